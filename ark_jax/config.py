@@ -9,12 +9,12 @@ def get_config():
 """
 
 from ark_jax import schema
-from ark_jax.recipes.ark import demo as ark_demo
+from ark_jax.recipes import demo as ark_demo
 from ark_jax.recipes.ark.config import PRESETS, Ark, ablations, ark, differences, study, switches
 from ark_jax.recipes.ark.config import STUDY_VARIANTS as VARIANTS
 from ark_jax.recipes.bar_rag import config as bar_rag_config
 from ark_jax.recipes.bar_rag.config import BarRag, bar_rag
-from ark_jax.recipes.common.config_words import named, vary
+from ark_jax.recipes.core.presets import named, vary
 from ark_jax.recipes.gpr import config as gpr_config
 from ark_jax.recipes.gpr.config import Gpr, gpr
 from ark_jax.recipes.star import config as star_config

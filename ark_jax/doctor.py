@@ -455,7 +455,7 @@ def endpoint(config, role: str) -> Iterator[Finding]:
     """
     import openai
 
-    from ark_jax.recipes.common.ask import llm_settings
+    from ark_jax.recipes.core.ask import llm_settings
 
     c = llm_settings(config, role)
     key = os.environ.get(c.key_env, "").strip()

@@ -16,8 +16,8 @@ from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json
-from ark_jax.recipes.common import default_models
-from ark_jax.recipes.common.table import as_text
+from ark_jax.recipes.core import models
+from ark_jax.recipes.core.tables import as_text
 from ark_jax.runtime import distributed, storage, trackers
 from ark_jax.runtime.log import Metrics, say
 from ark_jax.runtime.map_shards import use_engine
@@ -56,7 +56,7 @@ class Result:
     def table(self) -> list[dict]:
         """Systems by metrics, base first: `{"system": name, "values": {metric: {"mean"}}}`.
 
-        `recipes.common.table.tabulate` describes intervals and tests, which are there too.
+        `recipes.core.tables.tabulate` describes intervals and tests, which are there too.
         """
         return self._evaluated["table"]
 
@@ -106,7 +106,7 @@ def tune(
     config.data.path = _path_of(documents, workdir, "documents")
     if questions is not None:
         config.data.questions = _path_of(questions, workdir, "questions")
-    default_models.suit_device(config)
+    models.suit_device(config)
     # Files may have changed since an earlier call.
     for digest in (fingerprints.input_digest, fingerprints.model_digest):
         digest.cache_clear()
@@ -233,7 +233,7 @@ def _fetch_models(recipe: Recipe, stages, config, workdir: Path) -> None:
     """
     names = set(named.paths(recipe, config, "model", "models").values())
     if names and any(s.state != "done" for s in examine(stages, config, workdir)):
-        default_models.fetch_demo_models(sorted(names))
+        models.fetch_demo_models(sorted(names))
         for name in sorted(filter(storage.is_hub_name, names)):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 storage.hub_model(name)

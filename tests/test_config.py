@@ -8,7 +8,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from ark_jax import config
-from ark_jax.recipes.ark.checks import check_ark
+from ark_jax.recipes.ark.recipe import check_ark
 
 
 def with_flags(*arguments: str):

@@ -50,7 +50,7 @@ class ConfigFlags(Flags):
         Raises:
             ValueError: a field is unknown or has a bad value, or a config file fails.
         """
-        from ark_jax.recipes.common import default_models
+        from ark_jax.recipes.core import models
 
         config, words = self.open_plain()
         if words:
@@ -58,7 +58,7 @@ class ConfigFlags(Flags):
                 f"unexpected {words[0]!r}; fields of the config are written --config.name=value"
             )
         if config is not None:
-            default_models.suit_device(config)
+            models.suit_device(config)
         return config
 
     def open_plain(self) -> tuple:

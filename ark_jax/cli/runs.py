@@ -41,12 +41,12 @@ class Plan(ConfigFlags):
     def run(self) -> int:
         from ark_jax.estimate import plan
         from ark_jax.pipeline import named
-        from ark_jax.recipes.common import default_models
+        from ark_jax.recipes.core import models as run_models
 
         recipe, config = opened(self)
         prepare_environment()
         models = named.paths(recipe, config, "model", "models")
-        default_models.fetch_demo_models(models.values())
+        run_models.fetch_demo_models(models.values())
         say(plan.format_plan(plan.estimate(recipe, config, self.workdir)))
         return 0
 

@@ -130,10 +130,10 @@ class ReaderFlags(Flags):
                 raise type(error)(message.replace("llm.base_url", "--endpoint")) from None
         name = self.reader
         if not name:
-            from ark_jax.recipes.common import default_models
+            from ark_jax.recipes.core import models
 
-            name = default_models.default_path("generator")
-            default_models.fetch_demo_models([name])
+            name = models.default_path("generator")
+            models.fetch_demo_models([name])
             log.say(
                 f"reader: {Path(name).name}, the default; --reader=MODEL or --endpoint=URL names a "
                 "better one"

@@ -14,11 +14,10 @@ from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.index.folder import is_index
 from ark_jax.index.index import absolute_model
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.recipes.common.evaluate import RETRIEVAL
-from ark_jax.recipes.common.group_tables import questions_by_group
-from ark_jax.recipes.common.split import document_keys
-from ark_jax.recipes.common.systems import DEPTH
-from ark_jax.recipes.common.table import tabulate
+from ark_jax.recipes.core.split import document_keys
+from ark_jax.recipes.core.tables import questions_by_group, tabulate
+from ark_jax.recipes.documents.evaluate import RETRIEVAL
+from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage

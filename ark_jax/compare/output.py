@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ark_jax.compare.comparison import Comparison
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.common.table import as_text
+from ark_jax.recipes.core.tables import as_text
 from ark_jax.report import sections
 from ark_jax.report.page import render
 from ark_jax.report.results import by_group, metric_heading, results

@@ -12,8 +12,8 @@ from ark_jax.data.formats import beir
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.retrieval import Gold
 from ark_jax.index.index import Index
-from ark_jax.recipes.common.ingest import choose_pool
-from ark_jax.recipes.common.retrieve import chunks_in_scope
+from ark_jax.recipes.documents.ingest import choose_pool
+from ark_jax.recipes.documents.retrieve import chunks_in_scope
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import say

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.index import folder as folders
-from ark_jax.recipes.common.systems import HYDE, WORDS
+from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 
 SUFFIX = f"+{HYDE}"
 

@@ -23,7 +23,7 @@ from accelerator_table import (
 
 from ark_jax import LanguageModel
 from ark_jax.models.batching import batch_tokens_of_device
-from ark_jax.recipes.ark import scored_prompts
+from ark_jax.recipes.ark import alignment
 from ark_jax.train import flops, memory, parts
 from ark_jax.train.groups import BatchShape, Group
 from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops
@@ -52,13 +52,13 @@ def timed(
 def scoring_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """Log-likelihoods of questions and answers about shared chunks, against float32."""
     rng = np.random.default_rng(0)
-    templates = scored_prompts.load_templates({})
+    templates = alignment.load_templates({})
     length = sizes.tokens // 2  # a word has about two tokens
     pairs = [
         pair
         for chunk in [words(rng, length) for _ in range(sizes.chunks)]
         for _ in range(sizes.questions)
-        for pair in scored_prompts.scored_pairs(
+        for pair in alignment.scored_pairs(
             templates, passage=chunk, question=words(rng, 12), answer=words(rng, 6)
         )
     ]

@@ -24,7 +24,7 @@ from ark_jax.demo.models import demo_models
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.config import ark
 from ark_jax.recipes.ark.extract import extract
-from ark_jax.recipes.common.ingest import ingest
+from ark_jax.recipes.documents.ingest import ingest
 from ark_jax.retrieval.bm25_index import write_bm25
 from ark_jax.runtime import map_shards
 from ark_jax.runtime.log import Metrics

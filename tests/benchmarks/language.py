@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from ark_jax import LanguageModel, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.models import prefix_groups
-from ark_jax.recipes.ark import scored_prompts
+from ark_jax.recipes.ark import alignment
 from ark_jax.text import prompts
 from ark_jax.text import tokens as tk
 
@@ -76,12 +76,12 @@ def stories() -> list[tuple[str, list[tuple[str, str]]]]:
 
 def pairs_of(chunks: int, questions: int) -> list[tuple[str, str]]:
     """(prompt, target) pairs of both directions: a chunk for each story, and its questions."""
-    templates = scored_prompts.load_templates({})
+    templates = alignment.load_templates({})
     enough = [(chunk, asked) for chunk, asked in stories() if len(asked) >= questions]
     out = []
     for chunk, asked in enough[:chunks]:
         for question, answer in asked[:questions]:
-            out += scored_prompts.scored_pairs(
+            out += alignment.scored_pairs(
                 templates, passage=chunk, question=question, answer=answer
             )
     return out

@@ -17,10 +17,9 @@ from ark_jax.compare.systems import parse_systems
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.common.evaluate import evaluate
-from ark_jax.recipes.common.ingest import ingest
-from ark_jax.recipes.common.retrieve import retrieve_baselines
-from ark_jax.recipes.common.systems import Systems
+from ark_jax.recipes.documents.evaluate import evaluate
+from ark_jax.recipes.documents.ingest import ingest
+from ark_jax.recipes.documents.retrieve import Systems, retrieve_baselines
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, save_fusion
 from ark_jax.runtime.log import Metrics

@@ -16,9 +16,9 @@ from ark_jax.estimate import plan
 from ark_jax.llm import reply_cache
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.prefix_groups import group_by_prefix
-from ark_jax.recipes.ark import scored_prompts
+from ark_jax.recipes.ark import alignment
 from ark_jax.recipes.ark.recipe import RECIPE
-from ark_jax.recipes.common.corpus import load_questions, searches_corpus, stored_chunks
+from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches, memory
 
@@ -318,7 +318,7 @@ def test_numbers_for_people():
 
 @pytest.mark.network
 def test_the_demo_as_it_is_known(real_models, mesh):
-    from ark_jax.recipes.ark import demo
+    from ark_jax.recipes import demo
 
     planned = plan.estimate(RECIPE, demo.demo())
     assert list(planned.inputs.values()) == [11, 153, 72, 60]
@@ -333,13 +333,13 @@ def test_scoring_is_about_what_the_scorer_computes(run, world, mesh):
     """Against the prefixes that the scorer shares, with chunks drawn for the candidates."""
     c, chunks = run.config, stored_chunks(run.context).by_document
     lm = LanguageModel.from_pretrained(c.generator.path)
-    templates, rows = scored_prompts.load_templates({}), []
+    templates, rows = alignment.load_templates({}), []
     for question in load_questions(run.context, "train"):
         pool = [chunk for document in question.documents for chunk in chunks[document]]
         for chunk in random.Random(question.id).sample(pool, c.score.candidates):
             for answer in question.answers:
                 parts = {"passage": chunk.passage, "question": question.question, "answer": answer}
-                rows += scored_prompts.scored_pairs(templates, **parts)
+                rows += alignment.scored_pairs(templates, **parts)
     ids = lm._encode_pairs(rows)
     cut = [(row, len(row) - target - 1) for row, target in ids]
     real = sum(

@@ -8,7 +8,7 @@ from support.plans import settings
 from ark_jax.estimate.work import Work, asked, measure
 from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.runtime.log import Metrics, append_row
 
 

@@ -10,7 +10,7 @@ from support.llm_calls import changed_settings
 from ark_jax.data.records import Question
 from ark_jax.graph.extract import parse_reply as parse_records
 from ark_jax.llm import complete, rule_based
-from ark_jax.recipes.ark import rewrite
+from ark_jax.recipes.ark import extract
 from ark_jax.text.word_boundaries import contains_words
 
 EMBEDDED = importlib.resources.files("ark_jax.demo")
@@ -51,8 +51,8 @@ def test_without_a_model_replies_can_be_read(tmp_path):
         assert terms and all(
             frequency[t] <= 2 and (frequency[t] == 2 or d["text"].count(t) > 1) for t in terms
         )
-    questions = rewrite.parse_questions(*answers.texts["rewrite/q"])
-    assert rewrite.remark(questions, question, 10) is None and len(questions) == 10
+    questions = extract.parse_questions(*answers.texts["rewrite/q"])
+    assert extract.remark(questions, question, 10) is None and len(questions) == 10
     assert all("ho read the {post}" in q and any(name in q for name in names) for q in questions)
 
 

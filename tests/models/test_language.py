@@ -26,7 +26,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.models import hf, language
 from ark_jax.models.language import SPLIT, LanguageModel
 from ark_jax.models.token_probabilities import LOGIT_BLOCK, token_log_probs
-from ark_jax.recipes.ark import alignment, scored_prompts
+from ark_jax.recipes.ark import alignment
 from ark_jax.text import prompts
 
 PASSAGES = [
@@ -415,7 +415,7 @@ def test_a_pair_longer_than_the_context_is_refused_by_number(folder, mesh):
         lm.log_likelihood([("A:", "yes"), ("!!!!!!!!!", "?"), ("!!!!!!!!!!", "?")])
 
 
-TEMPLATES = scored_prompts.load_templates({})
+TEMPLATES = alignment.load_templates({})
 
 
 QUESTION = Question(
@@ -453,17 +453,15 @@ def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
             assert text.startswith(left) and (left != text) == row["cut"]
             texts = {
                 slot: prompts.fill(TEMPLATES[name], passage=left, **filled)
-                for name, slot in scored_prompts.TARGETS.items()
+                for name, slot in alignment.TARGETS.items()
             }
             ours = lm.log_likelihood(
                 [(text.removesuffix(filled[slot]), filled[slot]) for slot, text in texts.items()]
             )
-            assert [row[name] for name in scored_prompts.TARGETS] == pytest.approx(
+            assert [row[name] for name in alignment.TARGETS] == pytest.approx(
                 ours.mean.tolist(), abs=1e-5
             )
-            assert [
-                row[f"{name}_tokens"] for name in scored_prompts.TARGETS
-            ] == ours.tokens.tolist()
+            assert [row[f"{name}_tokens"] for name in alignment.TARGETS] == ours.tokens.tolist()
             sizes = [len(lm.tokenizer(text)["input_ids"]) for text in texts.values()]
             assert max(sizes) <= limit
             assert not row["cut"] or max(sizes) >= limit - 16

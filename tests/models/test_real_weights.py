@@ -21,7 +21,7 @@ from ark_jax.data import readers
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.yes_no import YesNoScorer
-from ark_jax.recipes.ark import scored_prompts
+from ark_jax.recipes.ark import alignment
 from ark_jax.text import prompts
 
 PROSE = (
@@ -166,7 +166,7 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
     if not (DATA / "fairytaleqa").exists():
         pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
     lm = LanguageModel.from_pretrained(real_models["generator"])
-    templates = scored_prompts.load_templates({})
+    templates = alignment.load_templates({})
     asked: dict[str, list] = {}
     for question in readers.load(DATA / "fairytaleqa" / "section-stories" / "val").questions:
         if question.evidence and len(question.evidence[0]) < 700:
@@ -174,7 +174,7 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
     pairs = []
     for passage, questions in sorted(asked.items(), key=lambda item: -len(item[1])):
         for question in questions:
-            pairs += scored_prompts.scored_pairs(
+            pairs += alignment.scored_pairs(
                 templates, passage=passage, question=question.question, answer=question.answers[0]
             )
     pairs = pairs[:500]

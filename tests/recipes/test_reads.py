@@ -14,7 +14,7 @@ from ark_jax.pipeline.recipe import load_recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark import config as ark_config
-from ark_jax.recipes.common import default_models
+from ark_jax.recipes.core import models
 from ark_jax.runtime.log import Metrics
 
 
@@ -24,7 +24,7 @@ class Finished:
     def __init__(self, recipe: str, done: FinishedRun):
         self.recipe, self.workdir = load_recipe(recipe), done.workdir
         self.config = WORLDS[recipe].tiny_config(done.world)
-        default_models.suit_device(self.config)
+        models.suit_device(self.config)
         names = [stage.name for stage in self.recipe.stages(self.config)]
         self.manifests = {name: read_manifest(self.workdir / name) for name in names}
 

@@ -4,7 +4,7 @@ from support.world import tiny_config
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.extract import extract
-from ark_jax.recipes.common.ingest import ingest
+from ark_jax.recipes.documents.ingest import ingest
 from ark_jax.runtime.log import Metrics
 from ark_jax.runtime.map_shards import use_engine
 

@@ -8,7 +8,7 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.gpr.config import Gpr
-from ark_jax.recipes.gpr.write_questions import write_questions
+from ark_jax.recipes.gpr.questions import write_questions
 from ark_jax.runtime.log import Metrics
 
 DEMO = Path(ark_jax.demo.__file__).parent / "gpr"

@@ -9,7 +9,7 @@ import pytest
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.recipe import load_recipe
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common import default_models
+from ark_jax.recipes.core import models
 from ark_jax.runtime.log import Metrics
 
 
@@ -27,7 +27,7 @@ def train(world, root: Path, **changes) -> Context:
     world.make_world(root)
     config = world.tiny_config(root)
     config.update_from_flattened_dict(changes)
-    default_models.suit_device(config)
+    models.suit_device(config)
     recipe = load_recipe(config.recipe)
     recipe.check(config)
     names = [stage.name for stage in recipe.stages(config)]

@@ -23,8 +23,8 @@ from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs
 from ark_jax.recipes.ark.recipe import RECIPE as ARK
-from ark_jax.recipes.common import default_models
-from ark_jax.recipes.common.ask import ask
+from ark_jax.recipes.core import models
+from ark_jax.recipes.core.ask import ask
 from ark_jax.schema import setting
 
 BASE = 0.05  # the temperature of the base
@@ -53,7 +53,7 @@ def pretending(world: str):
     c.recipe = __name__
     c.data.path = str(Path(world) / "corpus.jsonl")
     c.retriever.path, c.generator.path = "somebody/retriever", "somebody/generator"
-    default_models.suit_device(c)  # as the command line does
+    models.suit_device(c)  # as the command line does
     return c
 
 

@@ -15,8 +15,12 @@ from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.pipeline.tables import load_json, save_json
-from ark_jax.recipes.common import ingest
-from ark_jax.recipes.common.corpus import (
+from ark_jax.recipes.core.models import encode
+from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.settings import Core, InputSection
+from ark_jax.recipes.core.training import first_and_last_loss, training_run
+from ark_jax.recipes.documents import ingest
+from ark_jax.recipes.documents.corpus import (
     Passages,
     evidence_chunks,
     load_questions,
@@ -24,10 +28,6 @@ from ark_jax.recipes.common.corpus import (
     stored_chunks,
     views_of,
 )
-from ark_jax.recipes.common.models import encode
-from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.common.settings import Core, InputSection
-from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.retrieval.searcher import Dense
 from ark_jax.schema import field
 from ark_jax.train import fit

@@ -2,8 +2,8 @@
 
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.recipes.ark.curriculum import systems
-from ark_jax.recipes.common import retrieve
-from ark_jax.recipes.common.corpus import stored_chunks
+from ark_jax.recipes.documents import retrieve
+from ark_jax.recipes.documents.corpus import stored_chunks
 
 DOCUMENTS = [Document("a", "", "tide lamp salt. " * 40), Document("b", "", "wool pilot bell. " * 3)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.common.report import with_report
+from ark_jax.recipes.core.report import with_report
 
 SWEEPS = {"case": {"exact": {"fold_case": False}}}
 

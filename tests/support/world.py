@@ -13,7 +13,7 @@ from support.paths import REPOSITORY
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common import default_models
+from ark_jax.recipes.core import models
 from ark_jax.runtime.log import Metrics
 
 EMBEDDED = REPOSITORY / "ark_jax" / "demo"
@@ -66,7 +66,7 @@ def tiny_config(world: Path):
     c.train.batch, c.train.epochs, c.train.save_every = 4, (2, 1, 1), 1
     c.evaluate.passages, c.evaluate.max_new_tokens = 1, 4
     c.evaluate.baselines, c.evaluate.hybrids = (), ()
-    default_models.suit_device(c)  # as the command line does
+    models.suit_device(c)  # as the command line does
     return c
 
 

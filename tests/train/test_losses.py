@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ark_jax import layout
-from ark_jax.recipes.ark import score
+from ark_jax.recipes.ark import alignment
 from ark_jax.train import losses
 
 B, C, E = 8, 24, 6
@@ -486,7 +486,7 @@ def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
     wanted.backward()
     shares, entropy = np.zeros((B, B * ways), np.float32), 0.0
     for k in range(B):
-        teacher = np.array(score.shares(scores[k].tolist(), 0.7))
+        teacher = np.array(alignment.shares(scores[k].tolist(), 0.7))
         shares[k, k::B] = teacher
         entropy -= (teacher * np.log(teacher)).sum() / B
     inputs = {

@@ -30,9 +30,9 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.common import settings
-from ark_jax.recipes.common.config_words import named, vary, with_preset
-from ark_jax.recipes.common.settings import Common
+from ark_jax.recipes.core import settings
+from ark_jax.recipes.core.presets import named, vary, with_preset
+from ark_jax.recipes.core.settings import Common
 from ark_jax.schema import field
 from ark_jax.train.config import ContrastiveConfig
 

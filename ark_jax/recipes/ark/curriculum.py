@@ -1,11 +1,35 @@
-"""The curriculum: which stages train a retriever, from which model, on whose negatives.
+"""The curriculum: which stages train a retriever, from which model, on which negatives."""
 
-So it says, too, whether a run needs a graph and a language model that writes.
-"""
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from ark_jax.data.records import Question
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.reads import element
-from ark_jax.recipes.common.systems import HYDE, Systems
-from ark_jax.recipes.common.written_from import is_writing, joins_passages
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
+from ark_jax.recipes.ark.alignment import load_next_best, load_positives
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.models import encode
+from ark_jax.recipes.documents.corpus import (
+    candidate_chunks,
+    encode_passages,
+    load_questions,
+    searched_in_training,
+    searches_corpus,
+    stored_chunks,
+)
+from ark_jax.recipes.documents.retrieve import HYDE, Systems
+from ark_jax.recipes.documents.written_questions import is_writing, joins_passages
+from ark_jax.retrieval.searcher import Ranking
+from ark_jax.runtime import distributed
+from ark_jax.text.token_vectors import Vectors
 
 # stage -> whose rewritten questions mine its hard negatives. Stage 1 has none; stage 0 trains
 # without a curriculum, on all negatives at once, mined by the base model.
@@ -82,3 +106,235 @@ def training_inputs(stage: int) -> tuple[str, ...]:
     """The stages whose outputs a training stage learns from."""
     mined = (mine_name(stage),) if stage in MINING_SIZES else ()
     return ("data", "positives", *mined)
+
+
+POSITIVES = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
+NEGATIVES = POSITIVES.insert(2, pa.field("mined_by", pa.float64()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Corpus:
+    """What is searched, and for which questions. A chunk goes by its position in `chunk_ids`."""
+
+    chunk_ids: Sequence[str]
+    texts: Sequence[str]
+    vectors: Vectors
+    questions: list[Question]
+    queries: dict[str, Vectors]  # question -> its vector, as the vectors of one text
+    positives: dict[str, list[int]]  # question -> its positives
+    pools: dict[str, Sequence[int]]  # question -> the chunks that it may be answered from
+
+    def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
+        """Of a question with chunks, float32 `[c]`."""
+        from ark_jax.retrieval.late import similarities
+
+        return similarities(self.queries[question][0], self.vectors[chunks])
+
+
+def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
+    """Stores hard negatives for one training stage, and the positives, each with its cosine.
+
+    The model of the stage before finds them, or the base model for the first.
+
+    The difficulty of a negative is the gap between its cosine to the question and that of the most
+    similar positive.
+
+    Args:
+        before: the system whose model the training stage starts from.
+    """
+    config, system = context.config, miner_of(context.config, before)
+    corpus = _encode_corpus(context, system)
+    queries = corpus.queries
+    if config.mine.by == "rewritten":
+        queries = _encode_rewritten(context, system, stage, set(queries))
+    search = _search(config, corpus, queries)
+
+    def choose() -> dict:
+        tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
+        rows = _negatives(config.mine, corpus, search(), spared, tally)
+        count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
+        save_stream(_positives(corpus), folder / "positives.parquet", POSITIVES)
+        return {
+            "negatives": count,
+            "questions_without": tally.questions_without,
+            "holding_the_answer": tally.holding_the_answer,
+            "dropped": dict(tally.dropped),
+            **_difficulty(tally, count),
+        }
+
+    return {"model": system} | distributed.on_first_process(choose)
+
+
+def load_negatives(folder: Path) -> dict[str, list[str]]:
+    """question -> its hard negatives, hardest first, of the folder of a mine stage."""
+    negatives: dict[str, list[str]] = {}
+    ids: dict[str, str] = {}  # one string for all questions that a chunk is a negative of
+    for row in stream_rows(read_table(folder / "negatives.parquet")):
+        chunk = ids.setdefault(row["chunk"], row["chunk"])
+        negatives.setdefault(row["question"], []).append(chunk)
+    return negatives
+
+
+def _encode_corpus(context: Context, system: str) -> _Corpus:
+    chunks, positives = stored_chunks(context), load_positives(context / "positives")
+    questions = [q for q in load_questions(context, "train") if q.id in positives]
+    is_shared, groups = searches_corpus(context), chunks.by_document
+    searched = searched_in_training(questions, chunks, whole=is_shared)
+    vectors, _ = encode_passages(context, system, searched.texts, "embed chunks")
+    asked = [question.question for question in questions]
+    encoded = encode(context, system, asked, "query", "embed questions")
+    everything = range(len(searched.ids))
+    own_chunks = lambda q: [searched.position(chunk.id) for chunk in candidate_chunks(q, groups)]
+    return _Corpus(
+        searched.ids,
+        searched.texts,
+        vectors,
+        questions,
+        queries={q.id: encoded[i : i + 1] for i, q in enumerate(questions)},
+        positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
+        pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
+    )
+
+
+def _search(
+    config, corpus: _Corpus, queries: Mapping[str, Vectors]
+) -> Callable[[], dict[str, Ranking]]:
+    """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
+
+    The devices of all processes search by vectors. The rest is for the first process alone, which
+    calls what is returned.
+
+    Args:
+        queries: question -> the vectors to search by, if it is searched by vectors.
+    """
+    from ark_jax.retrieval import mining
+
+    settings, pools, vectors = config.mine, corpus.pools, corpus.vectors
+    if settings.by in ("rewritten", "question"):
+        mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
+        return lambda: mined
+
+    def rank() -> dict[str, Ranking]:
+        words = {question.id: question.question for question in corpus.questions}
+        if own_functions.is_own(settings.by):
+            asked = {question: of_one[0] for question, of_one in corpus.queries.items()}
+            task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
+            ranked = own_parts.mine_by_own("mine.by", settings.by, task)
+        else:
+            ranked = mining.baseline_candidates(
+                settings.by, words, pools, corpus.texts, top=settings.top
+            )
+        return {
+            question: Ranking(np.array(chunks, np.int32), corpus.cosines(question, chunks))
+            for question, chunks in ranked.items()
+        }
+
+    return rank
+
+
+def _encode_rewritten(
+    context: Context, system: str, stage: int, question_ids: set[str]
+) -> dict[str, Vectors]:
+    """question -> vectors `[r e]`, or those of tokens, of its rewritten versions for a stage."""
+    texts, counts = [], Counter()
+    for row in stream_rows(read_table(context / "rewrite" / "rewritten.parquet")):
+        if row["size"] in MINING_SIZES[stage] and row["question"] in question_ids:
+            texts.append(row["text"])
+            counts[row["question"]] += 1
+    vectors = encode(context, system, texts, "query", "embed rewritten questions")
+    # The file has the versions of a question side by side.
+    ends = itertools.accumulate(counts.values())
+    return {
+        question: vectors[end - count : end]
+        for (question, count), end in zip(counts.items(), ends, strict=True)
+    }
+
+
+@dataclasses.dataclass
+class _Tally:
+    """What is counted of the negatives, question by question."""
+
+    dropped: Counter = dataclasses.field(default_factory=Counter)
+    questions_without: int = 0
+    holding_the_answer: int = 0
+    smallest_gaps: list[float] = dataclasses.field(default_factory=list)
+    above_the_positive: int = 0
+
+
+def _positives(corpus: _Corpus) -> Iterator[dict]:
+    for question in corpus.questions:
+        chunks = corpus.positives[question.id]
+        for chunk, cosine in zip(chunks, corpus.cosines(question.id, chunks).tolist(), strict=True):
+            yield {"question": question.id, "chunk": corpus.chunk_ids[chunk], "cosine": cosine}
+
+
+def _negatives(
+    settings,
+    corpus: _Corpus,
+    mined: Mapping[str, Ranking],
+    spared: Mapping[str, Sequence[str]],
+    tally: _Tally,
+) -> Iterator[dict]:
+    from ark_jax.retrieval import mining
+
+    originals = _first_copies(corpus, mined)
+    for question in corpus.questions:
+        positives = corpus.positives[question.id]
+        candidates, scores = (values.tolist() for values in mined[question.id])
+        known = [*positives, *candidates]
+        cosine = dict(zip(known, corpus.cosines(question.id, known).tolist(), strict=True))
+        spared_ids = spared.get(question.id, ())
+        negatives, dropped = mining.choose_negatives(
+            list(zip(candidates, scores, strict=True)),
+            positives,
+            cosine=cosine,
+            first_copy=originals,
+            margin=settings.margin,
+            spared={chunk for chunk in candidates if corpus.chunk_ids[chunk] in spared_ids},
+            keep=settings.negatives,
+        )
+        nearest = max(cosine[chunk] for chunk in positives)
+        gaps = [nearest - cosine[chunk] for chunk, _ in negatives]
+        tally.dropped.update(dropped)
+        tally.questions_without += not negatives
+        tally.smallest_gaps += [min(gaps)] if gaps else []
+        tally.above_the_positive += sum(gap < 0 for gap in gaps)
+        for chunk, score in negatives:
+            tally.holding_the_answer += mining.contains_answer(
+                corpus.texts[chunk], question.answers
+            )
+            yield {
+                "question": question.id,
+                "chunk": corpus.chunk_ids[chunk],
+                "mined_by": score,
+                "cosine": cosine[chunk],
+            }
+
+
+def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, int]:
+    """As `mining.first_copies`, of the chunks that were mined and the positives."""
+    from ark_jax.retrieval import mining
+
+    is_known = np.zeros(len(corpus.chunk_ids), bool)
+    for question, positives in corpus.positives.items():
+        is_known[positives] = is_known[mined[question].ids] = True
+    known = np.flatnonzero(is_known).tolist()
+    copies = mining.first_copies(corpus.texts[chunk] for chunk in known)
+    return {known[copy]: known[first] for copy, first in copies.items()}
+
+
+def _difficulty(tally: _Tally, negatives: int) -> dict:
+    """How hard the negatives are, over the questions that have any.
+
+    The gap from the most similar positive to the hardest negative, and the share of all negatives
+    that are more similar than that positive.
+    """
+    if not negatives:
+        return {}
+    hardest = tally.smallest_gaps
+    quantiles = {f"p{p}": round(float(np.percentile(hardest, p)), 4) for p in (10, 50, 90)}
+    return {
+        "mean_gap_to_hardest": round(float(np.mean(hardest)), 4),
+        "gap_to_hardest": quantiles,
+        "share_above_the_positive": round(tally.above_the_positive / negatives, 4),
+    }

@@ -1,33 +1,131 @@
-"""The extract stage: entities and relations of the training documents, by a language model."""
+"""What a language model writes for ARK: entities and relations, and rewritten questions."""
 
 import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ark_jax.data.records import Chunk
+import pyarrow as pa
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.graph.extract import Entity, Quarantined, Relation, parse_reply
 from ark_jax.llm import complete
+from ark_jax.llm.names import candidate_terms, rare_limit
 from ark_jax.llm.pricing import Usage
+from ark_jax.llm.reply_cache import repair_json, strip_thinking
+from ark_jax.llm.rule_based import extract_graph
 from ark_jax.pipeline.shard_parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import RowsFile
-from ark_jax.recipes.ark.facts import (
-    FACTS,
-    Replies,
-    fact_parser,
-    rule_based_extractor,
-    term_counter,
+from ark_jax.pipeline.tables import RowsFile, read_table, save_rows, save_stream, stream_rows
+from ark_jax.recipes.ark.graph import distinct_candidates
+from ark_jax.recipes.core.ask import ask
+from ark_jax.recipes.documents.corpus import (
+    chunks_by_document,
+    load_documents,
+    load_questions,
+    stored_chunks,
 )
-from ark_jax.recipes.common.ask import ask
-from ark_jax.recipes.common.candidates import distinct_candidates
-from ark_jax.recipes.common.corpus import chunks_by_document, load_documents, stored_chunks
-from ark_jax.recipes.common.written_from import is_writing, training_documents
+from ark_jax.recipes.documents.written_questions import is_writing, training_documents
 from ark_jax.runtime import distributed
 from ark_jax.runtime.map_shards import shards_of
-from ark_jax.runtime.packed_tables import unpack
+from ark_jax.runtime.packed_tables import pack, unpack
 from ark_jax.text import prompts
+from ark_jax.text.word_boundaries import contains_words
+
+# file -> its rows
+FACTS = {"entities": Entity, "relations": Relation, "quarantine": Quarantined}
+_TYPES = {str: pa.string(), float: pa.float64()}
+Passage = tuple[str, str, str]  # id of a chunk, its text, its title
+
+
+class Replies(NamedTuple):
+    """The replies to one chunk.
+
+    Attributes:
+        passes: for the first pass and each gleaning, the texts, and why no model will reply.
+    """
+
+    chunk: str
+    passes: list[tuple[list[str], str | None]]
+
+
+def fact_parser() -> Callable[[Sequence[Replies]], bytes]:
+    """Work that parses the replies of each chunk into `FACTS`, packed."""
+    return lambda shard: _packed(map(_parse, shard))
+
+
+def term_counter() -> Callable[[Sequence[Passage]], bytes]:
+    """Work that counts in how many passages each of their terms is, packed."""
+
+    def count(shard: Sequence[Passage]) -> bytes:
+        counts = collections.Counter(term for _, text, _ in shard for term in candidate_terms(text))
+        columns = {"term": pa.array(counts, pa.string()), "passages": list(counts.values())}
+        return pack(pa.table(columns))
+
+    return count
+
+
+def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Passage]], bytes]:
+    """Work that makes `FACTS` of passages by rules, packed.
+
+    Args:
+        frequency: as of `rule_based.extract_graph`.
+    """
+    max_frequency = rare_limit(frequency)
+
+    def extract(passage: Passage) -> tuple[list, list, list]:
+        chunk, text, title = passage
+        return _parse(
+            Replies(chunk, [([extract_graph(text, frequency, title, max_frequency)], None)])
+        )
+
+    return lambda shard: _packed(map(extract, shard))
+
+
+def _packed(facts: Iterable[tuple[list, list, list]]) -> bytes:
+    rows = [[], [], []]
+    for parsed in facts:
+        for kind, new in zip(rows, parsed, strict=True):
+            kind += new
+    return pack(*map(_table, FACTS.values(), rows))
+
+
+def _table(row_type: type, rows: list) -> pa.Table:
+    fields = dataclasses.fields(row_type)
+    columns = {
+        field.name: pa.array([getattr(row, field.name) for row in rows], _TYPES[field.type])
+        for field in fields
+    }
+    return pa.table(columns)
+
+
+def _parse(replies: Replies) -> tuple[list, list, list]:
+    """Entities, relations and unreadable records of one chunk, over all its replies."""
+    entities, relations, lost = [], [], []
+    known_entities, known_pairs = set(), set()
+    for number, (texts, refusal) in enumerate(replies.passes):
+        if refusal is not None:
+            lost.append(Quarantined(replies.chunk, f"no reply: {refusal}", ""))
+            continue
+        for i, text in enumerate(texts):
+            new_entities, new_relations, unread = parse_reply(text, replies.chunk)
+            entities += [entity for entity in new_entities if entity not in known_entities]
+            known_entities |= set(new_entities)
+            # A later reply that repeats a relation is no second statement of the passage.
+            relations += [r for r in new_relations if (r.source, r.target) not in known_pairs]
+            known_pairs |= {(r.source, r.target) for r in new_relations}
+            # A reply without any record was asked for again, and only the last one counts as lost.
+            # In a later pass such a reply says that nothing is missing.
+            last_of_first_pass = not number and i == len(texts) - 1
+            if new_entities or new_relations or last_of_first_pass:
+                lost += unread
+    return entities, relations, lost
+
 
 COUNTED = ("entities", "relations", "quarantined")  # how the manifest names the files of FACTS
 
@@ -198,3 +296,178 @@ def _gleaning_call(
     for texts, _ in _replies(chunk_id, passes).passes:
         turns = (*turns, "\n".join(texts), request)
     return complete.Call(f"glean{len(passes)}/{chunk_id}", "glean", turns)
+
+
+SCHEMA = pa.schema((name, pa.string()) for name in ("question", "size", "text"))
+
+
+def rewriting_calls(
+    context: Context, communities: Sequence[dict] | None = None
+) -> Sequence[complete.Call]:
+    """A call for every community; each is made on access.
+
+    Args:
+        communities: rows without entities, in place of those of the workdir: for estimates, before
+            a graph exists.
+    """
+    from ark_jax.graph.store import KnowledgeGraph
+
+    graph = None
+    if communities is None:
+        graph = KnowledgeGraph.load(context / "graph")
+        table = _communities(context)
+        row_at = lambda number: table.slice(number, 1).to_pylist()[0]
+        communities = distributed.LazySequence(row_at, range(len(table)))
+    questions = {question.id: question for question in load_questions(context, "train")}
+    template = prompts.load_template("rewrite", context.config.prompts.rewrite)
+    count = context.config.graph.rewrites
+
+    def call(row: dict) -> complete.Call:
+        question = questions[row["question"]]
+        filled = prompts.fill(
+            template,
+            question=question.question,
+            answer=question.answers[0],
+            entities="\n".join(_describe(graph, node) for node in row["nodes"]),
+            count=count,
+        )
+        names = [graph.names[node] for node in row["nodes"]]
+        fields = {
+            "question": question.question,
+            "names": names,
+            "count": count,
+            "answers": question.answers,
+        }
+        return complete.Call(_item(row), "rewrite", (filled,), fields)
+
+    return distributed.LazySequence(call, communities)
+
+
+def rewrite(context: Context, folder: Path) -> dict:
+    """Stores the rewritten questions of each community, and replies that could not be read.
+
+    A version that holds the answer, where the original does not, would mine passages that hold it
+    too: it is dropped. A question left without a version keeps its original words.
+    """
+    questions = {question.id: question for question in load_questions(context, "train")}
+    count, calls = context.config.graph.rewrites, rewriting_calls(context)
+    original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
+    accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
+    answers = ask(context, calls, "rewrite", accept)
+    communities = _communities(context)
+    if len(communities):  # else it has no columns
+        communities = communities.select(["question", "size"])
+    quarantine, leaking, without = [], 0, 0
+
+    def rows() -> Iterator[dict]:
+        nonlocal leaking, without
+        for community in stream_rows(communities):
+            question, item = questions[community["question"]], _item(community)
+            texts = answers.texts[item]
+            parsed = parse_questions(*texts)
+            problem = answers.rejected.get(item) or remark(parsed, question, count)
+            if problem:
+                quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
+            new = [text for text in parsed if not same_question(text, question.question)]
+            harmless = [text for text in new if not gives_away_answer(text, question)]
+            leaking += len(new) - len(harmless)
+            new = harmless[:count]
+            without += not new
+            for text in new or [question.question]:
+                yield community | {"text": text}
+
+    rewritten = save_stream(rows(), folder / "rewritten.parquet", SCHEMA)
+    save_rows(quarantine, folder / "quarantine.parquet")
+    return {
+        "calls": len(calls),
+        "rewritten": rewritten,
+        "quarantined": len(quarantine),
+        "dropped_with_the_answer": leaking,
+        "not_rewritten": without,
+        "drifted_prompts": len(answers.drifted),
+        "llm": dataclasses.asdict(answers.usage),
+    }
+
+
+def _communities(context: Context) -> pa.Table:
+    return read_table(context / "communities" / "communities.parquet")
+
+
+def _describe(graph, node: int) -> str:
+    return f"- {graph.names[node]} ({graph.types[node]}): {graph.descriptions.first(node)}"
+
+
+def _item(community: dict) -> str:
+    """What the call of a community is known by."""
+    return f"rewrite/{community['question']}/{community['size']}"
+
+
+def gives_away_answer(text: str, question: Question) -> bool:
+    """Whether a version holds an answer that the original question does not hold."""
+    return any(
+        contains_words(text, answer) and not contains_words(question.question, answer)
+        for answer in question.answers
+    )
+
+
+def parse_questions(*replies: str) -> list[str]:
+    """The distinct, non-empty questions of one reply after the other."""
+    questions: dict[str, str] = {}
+    for reply in replies:
+        for question in _parse_reply(reply):
+            questions.setdefault(_normalise(question), question)
+    return list(questions.values())
+
+
+def same_question(a: str, b: str) -> bool:
+    """Whether two questions differ in nothing but case, spacing and the last mark."""
+    return _normalise(a) == _normalise(b)
+
+
+def _normalise(question: str) -> str:
+    return " ".join(question.casefold().split()).rstrip("?.! ")
+
+
+def _parse_reply(reply: str) -> list[str]:
+    """The questions of a reply's first JSON value with the key `questions`.
+
+    Else they are those of the first value that holds strings; if no value is whole, it is mended.
+    """
+    text = strip_thinking(reply)
+    starts = [match.start() for match in re.finditer(r"[{\[]", text)]
+    fallback: list[str] = []
+    for start in starts:
+        try:
+            value = json.JSONDecoder().raw_decode(text, start)[0]
+        except ValueError:
+            continue
+        except RecursionError:  # it would come again from each of its thousand brackets
+            break
+        questions = _strings(value)
+        if questions and isinstance(value, dict) and "questions" in value:
+            return questions
+        fallback = fallback or questions
+    return fallback or (_strings(repair_json(text[starts[0] :])) if starts else [])
+
+
+def _strings(value) -> list[str]:
+    """The strings of a list, or of an object's list `questions`, or else of its first list."""
+    if isinstance(value, dict):
+        values = (value.get("questions"), *value.values())
+        value = next((x for x in values if isinstance(x, list)), [])
+    if not isinstance(value, list):
+        return []
+    return [" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()]
+
+
+def remark(questions: list[str], original: Question, count: int) -> str | None:
+    """What the model is told about its reply; None if the reply will do."""
+    new = [text for text in questions if not same_question(text, original.question)]
+    if len(new) >= count:
+        return None
+    same = " One of them is the original question." if len(new) < len(questions) else ""
+    return (
+        f"{count} different questions were asked for, {len(new)} could be used.{same} Write "
+        f"{count - len(new)} more that differ from one another and from the original; reply in "
+        "the same JSON form only."
+    )

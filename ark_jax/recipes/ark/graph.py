@@ -1,22 +1,186 @@
-"""The stages graph and communities: a knowledge graph, and the part of it around each question."""
+"""Candidates of each question, the knowledge graph, and the part of it around a question."""
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Float
 
-from ark_jax.data.records import Question
+from ark_jax.data.records import Chunk, Question
+from ark_jax.data.stored_strings import RowsByText
+from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import read_array, read_table, save_rows
-from ark_jax.recipes.ark.seed_ranks import seed_ranks
-from ark_jax.recipes.common.candidates import load_candidates
-from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
-from ark_jax.recipes.common.models import encode
+from ark_jax.pipeline.tables import read_array, read_table, save_rows, save_stream
+from ark_jax.recipes.core.models import encode
+from ark_jax.recipes.documents.corpus import (
+    Passages,
+    SearchedChunks,
+    candidate_chunks,
+    encode_passages,
+    load_questions,
+    searched_in_training,
+    searches_corpus,
+    stored_chunks,
+)
+from ark_jax.recipes.documents.written_questions import hash_order
+from ark_jax.retrieval.bm25_index import count_bm25
+from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, nearest_texts
 from ark_jax.runtime.distributed import is_first_process
 from ark_jax.runtime.log import say
-from ark_jax.text.token_vectors import TokenVectors
+from ark_jax.text.token_vectors import TokenVectors, Vectors
+
+SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
+Pools = dict[str, np.ndarray]  # question -> positions of chunks among those searched, int32
+
+
+def find_candidates(context: Context, folder: Path) -> dict:
+    """Stores the candidates of every training question with their cosines, nearest first.
+
+    They are the chunks of its documents. If the whole corpus is searched, they are the chunks that
+    the base retriever finds by the question, and BM25 by the question with and without its answers,
+    fused by reciprocal rank; the first chunks of its documents are among them.
+    """
+    chunks, questions = stored_chunks(context), load_questions(context, "train")
+    whole = searches_corpus(context)
+    searched = searched_in_training(questions, chunks, whole=whole)
+    vectors, cut = encode_passages(context, "base", searched.texts, "embed chunks")
+    texts = [question.question for question in questions]
+    queries = encode(context, "base", texts, "query", "embed questions")
+    groups = chunks.by_document
+    if whole:
+        pools = _search(questions, groups, searched, (queries, vectors), context.config.data)
+    else:
+        pools = {question.id: _own_chunks(question, groups, searched) for question in questions}
+    rows = _rows(questions, pools, searched.ids, queries, vectors)
+    count = save_stream(rows, folder / "candidates.parquet", SCHEMA)
+    return {"candidates": count, "cut_by_the_retriever": cut}
+
+
+def _search(
+    questions: Sequence[Question],
+    chunks: Mapping[str, list[Chunk]],
+    searched: SearchedChunks,
+    vectors: tuple[Vectors, Vectors],
+    settings,
+) -> Pools:
+    """question -> the best chunks of the whole corpus.
+
+    Args:
+        vectors: of the questions `[q e]` and of the chunks `[n e]`, or their `TokenVectors`.
+    """
+    count = settings.candidates
+    texts = [question.question for question in questions]
+    answered = [" ".join((question.question, *question.answers)) for question in questions]
+    by_words = OnFirstProcess(lambda: count_bm25(searched.texts)).search([*texts, *answered], count)
+    parts = (nearest_texts(*vectors, count), by_words[: len(texts)], by_words[len(texts) :])
+    found = Fused(list(map(Known, parts)), count).search(texts, count)
+    pools = {}
+    for question, ranking in zip(questions, found, strict=True):
+        named = _own_chunks(question, chunks, searched)[: count // 2].tolist()
+        pool = list(dict.fromkeys([*named, *ranking.ids]))[:count]
+        pools[question.id] = np.array(pool, np.int32)
+    return pools
+
+
+def _own_chunks(
+    question: Question, chunks: Mapping[str, list[Chunk]], searched: SearchedChunks
+) -> np.ndarray:
+    """The positions of the chunks of the question's documents, int32."""
+    own = candidate_chunks(question, chunks)
+    return np.array([searched.position(chunk.id) for chunk in own], np.int32)
+
+
+def _rows(
+    questions: Sequence[Question],
+    pools: Pools,
+    chunk_ids: Sequence[str],
+    queries: Vectors,
+    vectors: Vectors,
+) -> Iterator[dict]:
+    from ark_jax.retrieval.late import similarities
+
+    for question, query in zip(questions, queries, strict=True):
+        pool = pools[question.id]
+        values = similarities(query, vectors[pool]).tolist()
+        ids = [chunk_ids[position] for position in pool.tolist()]
+        # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
+        cosines = [(chunk, round(value, 5)) for chunk, value in zip(ids, values, strict=True)]
+        cosines.sort(key=lambda pair: (-pair[1], pair[0]))
+        for chunk, cosine in cosines:
+            yield {"question": question.id, "chunk": chunk, "cosine": cosine}
+
+
+def distinct_candidates(context: Context) -> set[str]:
+    """The candidates of all training questions."""
+    table = read_table(context / "candidates" / "candidates.parquet", columns=["chunk"])
+    return set(table["chunk"].unique().to_pylist())
+
+
+class StoredCandidates(Mapping[str, list[tuple[str, float]]]):
+    """question -> its candidates and their cosines under the base retriever, nearest first.
+
+    Args:
+        table: a row for each of them, those of a question in this order.
+    """
+
+    def __init__(self, table: pa.Table):
+        self._chunks, self._cosines = table["chunk"], table["cosine"]
+        self._rows = RowsByText(table["question"])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __getitem__(self, question: str) -> list[tuple[str, float]]:
+        rows = map(int, self._rows[question])
+        return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
+
+
+def load_candidates(context: Context) -> StoredCandidates:
+    """What the candidates stage stored."""
+    table = read_table(context / "candidates" / "candidates.parquet")
+    return StoredCandidates(table if len(table) else SCHEMA.empty_table())
+
+
+def seed_ranks(context: Context, graph, seeds: Sequence[Sequence[int]]) -> Iterator[np.ndarray]:
+    """Yields the ranks of each seed set, float64 `[n]`, in their order.
+
+    Ranks below `graph.floor` may be 0. Graphs of texts are solved by elimination, others by walks.
+    Memory may not hold the ranks of all seed sets, so they are solved in blocks.
+
+    Args:
+        context: the run, of whose mesh all devices take part.
+        graph: the KnowledgeGraph.
+        seeds: the nodes of each seed set.
+    """
+    from ark_jax.graph.elimination import Elimination
+    from ark_jax.graph.pagerank import block_size, personalized_pagerank
+    from ark_jax.graph.walk import Walk
+
+    context.enter_mesh()
+    settings = context.config.graph
+    eliminated = (
+        Elimination.from_graph(graph, settings.teleport) if settings.shard == "seeds" else None
+    )
+    if eliminated:
+        yield from eliminated.ranks(seeds, floor=settings.floor)
+        return
+    walk = Walk(graph, shard=settings.shard)
+    block = block_size(walk)
+    for start in range(0, len(seeds), block):
+        yield from personalized_pagerank(
+            walk,
+            seeds[start : start + block],
+            teleport=settings.teleport,
+            tolerance=settings.tolerance,
+            dtype="float64",
+        )
+
 
 COMMUNITY_SIZES = ("large", "small")  # of a question's two communities
 NEAREST = 1000  # entities that similarity may join to each one
@@ -143,3 +307,93 @@ def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
         nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
         communities[size] = {"nodes": nodes, "ranks": rank[nodes].tolist()}
     return communities
+
+
+ENTITIES = 20  # looked at for each pair that is wanted
+HOLDERS = 32  # passages of one entity that are compared
+Ids = tuple[str, str]
+
+
+def join_by_community(
+    context: Context, passages: Sequence[Chunk], count: int
+) -> list[tuple[Chunk, Chunk]]:
+    """At most `count` pairs of passages that share an entity, the strongest first.
+
+    A pair is the stronger, the more PageRank the small community around the entity has at entities
+    that both passages name. A passage comes twice only when there is no pair without it.
+    """
+    graph = KnowledgeGraph.load(context / "graph")
+    by_id = {chunk.id: chunk for chunk in passages}
+    shared = _shared_entities(graph, by_id)[: ENTITIES * count]
+    nodes_by_chunk = _nodes_by_chunk(graph, by_id)
+    strengths: dict[Ids, float] = {}
+    for entity, weights in _communities(context, graph, shared):
+        holders = [by_id[id] for id in graph.chunks[entity] if id in by_id][:HOLDERS]
+        if best := _strongest_pair(holders, nodes_by_chunk, weights):
+            pair, strength = best
+            strengths[pair] = max(strength, strengths.get(pair, 0.0))
+    return [(by_id[a], by_id[b]) for a, b in _choose(strengths, count)]
+
+
+def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[int]:
+    """The entities that passages of different places name, in an order that hashes decide."""
+    nodes = {}
+    for node, chunk_ids in enumerate(graph.chunks):
+        holders = [by_id[id] for id in chunk_ids if id in by_id]
+        if any(_apart(holders[0], holder) for holder in holders[1:]):
+            nodes[graph.names[node]] = node
+    return [nodes[name] for name in hash_order(nodes)]
+
+
+def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[str, set[int]]:
+    nodes: dict[str, set[int]] = {id: set() for id in by_id}
+    for node, chunk_ids in enumerate(graph.chunks):
+        for id in chunk_ids:
+            if id in nodes:
+                nodes[id].add(node)
+    return nodes
+
+
+def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
+    """Each entity with its small community: node -> rank, without the entity itself."""
+    from ark_jax.graph.community import community
+
+    settings = context.config.graph
+    smallest, largest = settings.small
+    ranks = seed_ranks(context, graph, [[entity] for entity in entities])
+    for entity, rank in zip(entities, ranks, strict=True):
+        nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
+        yield entity, _rounded({node: rank[node] for node in nodes if node != entity})
+
+
+def _rounded(ranks: Mapping[int, np.floating]) -> dict[int, float]:
+    """Machines differ in the last digits, which must decide nothing."""
+    return {node: round(float(rank), 9) for node, rank in ranks.items()}
+
+
+def _strongest_pair(
+    holders: Sequence[Chunk], nodes_by_chunk: Mapping[str, set[int]], weights: Mapping[int, float]
+) -> tuple[Ids, float] | None:
+    """The ids of two passages of different places, and their strength; None without any."""
+    strengths = {}
+    for a, b in itertools.combinations(sorted(holders, key=lambda chunk: chunk.id), 2):
+        if _apart(a, b):
+            common = sorted(nodes_by_chunk[a.id] & nodes_by_chunk[b.id])
+            strengths[a.id, b.id] = round(sum(weights.get(node, 0.0) for node in common), 9)
+    return min(strengths.items(), key=lambda pair: (-pair[1], pair[0]), default=None)
+
+
+def _choose(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
+    order = sorted(strengths, key=lambda pair: (-strengths[pair], pair))
+    first, used = [], set()
+    for pair in order:
+        if used.isdisjoint(pair):
+            first.append(pair)
+            used |= set(pair)
+    return [*first, *(pair for pair in order if pair not in first)][:count]
+
+
+def _apart(a: Chunk, b: Chunk) -> bool:
+    """Whether chunks are of two documents, or have at least half of one between them."""
+    gap = max(a.start, b.start) - min(a.end, b.end)
+    return a.document != b.document or 2 * gap >= min(a.end - a.start, b.end - b.start)

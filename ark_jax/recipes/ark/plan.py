@@ -14,16 +14,14 @@ from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum
-from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
-from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.ark.rewrite import rewriting_calls
-from ark_jax.recipes.common import choose_fusion, filter_questions, hyde, plan, retrieve
-from ark_jax.recipes.common.ask import llm_settings
-from ark_jax.recipes.common.corpus import load_questions, searches_corpus, stored_chunks
-from ark_jax.recipes.common.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.common.systems import DEPTH, HYDE
-from ark_jax.recipes.common.write_questions import materials_to_ask, question_calls
-from ark_jax.recipes.common.written_from import is_writing
+from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls, rewriting_calls
+from ark_jax.recipes.ark.graph import join_by_community
+from ark_jax.recipes.core.ask import llm_settings
+from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
+from ark_jax.recipes.documents import choose_fusion, filter_questions, plan, retrieve
+from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
+from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
+from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
 
 # Of the packaged recordings: what is written for a passage, in its own length, and entities for a
 # token of it. Then characters: of a line about an entity, of a rewritten question, of a written
@@ -162,7 +160,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
         ask("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
     if config.search.expand == HYDE:
-        calls = hyde.passage_calls(context, load_questions(context, "held_out"))
+        calls = retrieve.passage_calls(context, load_questions(context, "held_out"))
         ask("baselines", calls, PASSAGE)
     return works
 

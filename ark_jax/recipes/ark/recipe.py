@@ -1,26 +1,12 @@
-"""The recipe ARK: its stages, and what the tools know of them.
-
-A stage reads the files of earlier ones, calls a room that does the work, and writes its own.
-Modules that start jax are imported inside the stage functions: looking up what is done must not
-start it.
-"""
+"""What an ARK config must fulfil before any work is spent on it."""
 
 import functools
 
+from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.ark import (
-    export,
-    mine,
-    own_parts,
-    plan,
-    report,
-    reranker,
-    train,
-    training_data,
-    warm_reader,
-)
-from ark_jax.recipes.ark.checks import check_ark
+from ark_jax.recipes.ark import curriculum, graph, plan, report, train
+from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
 from ark_jax.recipes.ark.config import Ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
@@ -35,27 +21,126 @@ from ark_jax.recipes.ark.curriculum import (
     systems,
     trained_stages,
 )
-from ark_jax.recipes.ark.extract import extract
-from ark_jax.recipes.ark.graph import build_graph, find_communities
-from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.ark.rewrite import rewrite
-from ark_jax.recipes.ark.score import choose_positives, score
-from ark_jax.recipes.common import (
-    candidates,
+from ark_jax.recipes.ark.extract import extract, rewrite
+from ark_jax.recipes.ark.graph import build_graph, find_communities, join_by_community
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.checks import check_shared_sections
+from ark_jax.recipes.core.models import WARM_READER
+from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.tables import read_outcome
+from ark_jax.recipes.documents import (
     choose_fusion,
     evaluate,
-    folds,
     ingest,
     judge,
     retrieve,
-    write_questions,
-    written_from,
+    written_questions,
 )
-from ark_jax.recipes.common.models import WARM_READER
-from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.common.table import read_outcome
 from ark_jax.report.results import metric_heading
+from ark_jax.text import prompts
 from ark_jax.train import trainer_formats
+
+
+def check_ark(config) -> None:
+    """Refuses a config on which some stage would fail, maybe hours from now.
+
+    Raises:
+        ValueError: the field, its value and what it may be.
+        RuntimeError: a setting needs a library that is not installed.
+    """
+    schema.check(config, Ark)
+    _check_prompts(config.prompts)
+    _check_graph(config.graph)
+    _check_stages(config.train)
+    _check_teacher(config)
+    _check_reranker(config)
+    _check_reader(config)
+    check_shared_sections(config)
+    systems(config).check()
+
+
+def _check_prompts(paths) -> None:
+    for name, path in paths.items():
+        prompts.load_template(name, path, target=TARGETS.get(name, ""))
+
+
+def _check_graph(graph) -> None:
+    for name in ("large", "small"):
+        smallest, largest = graph[name]
+        if smallest > largest:
+            raise ValueError(
+                f"config.graph.{name}={tuple(graph[name])}: must be the smallest and the largest "
+                "size of a community, as in (3, 10)"
+            )
+    if graph.openie and graph.gleanings:
+        raise ValueError(
+            "config.graph.gleanings asks the language model for more records, but "
+            "config.graph.openie replaces the language model: set one of them"
+        )
+
+
+def _check_teacher(config) -> None:
+    for name, value in (("kind", "cross"), ("loss", "distil")):
+        if config.train[name] == value and config.score.supervision == "gold":
+            raise ValueError(
+                f"config.train.{name}={value} learns alignment scores, and "
+                "config.score.supervision=gold learns from marked evidence instead: change one of "
+                "them"
+            )
+
+
+def _check_reranker(config) -> None:
+    if config.train.kind != "cross":
+        return
+    if not config.reranker.path:
+        raise ValueError(
+            "config.train.kind=cross begins as a cross-encoder: name one in config.reranker.path, "
+            "such as cross-encoder/ms-marco-MiniLM-L6-v2"
+        )
+    if config.evaluate.rerank:
+        raise ValueError(
+            f"config.evaluate.rerank={config.evaluate.rerank!r}: config.train.kind=cross trains a "
+            "reranker of its own, for which the table has one row; leave this empty, or kind=bi"
+        )
+
+
+def _check_reader(config) -> None:
+    if config.reader.warm and config.reader.backend != "local":
+        raise ValueError(
+            f"config.reader.warm=True trains a local reader, and config.reader.backend="
+            f"{config.reader.backend} is none: change one of them"
+        )
+
+
+def _check_stages(train) -> None:
+    """Stages are trained once each, for at least one epoch."""
+    stages = tuple(train.stages)
+    repeats = len(set(stages)) < len(stages)
+    if not stages or repeats or (0 in stages and len(stages) > 1):
+        raise ValueError(
+            f"config.train.stages={stages}: must hold each of 1, 2 and 3 at most once, or be (0,), "
+            "which trains on all negatives in one stage"
+        )
+    for stage in stages:
+        epochs = train.epochs[stage - 1] if stage else sum(train.epochs)
+        if not epochs:
+            raise ValueError(
+                f"config.train.epochs={tuple(train.epochs)}: stage {stage} has no epoch; remove it "
+                "from config.train.stages"
+            )
+
+
+def check_all(config) -> None:
+    """As `check_ark`, and imports the functions of the user's own that the config names.
+
+    Raises:
+        ValueError: there is no such function, or it takes other parameters.
+    """
+    check_ark(config)
+    own_parts.check_miner("mine.by", config.mine.by)
+    own_parts.load_loss(config)
+    own_parts.check_reader(config)
+
 
 QUESTIONS = "questions"  # the stage that writes them
 
@@ -80,10 +165,10 @@ def stages(config) -> list[Stage]:
 
 def _input_stages(config) -> list[Stage]:
     """From documents to training questions, their candidates, and a graph if one is read."""
-    writing = written_from.is_writing(config)
+    writing = written_questions.is_writing(config)
     # Candidates belong to questions, so they come after those that are to be written.
-    candidate_stage = Stage("candidates", candidates.find_candidates)
-    write = functools.partial(write_questions.write_questions, join=join_by_community)
+    candidate_stage = Stage("candidates", graph.find_candidates)
+    write = functools.partial(written_questions.write_questions, join=join_by_community)
     return [
         Stage("data", ingest.ingest, alone=True),
         *([] if writing else [candidate_stage]),
@@ -110,14 +195,14 @@ def _training_stages(config) -> list[Stage]:
     for stage in config.train.stages:
         given = {"stage": stage, "before": model_before(config, stage)}
         if stage in MINING_SIZES:
-            stages.append(Stage(mine_name(stage), functools.partial(mine.mine, **given)))
+            stages.append(Stage(mine_name(stage), functools.partial(curriculum.mine, **given)))
         stages.append(Stage(stage_name(stage), functools.partial(train.train_stage, **given)))
     if config.train.merge != 1:
         last = trained_stages(config)[-1]
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
     if config.train.kind == "cross":
-        reranker.check_base(config)
-        train_reranker = functools.partial(reranker.train_reranker, mined=last_mining(config))
+        train.check_base(config)
+        train_reranker = functools.partial(train.train_reranker, mined=last_mining(config))
         stages.append(Stage(RERANKER, train_reranker))
     return stages
 
@@ -130,7 +215,7 @@ def _closing_stages(config) -> list[Stage]:
     chooses = config.evaluate.fusion == "chosen"
     judging = functools.partial(judge.judge_answers, system=systems(config).last)
     return [
-        *([Stage(WARM_READER, warm_reader.train_warm_reader)] if config.reader.warm else []),
+        *([Stage(WARM_READER, train.train_warm_reader)] if config.reader.warm else []),
         Stage("baselines", retrieve.retrieve_baselines),
         *([Stage(choose_fusion.STAGE, choose)] if chooses else []),
         Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=systems)),
@@ -139,7 +224,7 @@ def _closing_stages(config) -> list[Stage]:
             if config.judge.repeats
             else []
         ),
-        Stage("export", export.export, alone=True),
+        Stage("export", train.export, alone=True),
     ]
 
 
@@ -155,24 +240,22 @@ def unread(config) -> list[str]:
 
 
 def _training_file(format: str):
-    return lambda context: training_data.write_training_files(
-        context, format, stages(context.config)
-    )
+    return lambda context: train.write_training_files(context, format, stages(context.config))
 
 
 RECIPE = Recipe(
     name="ark",
     stages=stages,
     schema=Ark,
-    check=own_parts.check_all,
+    check=check_all,
     unread=unread,
     look=ingest.look_at,
     metrics={name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS},
     headline="ndcg@10",
     outcome=functools.partial(read_outcome, metrics=evaluate.MODEL_CARD_METRICS),
-    pool=folds.pool_folds,
+    pool=evaluate.pool_folds,
     training_files={name: _training_file(name) for name in trainer_formats.FORMATS},
     prepared=("data",),
     forecast=plan.forecast,
-    index_words=export.index_words,
+    index_words=train.index_words,
 )

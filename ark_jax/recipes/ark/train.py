@@ -1,21 +1,53 @@
-"""The training stages of the curriculum, and the merge of the last one with the base."""
+"""The stages that train: retriever, reranker and reader; and the export of what was trained."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+import json
+import math
+import os
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from ark_jax import __version__
+from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.row_files import SUFFIXES
+from ark_jax.models.weight_names import CLASSIFIERS
+from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.reads import element
-from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.stage import Context, Interrupted, Stage
+from ark_jax.pipeline.status import examine
+from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.ark import curriculum
+from ark_jax.recipes.ark.alignment import load_positives, load_scores, load_shares, shares
 from ark_jax.recipes.ark.config import TrainSection
-from ark_jax.recipes.ark.mine import load_negatives
-from ark_jax.recipes.ark.score import load_positives, load_scores, load_shares
-from ark_jax.recipes.common import own_loss
-from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
-from ark_jax.recipes.common.models import load_retriever
-from ark_jax.recipes.common.training import first_and_last_loss, training_run
-from ark_jax.runtime import distributed
+from ark_jax.recipes.ark.curriculum import (
+    RERANKER,
+    is_distilling,
+    load_negatives,
+    mine_name,
+    stage_name,
+    systems,
+    trained_stages,
+    training_inputs,
+)
+from ark_jax.recipes.ark.graph import load_candidates
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
+from ark_jax.recipes.core.models import WARM_READER, load_retriever
+from ark_jax.recipes.core.tables import as_markdown
+from ark_jax.recipes.core.training import first_and_last_loss, training_run
+from ark_jax.recipes.documents.choose_fusion import chosen_fusion
+from ark_jax.recipes.documents.corpus import Passages, gold_passages, load_questions, stored_chunks
+from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, verdict
+from ark_jax.recipes.documents.reader import reading_prompt
+from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_gold, teach
+from ark_jax.recipes.documents.written_questions import note_on_test
+from ark_jax.report.results import against_parts, metric_heading
+from ark_jax.retrieval.fusion import FUSION_FILE, Fusion, save_fusion
+from ark_jax.runtime import distributed, storage
+from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
+from ark_jax.train import trainer_formats
+from ark_jax.train.config import LanguageModelConfig
 
 
 def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
@@ -118,7 +150,415 @@ def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
 
 
 def load_loss(config) -> Callable:
-    """The loss that `train.loss` names, a `losses.Loss`; ValueError as of `own_loss.load`."""
+    """The loss that `train.loss` names, a `losses.Loss`; ValueError as of `own_parts.load_loss`."""
     from ark_jax.train import losses
 
-    return own_loss.load(config) or getattr(losses, config.train.loss)
+    return own_parts.load_loss(config) or getattr(losses, config.train.loss)
+
+
+def write_training_files(context: Context, format: str, stages: Sequence[Stage]) -> None:
+    """Writes `DIR/export-FORMAT/STAGE.jsonl` for each training stage, and runs no stage.
+
+    Raises:
+        ValueError: the config learns shares, which no format has a place for.
+        Interrupted: what a stage is trained on is not up to date; then nothing is written.
+    """
+    if is_distilling(context.config):
+        raise ValueError(
+            f"config.train.loss=distil learns a share of each scored chunk, for which {format} "
+            "files have no place; name config.train.loss=info_nce for files of positives"
+        )
+    _check_inputs(context, stages)
+    folder = context.workdir / f"export-{format}"
+    folder.mkdir(exist_ok=True)
+    for stage in context.config.train.stages:
+        examples, questions, passages = load_examples(context, stage)
+        path = folder / f"{stage_name(stage)}.jsonl"
+        rows = trainer_formats.format_rows(format, examples, questions, passages)
+        count = _write_lines(path, rows)
+        say(f"  {path}: {count:,} rows{_summary(format, examples)}")
+
+
+def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
+    read = {name for stage in context.config.train.stages for name in training_inputs(stage)}
+    examined = examine(stages, context.config, context.workdir, verify=read)
+    statuses = {status.stage: status for status in examined}
+    for stage in context.config.train.stages:
+        for name in training_inputs(stage):
+            status = statuses[name]
+            if status.state != "done":
+                why = f" ({status.why})" if status.why else ""
+                raise Interrupted(
+                    f"stage {stage} is trained on what {name} makes, which is {status.state}{why}: "
+                    f"run `ark-jax {name}` or `ark-jax run` first, with the same --config and "
+                    "--workdir"
+                )
+
+
+def _write_lines(path: Path, rows) -> int:
+    """Writes rows as JSON lines, whole or not at all, and returns how many there are."""
+    count = 0
+    with path.with_suffix(".new").open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    path.with_suffix(".new").replace(path)
+    return count
+
+
+def _summary(format: str, examples: Sequence) -> str:
+    """How many questions a file holds, and what becomes of those with fewer hard negatives."""
+    usable = trainer_formats.usable_examples(format, examples)
+    longest = max((len(example.negatives) for example in usable), default=0)
+    shorter = sum(len(example.negatives) < longest for example in usable)
+    up_to = "up to " if shorter else ""
+    negatives = f"{up_to}{longest} hard negatives each" if longest else "no hard negatives"
+    summary = f" of {len(usable):,} questions, {negatives}"
+    if shorter and format == "sentence-transformers":
+        summary += f"; those of {shorter:,} questions are repeated to fill the columns"
+    if dropped := len(examples) - len(usable):
+        summary += (
+            f"; {dropped:,} questions without a hard negative are left out, {format} has no place "
+            "for them beside the others"
+        )
+    return summary
+
+
+def check_base(config) -> None:
+    """Refuses a model that is at hand and no encoder, which a run would find out hours later.
+
+    Raises:
+        ValueError: the field and the families that can become a reranker.
+    """
+    path = config.reranker.path
+    family = _family(path)
+    if family and family not in CLASSIFIERS:
+        raise ValueError(
+            f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
+            f"name a cross-encoder: {', '.join(CLASSIFIERS)}"
+        )
+
+
+def _family(path: str) -> str:
+    """The model_type of a model that is at hand, or nothing."""
+    try:
+        is_remote = storage.is_hub_name(path)
+        folder = storage.hub_model(path, download=False) if is_remote else storage.local_copy(path)
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError):  # whoever reads the model says what is wrong with it
+        return ""
+
+
+def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict:
+    """Trains a scorer of question and chunk; stores it under `model`.
+
+    Args:
+        mined: the last training stage that has hard negatives, if any has.
+    """
+    from ark_jax.train import listwise, losses
+
+    config, lists = context.config, load_lists(context, mined)
+    tuned, _, curve = listwise.train(
+        _load_base(context),
+        lists,
+        section_of(config.train, TrainSection),
+        training_run(context.metrics, folder, RERANKER),
+        batch=config.train.batch,
+        epochs=config.reranker.epochs,
+        learning_rate=config.reranker.learning_rate,
+        seed=config.seed,
+        loss=losses.list_cross_entropy,
+    )
+    tuned.save_pretrained(folder / "model")
+    return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
+
+
+def _load_base(context: Context):
+    """The model to begin from."""
+    from ark_jax.models.pairs import CrossEncoder
+
+    path, settings = context.config.reranker.path, context.config.retriever
+    options = {"head": "linear", "compute": settings.compute, "attention": settings.attention}
+    return context.model("retriever", CrossEncoder.from_pretrained, path, **options)
+
+
+def load_lists(context: Context, stage: int | None) -> list:
+    """What the reranker learns: a `PairList` for each training question.
+
+    Its texts are those of the positives, then of the hard negatives of the last stage that has any,
+    then of other scored chunks, the best first. Its weights are their shares, see `shares`.
+    """
+    from ark_jax.train.lists import PairList
+
+    config = context.config
+    mined = {} if stage is None else load_negatives(context / mine_name(stage))
+    folder = context / "positives"
+    positives, scored = load_positives(folder), load_scores(folder)
+    passages = Passages(stored_chunks(context))
+    lists = []
+    for question in load_questions(context, "train"):
+        if question.id not in positives:
+            continue
+        scores = scored[question.id]
+        by_score = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
+        texts: dict[str, float] = {}  # of copies of a chunk, the first counts
+        for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
+            texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
+        chosen = list(texts)[: config.reranker.candidates]
+        weights = shares([texts[text] for text in chosen], config.train.teacher_temperature)
+        lists.append(PairList(question.question, tuple(chosen), tuple(weights)))
+    return lists
+
+
+def train_warm_reader(context: Context, folder: Path) -> dict:
+    """Trains the local reader; stores it under `model`.
+
+    Each question is shown with as many passages as the reader will get: those that hold its
+    evidence, and other candidates, in any order.
+
+    Raises:
+        ValueError: no training question has an answer and a passage that holds it.
+    """
+    config, chunks = context.config, stored_chunks(context)
+    questions = _pooled(context, chunks)
+    if not questions:
+        raise ValueError(
+            "config.reader.warm: no training question has an answer and a passage that holds it; "
+            "mark evidence in the data, set config.evaluate.gold=answers, or leave the reader as "
+            "it is"
+        )
+    if missing := len(load_questions(context, "train")) - len(questions):
+        say(f"  {missing:,} questions without an answer or its passage are not shown")
+    settings = config.reader
+    sets = sets_with_gold(
+        questions, settings.steps, settings.batch, config.evaluate.passages, config.seed
+    )
+    form = reading_prompt(config)
+    (tuned, _, _), counts = teach(
+        _load_reader(context),
+        form,
+        sets,
+        Passages(chunks),
+        LanguageModelConfig(remat="products"),
+        training_run(context.metrics, folder, WARM_READER),
+        batch=min(settings.batch, len(questions)),
+        learning_rate=settings.learning_rate,
+        seed=config.seed,
+    )
+    tuned.save_pretrained(folder / "model", dtype="float32")
+    form.write(folder / "model")
+    return counts
+
+
+def _load_reader(context: Context):
+    """The untuned reader, with parameters in float32: others would lose small updates."""
+    from ark_jax.models.language import LanguageModel
+
+    context.enter_mesh()
+    context.models.pop("generator", None)  # memory may not hold two
+    settings = context.config.generator
+    return LanguageModel.from_pretrained(
+        context.config.reader.path or settings.path,
+        compute=settings.dtype,
+        attention=settings.attention,
+    )
+
+
+def _pooled(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
+    """The training questions that can be shown, each with its candidates."""
+    from ark_jax.evaluate.answers import normalise
+
+    answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
+    gold, _ = gold_passages(context, answerable, chunks.by_document)
+    candidates, pooled = load_candidates(context), []
+    for number, question in enumerate(answerable):
+        passages = tuple(map(tuple, gold[question.id]))
+        if not any(passages) or question.id not in candidates:
+            continue
+        ids, cosines = zip(*candidates[question.id], strict=True)
+        pooled.append(PooledQuestion(number, question, ids, cosines, passages))
+    return pooled
+
+
+SEARCHED = {  # by `evaluate.scope`
+    "document": "the chunks of its own documents",
+    "held_out": "the chunks of all held-out questions' documents",
+    "corpus": "the whole corpus",
+}
+METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
+
+
+def export(context: Context, folder: Path) -> dict:
+    """Exports the last tuned retriever, and the reranker into the folder `reranker`."""
+    config = context.config
+    compared = systems(config)
+    curriculum = trained_stages(config)
+    counts = export_retriever(
+        context,
+        folder,
+        system=compared.last,
+        fusion=chosen_fusion(context, compared),
+        examples=read_manifest(context / "positives")["counts"]["questions"],
+        curriculum=curriculum,
+        method=METHOD,
+    )
+    if compared.reranker:
+        copy_files(context / compared.reranker / "model", folder / RERANKER)
+        _describe_reranker(context, folder / RERANKER / "README.md", compared.last)
+        counts["reranker"] = compared.reranker
+    return counts
+
+
+def export_retriever(
+    context: Context,
+    folder: Path,
+    *,
+    system: str,
+    fusion: Fusion,
+    examples: int,
+    curriculum: tuple[str, ...],
+    method: str,
+) -> dict:
+    """Copies a tuned system's model and writes a card that holds its numbers.
+
+    Args:
+        system: the stage whose model is exported.
+        fusion: how it is joined with BM25.
+        examples: how many questions it was trained on.
+        curriculum: as in `evaluate.verdict`.
+        method: the method's short name and how the card describes it, "NAME: DESCRIPTION".
+    """
+    from ark_jax.models import model_card
+
+    name, _, description = method.partition(": ")
+    copy_files(context / system / "model", folder)
+    save_fusion(fusion, folder)
+    evaluated = load_json(context / "evaluate" / "metrics.json")
+    base, hub_name = base_names(context.config.retriever.path)
+    values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
+    text = model_card.render_card(
+        folder,
+        title=f"{base}, tuned with {name}",
+        base=hub_name,
+        about=_description(
+            context, model_card.plain_line(base), examples, evaluated, curriculum, description
+        ),
+        results=_hub_results(context, values),
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    return {"model": system}
+
+
+def index_words(config, workdir: Path) -> list[str]:
+    """The words of `ark-jax index` that make the documents of a run searchable by its export."""
+    tokens = config.data.chunk_tokens
+    length = [f"--chunk-tokens={tokens}"] if tokens else []
+    return [str(workdir / "export"), config.data.path, f"--out={workdir / 'index'}", *length]
+
+
+def _describe_reranker(context: Context, card: Path, system: str) -> None:
+    """Puts method and numbers into the reranker's card."""
+    from ark_jax.models.model_card import plain_line
+
+    config = context.config
+    base = plain_line(base_names(config.reranker.path)[0])
+    lists = read_manifest(context / RERANKER)["counts"]["lists"]
+    evaluated = load_json(context / "evaluate" / "metrics.json")
+    rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
+    questions = read_manifest(context / "evaluate")["counts"]["questions"]
+    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages as a language
+model does: by how well they explain the answer (ARK's alignment scores), on {lists:,} questions.
+Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
+order what {system} retrieves:
+
+{as_markdown(rows, evaluated["metrics"])}
+
+{settings_text(config, "train", "reranker")}"""
+    describe_card(card, f"{base}, a reranker tuned with ARK", about)
+
+
+def _hub_results(context: Context, values: dict) -> list:
+    """The metrics as the hub's evaluation results; data of one's own have no type there."""
+    from huggingface_hub import EvalResult
+
+    questions = read_manifest(context / "evaluate")["counts"]["questions"]
+    return [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Information Retrieval",
+            dataset_type="unknown",
+            dataset_name=f"{_data_name(context)}, {questions:,} held-out questions",
+            metric_type=metric,
+            metric_name=metric_heading(metric),
+            metric_value=round(values[metric]["mean"], 4),
+        )
+        for metric in MODEL_CARD_METRICS
+        if metric in values
+    ]
+
+
+def _description(
+    context: Context,
+    base: str,
+    examples: int,
+    evaluated: dict,
+    curriculum: tuple[str, ...],
+    description: str,
+) -> str:
+    """The card's part on method, data and metrics."""
+    from ark_jax.models.model_card import plain_line
+
+    counts = read_manifest(context / "data")["counts"]
+    table, columns = evaluated["table"], evaluated["metrics"]
+    trained, measured = (load_questions(context, part) for part in ("train", "held_out"))
+    names = [{id for x in part for id in x.documents} for part in (trained, measured)]
+    unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
+    documents = "over documents it never saw" if unseen else "that may share passages with those"
+    data = plain_line(_data_name(context))
+    against = (f"{line}." for line in against_parts(table, columns))
+    sentences = [verdict(table, columns, curriculum), *against, note_on_test(context)]
+    return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
+{examples:,} of the {len(trained):,} training questions of the data set {data};
+measured on {len(measured):,} held-out questions {documents} (mean and 95 %
+bootstrap interval):
+
+{as_markdown(table, columns)}
+
+{" ".join(filter(None, sentences))}
+
+{_how_measured(context, counts["pool"])}
+
+To search documents of your own by this model and BM25, joined as `{FUSION_FILE}` says:
+
+```bash
+ark-jax index path/to/this/folder DOCUMENTS --out=INDEX && ark-jax search INDEX "QUESTION"
+```
+
+{settings_text(context.config, "train")}"""
+
+
+def _data_name(context: Context) -> str:
+    """The last part of the path of the data; a file goes without its ending."""
+    path = Path(context.config.data.path)
+    return path.stem if path.suffix in SUFFIXES else path.name or path.resolve().name
+
+
+def _how_measured(context: Context, pool: str) -> str:
+    """What counts as relevant, and what a question searches."""
+    evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
+    unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
+    by_answer = "chunks that contain an answer, of which one is needed"
+    if settings.gold == "answers" or unmarked == questions:
+        relevant = f"Relevant are {by_answer}, or else the documents of the question."
+    else:
+        relevant = (
+            "Relevant are the chunks that hold marked evidence; a marked section counts once, "
+            "however many chunks hold it."
+        )
+        if unmarked:
+            relevant += f" For {unmarked:,} questions without it, they are {by_answer}."
+    scope = {"corpus": "corpus", "documents": "document"}[pool]
+    scope = scope if settings.scope == "auto" else settings.scope
+    return f"{relevant} Each question searches {SEARCHED[scope]}."

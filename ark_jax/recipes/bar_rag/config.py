@@ -18,9 +18,9 @@ import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.common import fields
-from ark_jax.recipes.common.config_words import preset_of, with_preset
-from ark_jax.recipes.common.settings import Core, InputSection
+from ark_jax.recipes.core import settings
+from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.settings import Core, InputSection
 from ark_jax.schema import field
 from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 
@@ -356,7 +356,7 @@ class EvaluateSection:
         "Whether each reader also answers without the chunks that its answers cite, and from these "
         "alone. An answer without citations cites the chunks that contain it.",
     )
-    max_new_tokens: int = fields.max_new_tokens(32)
+    max_new_tokens: int = settings.longest_answer(32)
     temperature: float = field(
         0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
     )

@@ -1,4 +1,4 @@
-"""The read stages: the reader learns from its own answers to the sets of evidence."""
+"""The stages warm, evidence and read: the reader learns from sets of passages."""
 
 import dataclasses
 import functools
@@ -7,33 +7,161 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.answers import Asked, draw_answers, group_of, summary
+from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.bar_rag.config import ReadSection
-from ark_jax.recipes.bar_rag.evidence import load_evidence
-from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
-from ark_jax.recipes.bar_rag.reading import reading_prompt
-from ark_jax.recipes.bar_rag.rollouts import Answer
-from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
-from ark_jax.recipes.bar_rag.warm import save_reader
-from ark_jax.recipes.common import own_loss
-from ark_jax.recipes.common.corpus import Passages, stored_chunks
-from ark_jax.recipes.common.reader_training import (
+from ark_jax.recipes.bar_rag.reading import Asked, draw_answers, group_of, reading_prompt, summary
+from ark_jax.recipes.bar_rag.rollouts import (
+    UNTUNED,
+    WARM,
+    Answer,
+    ChosenSet,
+    StepRows,
+    load_reader,
+    reader_before,
+    stage_of,
+    stage_seed,
+    steps_for,
+)
+from ark_jax.recipes.bar_rag.select import load_kept
+from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.training import training_run
+from ark_jax.recipes.documents.corpus import Passages, stored_chunks
+from ark_jax.recipes.documents.reader_training import (
     PooledQuestion,
     questions_of_steps,
     reading_prompts,
+    sets_with_gold,
     teach,
 )
-from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
 from ark_jax.train.config import LanguageModelConfig
 
-if TYPE_CHECKING:  # their modules start jax
+if TYPE_CHECKING:  # these modules start jax
     from ark_jax.models.language import LanguageModel
     from ark_jax.train.fit import Run, Trained
     from ark_jax.train.groups import Group
+
+
+def train_warm(context: Context, folder: Path) -> dict:
+    """Trains from the untuned generator; stores the reader under `model`.
+
+    Raises:
+        ValueError: no training question has a passage that holds its answer.
+    """
+    config = context.config
+    reader, form = load_reader(context, UNTUNED), reading_prompt(config)
+    _ = reader.end_id  # raises if no reply could end
+    if not config.warm.steps:
+        save_reader(reader, None, form, folder, config.generator.path)
+        return {"steps": 0}
+    pools = load_pools(context, "train")
+    shown = [pooled for pooled in pools if any(pooled.gold)]
+    if not shown:
+        raise ValueError(
+            f"config.warm: none of {len(pools):,} training questions has a passage that holds its "
+            "answer; mark evidence in the data, set config.evaluate.gold=answers, or leave the "
+            "warm start out with config.warm.steps=0"
+        )
+    if missing := len(pools) - len(shown):
+        say(f"  {missing:,} questions have no passage that holds their answer: not shown")
+    steps = config.warm.steps if config.warm.steps > 0 else -(-len(shown) // config.warm.batch)
+    sets = sets_with_gold(
+        shown, steps, config.warm.batch, config.select.passages, stage_seed(config, WARM)
+    )
+    (tuned, adapter, _), counts = teach(
+        reader,
+        form,
+        sets,
+        Passages(stored_chunks(context)),
+        section_of(config.train, LanguageModelConfig),
+        training_run(context.metrics, folder, WARM),
+        batch=config.warm.batch,
+        learning_rate=config.warm.learning_rate,
+        seed=config.seed,
+    )
+    save_reader(tuned, adapter, form, folder, config.generator.path)
+    return counts | ({"without_gold": missing} if missing else {})
+
+
+def save_reader(tuned, adapter, form: ReadingPrompt, folder: Path, base: str) -> None:
+    """Stores a trained reader under `model`, and its adapter, if it has one, under `adapter`.
+
+    The weights are float32: in the type of a base in bfloat16, small updates would be rounded away.
+
+    Args:
+        form: how it is asked.
+        base: what training began with; a model in the workdir is named relative to it.
+    """
+    from ark_jax.models import lora
+
+    tuned.save_pretrained(folder / "model", dtype="float32")
+    form.write(folder / "model")
+    if adapter is not None:
+        lora.save_peft(adapter, folder / "adapter", base=base, task="CAUSAL_LM")
+
+
+BLOCK = 1024  # questions whose sets the selector chooses at a time
+
+
+def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
+    """Stores one set of every question that the reader is to learn from."""
+    config = context.config
+    if config.filter.reader:
+        questions = load_kept(context, iteration)
+    else:
+        questions = load_pools(context, "train")
+    sets = _sets(context, questions, iteration)
+    rows = [
+        {"question_id": pooled.id, "chunk_ids": chosen_set.chunk_ids, "problem": chosen_set.problem}
+        for pooled, chosen_set in zip(questions, sets, strict=True)
+    ]
+    if unreadable := sum(bool(chosen_set.problem) for chosen_set in sets):
+        say(
+            f"  {unreadable:,} replies of the selector name no set of passages: the nearest ones "
+            "take its place"
+        )
+    save_rows(rows, folder / "sets.parquet")
+    needed = {pooled.id: {x for holders in pooled.gold for x in holders} for pooled in questions}
+    holding = sum(not needed[row["question_id"]].isdisjoint(row["chunk_ids"]) for row in rows)
+    return {
+        "questions": len(rows),
+        "share_with_gold": round(holding / len(rows), 4),
+        **({"unreadable": unreadable} if unreadable else {}),
+    }
+
+
+def _sets(context: Context, questions: list[PooledQuestion], iteration: int) -> list[ChosenSet]:
+    """The set of each question."""
+    config = context.config
+    if config.read.evidence == "selected":
+        selector, sets = load_selector(context, iteration), []
+        for start in range(0, len(questions), BLOCK):
+            sets += selector.best(questions[start : start + BLOCK])
+        return sets
+    chosen = [list(pooled.chunk_ids) for pooled in questions]
+    if config.read.evidence == "random":
+        seed = stage_seed(config, stage_of("evidence", iteration))
+        chosen = [shuffled(pooled, seed) for pooled in questions]
+    return [ChosenSet(ids[: config.select.passages]) for ids in chosen]
+
+
+def shuffled(pooled: PooledQuestion, seed: int) -> list[str]:
+    """The chunks of a pool in an order that follows from the seed and the question."""
+    order = np.random.default_rng([seed, pooled.number]).permutation(len(pooled.chunk_ids))
+    return [pooled.chunk_ids[place] for place in order]
+
+
+def load_evidence(context: Context, iteration: int) -> list[tuple[PooledQuestion, list[str]]]:
+    """The questions that the reader learns from, and their sets."""
+    rows = load_rows(context / stage_of("evidence", iteration) / "sets.parquet")
+    pools = {pooled.id: pooled for pooled in load_pools(context, "train")}
+    return [(pools[row["question_id"]], row["chunk_ids"]) for row in rows]
 
 
 def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -123,7 +251,7 @@ def _grpo(
         completion_tokens=settings.max_new_tokens,
         learning_rate=settings.learning_rate,
         seed=config.seed,
-        by_token=own_loss.load_of_tokens(config),
+        by_token=own_parts.load_token_loss(config),
     )
     return trained, _counts(drawn.join(), len(trained.curve), len(sets), prompts.cut)
 

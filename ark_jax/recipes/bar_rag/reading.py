@@ -1,18 +1,38 @@
-"""How a question with passages becomes a prompt, and what a reader makes of it."""
+"""How a reader reads passages: prompts, answers, rewards, and p of a set."""
 
-from collections.abc import Sequence
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.recipes.common.answer_likelihood import reply_log_probs
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.rollouts import (
+    Answer,
+    DrawnSet,
+    RewardedSet,
+    Rollout,
+    load_reader,
+    mean,
+    stage_seed,
+)
+from ark_jax.recipes.documents.corpus import Passages, stored_chunks
+from ark_jax.recipes.documents.reader_training import (
+    PooledQuestion,
+    reading_prompts,
+    reply_log_probs,
+)
+from ark_jax.select import zone
 from ark_jax.text import prompts
 from ark_jax.text.cited import CitedAnswer
 from ark_jax.train.rewards import AnswerReward, usable_references
 
-if TYPE_CHECKING:  # their modules start jax
+if TYPE_CHECKING:  # these modules start jax
     from ark_jax.models.language import LanguageModel
+    from ark_jax.models.rollout import Rollouts
+    from ark_jax.train.groups import Group
 
 
 def reading_prompt(config) -> ReadingPrompt:
@@ -99,3 +119,291 @@ def best_answers(
         label=label,
     )
     return [form.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
+
+
+EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and ids of chunks, in order
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How answers are drawn, and which of them are right, where p is a share of answers."""
+
+    right_at: float
+    temperature: float
+    top_p: float
+
+    @classmethod
+    def of_training(cls, config) -> "Rule":
+        return cls(config.success.right_at, config.read.temperature, config.read.top_p)
+
+    @classmethod
+    def of_filter(cls, config) -> "Rule":
+        """What the filter leaves open is as in training."""
+        training, changes = cls.of_training(config), config.filter
+        return cls(
+            changes.right_at or training.right_at,
+            changes.temperature or training.temperature,
+            changes.top_p or training.top_p,
+        )
+
+
+class Success:
+    """p of sets under one reader.
+
+    What is drawn for a set follows from the seed, the reader's name, question and set, so that it
+    is the same whenever it is asked for. While the reader is frozen, equal sets recur.
+    """
+
+    def __init__(self, context: Context, reader: str, rule: Rule | None = None):
+        """`reader` is a name for `load_reader`; it is loaded when a set is new.
+
+        Args:
+            rule: None: that of training.
+        """
+        self._context, self._name = context, reader
+        self._rule = rule
+        self._passages = Passages(stored_chunks(context))
+        self._known: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def remember(self, sets: Iterable[DrawnSet]) -> None:
+        """Takes over p of sets that was computed before, by the same reader and rule."""
+        self._known |= {
+            (one.question_id, tuple(one.chunk_ids)): one.p for one in sets if one.p is not None
+        }
+
+    def p(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:
+        """p of each set.
+
+        Raises:
+            ValueError: a question whose p is not finite, or which leaves no room for passages.
+        """
+        keys = [(pooled.id, tuple(chunks)) for pooled, chunks in sets]
+        new = {
+            key: evidence_set
+            for key, evidence_set in zip(keys, sets, strict=True)
+            if key not in self._known
+        }
+        if new:
+            values = self._compute(list(new.values()), label)
+            self._known |= dict(zip(new, values, strict=True))
+        return [self._known[key] for key in keys]
+
+    def _compute(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
+        from ark_jax.models.language import PairError
+
+        config, lm = self._context.config, load_reader(self._context, self._name)
+        readings = [
+            (pooled.question.question, [self._passages[chunk] for chunk in chunks])
+            for pooled, chunks in sets
+        ]
+        form = reading_prompt(config)
+        prompts = reading_prompts(lm, form, readings, config.read.max_new_tokens).texts
+        options = {"batch_tokens": config.generator.batch_tokens, "label": label}
+        if config.success.by == "samples":
+            return self._shares(lm, sets, prompts, options)
+        references = [pooled.question.answers for pooled, _ in sets]
+        try:
+            return likelihoods(lm, form, prompts, references, **options).tolist()
+        except PairError as error:
+            raise ValueError(f"question {sets[error.number][0].id}: {error.reason}") from None
+
+    def _shares(
+        self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
+    ) -> list[float]:
+        """For each set, the share of right answers among those that are sampled from it."""
+        config = self._context.config
+        n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
+        rule = self._rule or Rule.of_training(config)
+        rollouts = lm.sample(
+            prompts,
+            n=n,
+            max_new_tokens=config.read.max_new_tokens,
+            temperature=rule.temperature,
+            top_p=rule.top_p,
+            seed=stage_seed(config, f"success {self._name}"),
+            places=np.array([(pooled.number, _number(chunks)) for pooled, chunks in sets]),
+            log_probs=False,
+            **options,
+        )
+        shares = []
+        for i, (pooled, chunks) in enumerate(sets):
+            texts = rollouts.texts[i * n : (i + 1) * n]
+            scores = [
+                reward(
+                    form.parse(text, citable(config, len(chunks))), pooled.question.answers
+                ).reward
+                for text in texts
+            ]
+            shares.append(zone.p_hat(scores, right_at=rule.right_at))
+        return shares
+
+
+def _number(chunks: Sequence[str]) -> int:
+    """A number of an ordered set for random draws, from 0 to 2**31 - 1."""
+    digest = hashlib.sha256("\n".join(chunks).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A question with its set, as the reader gets it."""
+
+    pooled: PooledQuestion
+    documents: int  # that the prompt shows
+    prompt: str
+    ids: np.ndarray  # int32, of the prompt
+
+
+def draw_answers(
+    model: "LanguageModel",
+    frozen: "LanguageModel",
+    form: ReadingPrompt,
+    batch: Sequence[Asked],
+    config,
+    *,
+    seed: int,
+    step: int,
+) -> list[Answer]:
+    """What the model answers in a step, and what that is worth.
+
+    Args:
+        frozen: the reader before the stage, which a KL is measured to.
+    """
+    settings = config.read
+    rollouts = model.sample(
+        [item.prompt for item in batch],
+        n=settings.samples,
+        max_new_tokens=settings.max_new_tokens,
+        seed=seed,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        places=np.array([(step, item.pooled.number) for item in batch]),
+        log_probs=settings.updates > 1,
+        batch_tokens=config.generator.batch_tokens,
+    )
+    replies = read_replies(
+        rollouts,
+        [item.pooled.id for item in batch],
+        [item.ids for item in batch],
+        frozen if settings.kl != "none" else None,
+        config.generator.batch_tokens,
+    )
+    owners = [batch[i] for i in rollouts.prompts]
+    return rewarded(replies, owners, rollouts.prompts, form, config)
+
+
+def read_replies(
+    rollouts: "Rollouts",
+    question_ids: Sequence[str],
+    prompt_ids: Sequence[Sequence[int]],
+    policy_reference: "LanguageModel | None",
+    batch_tokens: int,
+) -> list[Rollout]:
+    """The sampled replies, with the log-probabilities that an update needs.
+
+    Args:
+        question_ids, prompt_ids: of each prompt.
+        policy_reference: the model that a KL is measured to; None: there is no KL.
+    """
+    nothing, references = [None] * len(rollouts.ids), None
+    if policy_reference is not None:
+        references = policy_reference.token_log_likelihood(
+            [prompt_ids[i] for i in rollouts.prompts], rollouts.ids, batch_tokens=batch_tokens
+        )
+    as_list = lambda values: None if values is None else values.tolist()
+    return [
+        Rollout(
+            question_id=question_ids[prompt],
+            sample=int(rollouts.samples[i]),
+            ids=rollouts.ids[i].tolist(),
+            text=rollouts.texts[i],
+            ended=bool(rollouts.ended[i]),
+            old=as_list((rollouts.log_probs or nothing)[i]),
+            policy_reference=as_list((references or nothing)[i]),
+        )
+        for i, prompt in enumerate(rollouts.prompts)
+    ]
+
+
+def rewarded(
+    replies: Sequence[Rollout],
+    owners: Sequence[Asked],
+    groups: np.ndarray,
+    form: ReadingPrompt,
+    config,
+) -> list[Answer]:
+    """What each reply says, earns and is worth in its group.
+
+    Args:
+        owners: the question of each reply.
+        groups: the number of each reply's group.
+    """
+    from ark_jax.train import policy
+
+    settings, reward = config.read, answer_reward(config)
+    parsed = [
+        form.parse(reply.text, citable(config, item.documents))
+        for reply, item in zip(replies, owners, strict=True)
+    ]
+    scores = [
+        reward(said, item.pooled.question.answers)
+        for said, item in zip(parsed, owners, strict=True)
+    ]
+    outcomes = np.array([getattr(score, settings.outcome) for score in scores])
+    rewards = np.array([score.reward for score in scores])
+    live = policy.live_groups(outcomes, groups)
+    advantages = policy.advantages(
+        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
+    )
+    return [
+        Answer(
+            **vars(reply),
+            answer=said.answer,
+            well_formed=score.well_formed,
+            f1=score.f1,
+            em=score.exact_match,
+            citations=list(said.citations),
+            reward=score.reward,
+            advantage=float(advantage),
+            live=bool(live[group]),
+        )
+        for reply, said, score, advantage, group in zip(
+            replies, parsed, scores, advantages, groups, strict=True
+        )
+    ]
+
+
+def group_of(
+    rollouts: Sequence[Answer | RewardedSet], prompt_ids: Sequence[int], name: str
+) -> "Group":
+    """The replies to one prompt, as an update takes them."""
+    from ark_jax.train.groups import Group
+
+    column = lambda field: [getattr(rollout, field) for rollout in rollouts]
+    known = lambda field: None if getattr(rollouts[0], field) is None else column(field)
+    return Group(
+        prompt_ids,
+        [np.array(ids, np.int32) for ids in column("ids")],
+        column("advantage"),
+        old=known("old"),
+        policy_reference=known("policy_reference"),
+        ended=known("ended"),
+        name=name,
+    )
+
+
+def summary(answers: Sequence[Answer]) -> dict[str, float]:
+    """What the answers of a step are worth, in means and shares.
+
+    `phantom` is the share of answers whose group has one outcome and several rewards.
+    """
+    rewards: dict[str, set[float]] = {}
+    for answer in answers:
+        rewards.setdefault(answer.question_id, set()).add(answer.reward)
+    column = lambda name: mean([getattr(answer, name) for answer in answers])
+    return {
+        **{name: column(name) for name in ("reward", "f1", "em", "well_formed", "ended", "live")},
+        "phantom": mean([not x.live and len(rewards[x.question_id]) > 1 for x in answers]),
+        "tokens": mean([len(answer.ids) for answer in answers]),
+        "citations": mean([len(answer.citations) for answer in answers]),
+    }

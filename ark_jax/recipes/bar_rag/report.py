@@ -5,13 +5,13 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.bar_rag.filter import filter_of
-from ark_jax.recipes.bar_rag.measures import measured_questions, passages_read
-from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, stage_of, tuned_readers
-from ark_jax.recipes.common.corpus import Passages, stored_chunks
-from ark_jax.recipes.common.evaluate import verdict
-from ark_jax.recipes.common.group_tables import by_system
-from ark_jax.recipes.common.report import Counts, labelled, load_curve
+from ark_jax.recipes.bar_rag.evaluate import measured_questions, passages_read
+from ark_jax.recipes.bar_rag.rollouts import UNTUNED, WARM, stage_of, tuned_readers
+from ark_jax.recipes.bar_rag.select import filter_of
+from ark_jax.recipes.core.report import Counts, labelled, load_curve
+from ark_jax.recipes.core.tables import by_system
+from ark_jax.recipes.documents.corpus import Passages, stored_chunks
+from ark_jax.recipes.documents.evaluate import verdict
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, format_number, html
 

@@ -1,6 +1,24 @@
-"""What a step of training draws, and what that is worth: the rows of a step's file."""
+"""What a step of training draws, how it is stored, and who reads and chooses."""
 
 import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.pipeline.parts import is_whole, store_part, whole_parts
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, read_table, save_rows
+from ark_jax.recipes.documents.reader_training import PooledQuestion
+from ark_jax.runtime import distributed
+
+if TYPE_CHECKING:  # these modules start jax
+    from ark_jax.train.fit import Run, Trained
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,3 +71,173 @@ class RewardedSet(DrawnSet):
     reward: float
     advantage: float
     live: bool  # whether its group teaches
+
+
+STEPS = "step-*.parquet"
+Row = TypeVar("Row", bound=Rollout)
+
+
+def stage_seed(config, stage: str) -> int:
+    """The seed of a stage's draws, from 0 to 2**31 - 1."""
+    digest = hashlib.sha256(f"{config.seed} {stage}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def steps_for(steps: int, questions: int, batch: int) -> int:
+    """`steps`, or those of one pass over the questions if it is 0."""
+    return steps or -(-questions // batch)
+
+
+class StepRows(Generic[Row]):
+    """The rows that each step drew. They are on disk before the weights are updated by them.
+
+    So a run that goes on, on another mesh perhaps, learns from the same draws. Each step has a file
+    of its own until all are joined.
+    """
+
+    def __init__(self, path: Path, kind: type[Row]):
+        """`path` is the file of all steps; `kind` is the class of their rows."""
+        self._path, self._kind = path, kind
+        pattern = path.name if is_whole(path) else STEPS
+        self._stored: dict[int, list[Row]] = {}
+        names = lambda: [part.name for part in whole_parts(path.parent, pattern)]
+        for name in distributed.on_first_process(names):
+            for row in load_rows(path.parent / name, kind):
+                self._stored.setdefault(row.step, []).append(row)
+
+    @property
+    def stored(self) -> list[Row]:
+        """The rows of all steps so far."""
+        return [row for step in sorted(self._stored) for row in self._stored[step]]
+
+    def rows(self, step: int, make: Callable[[], list[Row]]) -> list[Row]:
+        """The rows of a step: those that an interrupted run stored, else new ones."""
+        if step not in self._stored:
+            rows = [_columns(dataclasses.replace(row, step=step)) for row in make()]
+            path = self._path.with_name(STEPS.replace("*", f"{step:06d}"))
+            write = functools.partial(save_rows, rows)
+            distributed.on_first_process(lambda: store_part(path, write))
+            self._stored[step] = load_rows(path, self._kind)
+        return self._stored[step]
+
+    def join(self) -> list[Row]:
+        """Replaces the files of all steps by one; returns the rows."""
+
+        def replace() -> None:
+            parts = whole_parts(self._path.parent, STEPS)
+            if parts:
+                tables = list(map(read_table, parts))
+                table = pa.concat_tables(tables, promote_options="permissive")
+                store_part(self._path, functools.partial(pq.write_table, table))
+            for part in parts:
+                part.unlink()
+
+        if not is_whole(self._path):
+            distributed.on_first_process(replace)
+        return self.stored
+
+
+def _columns(row: Rollout) -> dict:
+    """The fields of a row that it has."""
+    fields = dataclasses.fields(row)
+    named = ((field.name, field.default, getattr(row, field.name)) for field in fields)
+    return {name: value for name, default, value in named if (default, value) != (None, None)}
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean to six decimals; 0 if there are no values."""
+    return round(float(np.mean(values)), 6) if len(values) else 0.0
+
+
+UNTUNED = "untuned"
+WARM = "warm"
+OWN = "own"  # the function that `reader.backend` names
+
+
+def stage_of(kind: str, iteration: int) -> str:
+    """The stage of an iteration: `filter-1`, `select-1`, `evidence-1`, `read-1`."""
+    return f"{kind}-{iteration}"
+
+
+def reader_before(iteration: int) -> str:
+    """The stage whose reader an iteration begins with."""
+    return stage_of("read", iteration - 1) if iteration > 1 else WARM
+
+
+def tuned_readers(config) -> tuple[str, ...]:
+    """The stages whose folder holds a trained reader, first to last."""
+    return (WARM, *(stage_of("read", i) for i in range(1, config.iterations + 1)))
+
+
+def load_reader(context: Context, name: str):
+    """A reader by its name; the last one used stays in memory.
+
+    Its parameters are float32, since it may be trained; it computes in `generator.dtype`.
+
+    Args:
+        name: `untuned` is `generator.path`; anything else is a stage whose folder holds a `model`.
+    """
+    from ark_jax.models.language import LanguageModel
+
+    settings = context.config.generator
+    path = settings.path if name == UNTUNED else str(context / name / "model")
+    return context.model(
+        "generator",
+        LanguageModel.from_pretrained,
+        path,
+        compute=settings.dtype,
+        attention=settings.attention,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenSet:
+    """A set of passages that a selector chose for a question."""
+
+    chunk_ids: list[str]  # in the order in which they are read
+    problem: str = ""  # why what a selector wrote names no set
+
+
+# (step, selector as it is) -> the sets that are drawn in the step, with their rewards.
+MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
+
+
+class EvidenceSelector(Protocol):
+    """Chooses sets of `select.passages` passages."""
+
+    def draw(
+        self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
+    ) -> list[list[DrawnSet]]:
+        """Sets of each question, whose p is not known yet.
+
+        They follow from seed, step, question and number of the set.
+        """
+        ...
+
+    def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
+        """The most probable set of each question; of one with a problem, the nearest passages."""
+        ...
+
+    def train(
+        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
+    ) -> "Trained":
+        """Trains a copy.
+
+        Args:
+            steps: the questions of each step.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Stores it, to be opened again. Every process must call this."""
+        ...
+
+
+def by_question(
+    questions: Sequence[PooledQuestion], sets: Sequence[RewardedSet]
+) -> list[list[RewardedSet]]:
+    """The sets of each question."""
+    groups: dict[str, list[RewardedSet]] = {pooled.id: [] for pooled in questions}
+    for one in sets:
+        groups[one.question_id].append(one)
+    return list(groups.values())

@@ -1,16 +1,457 @@
-"""The selectors of a run, and the sets that they draw."""
+"""The pools of chunks, and the selectors that draw sets of them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.records import Question
+from ark_jax.evaluate.answers import normalise
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.choices import EvidenceSelector
-from ark_jax.recipes.bar_rag.drawing import DrawingSelector
-from ark_jax.recipes.bar_rag.readers import stage_of
-from ark_jax.recipes.bar_rag.rollouts import DrawnSet
-from ark_jax.recipes.bar_rag.success import Success
-from ark_jax.recipes.bar_rag.writer import WritingSelector
-from ark_jax.recipes.common.reader_training import PooledQuestion
+from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_json, save_rows
+from ark_jax.recipes.bar_rag.reading import Success, group_of, read_replies
+from ark_jax.recipes.bar_rag.rollouts import (
+    ChosenSet,
+    DrawnSet,
+    EvidenceSelector,
+    MakeSets,
+    RewardedSet,
+    by_question,
+    stage_of,
+)
+from ark_jax.recipes.core.models import encode
+from ark_jax.recipes.documents.corpus import (
+    Passages,
+    encode_passages,
+    gold_passages,
+    load_questions,
+    passages_of,
+    stored_chunks,
+)
+from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
+from ark_jax.recipes.documents.retrieve import searched_chunks
+from ark_jax.retrieval.searcher import nearest_texts
+from ark_jax.runtime.distributed import is_first_process
+from ark_jax.runtime.log import say
+from ark_jax.text import prompts
+from ark_jax.text.cited import parse_choice
+from ark_jax.train.config import GrpoConfig, LanguageModelConfig
+
+if TYPE_CHECKING:  # these modules start jax
+    from ark_jax.models.language import LanguageModel
+    from ark_jax.select.pools import Pool
+    from ark_jax.select.scorer import DrawnSets, Selector
+    from ark_jax.select.training import SelectorGroup, SelectorTraining
+    from ark_jax.train.fit import Run, Trained
+    from ark_jax.train.groups import Group
+
+PARTS = ("train", "held_out")
+FILE, GOLD, VECTORS = "pool.parquet", "gold.json", "vectors.json"
+
+
+def find_pools(context: Context, folder: Path) -> dict:
+    """Stores the nearest chunks of every question, and the vectors of chunks and questions.
+
+    A question whose reference answers have no word beside articles and punctuation has no pool,
+    since no answer to it can be right.
+
+    Raises:
+        ValueError: no training question has a pool.
+    """
+    chunks, rows, gold = stored_chunks(context), [], {}
+    vectors: dict[str, dict[str, np.ndarray]] = {"questions": {}, "chunks": {}}
+    counts = {"questions_without_usable_answer": 0}
+    for part in PARTS:
+        questions = load_questions(context, part)
+        usable = [question for question in questions if _is_usable(question)]
+        counts["questions_without_usable_answer"] += len(questions) - len(usable)
+        gold |= gold_passages(context, usable, chunks.by_document)[0]
+        rows += _search(context, usable, chunks, gold, vectors, part)
+    if not any(row["part"] == "train" for row in rows):
+        raise ValueError(
+            f"{context.config.data.path}: no training question has a reference answer with a word "
+            "and a chunk to read; add answers, or documents that hold them"
+        )
+    if counts["questions_without_usable_answer"]:
+        say(
+            f"  {counts['questions_without_usable_answer']:,} questions have no reference answer "
+            "with a word beside articles and punctuation: they are left out"
+        )
+    save_rows(rows, folder / FILE)
+    save_json(gold, folder / GOLD)
+    save_json({name: list(values) for name, values in vectors.items()}, folder / VECTORS)
+    if is_first_process():
+        for name, values in vectors.items():
+            np.save(folder / f"{name}.npy", np.stack(list(values.values())), allow_pickle=False)
+    pools = {row["question_id"]: False for row in rows}
+    pools |= {row["question_id"]: True for row in rows if row["gold"]}
+    return {
+        "questions": len(pools),
+        "candidates": len(rows),
+        "share_of_pools_with_gold": round(sum(pools.values()) / len(pools), 4),
+        **{name: count for name, count in counts.items() if count},
+    }
+
+
+def _is_usable(question: Question) -> bool:
+    """Whether a reference answer has a word beside articles and punctuation."""
+    return any(map(normalise, question.answers))
+
+
+def _search(
+    context: Context,
+    questions: list[Question],
+    chunks: StoredChunks,
+    gold: Mapping[str, list[list[str]]],
+    vectors: dict[str, dict[str, np.ndarray]],
+    part: str,
+) -> list[dict]:
+    """The pools of a part's questions; adds what they hold to `vectors`."""
+    searched, scopes = searched_chunks(context, questions, chunks)
+    if not questions or not searched:
+        return []
+    keys, _ = encode_passages(context, "base", passages_of(searched), f"embed chunks, {part}")
+    texts = [question.question for question in questions]
+    queries = encode(context, "base", texts, "query", f"embed questions, {part}")
+    found = nearest_texts(queries, keys, context.config.pool.size, scopes)
+    rows = []
+    for question, query, ranking in zip(questions, queries, found, strict=True):
+        vectors["questions"][question.id] = query
+        vectors["chunks"] |= {searched[place].id: np.asarray(keys[place]) for place in ranking.ids}
+        needed = {chunk for holders in gold[question.id] for chunk in holders}
+        rows += [
+            {
+                "question_id": question.id,
+                "part": part,
+                "chunk_id": searched[place].id,
+                "rank": rank,
+                "cosine": cosine,
+                "gold": searched[place].id in needed,
+            }
+            for rank, (place, cosine) in enumerate(ranking.pairs())
+        ]
+    return rows
+
+
+def load_pools(context: Context, part: str) -> list[PooledQuestion]:
+    """The questions of "train" or "held_out" that have a pool."""
+    rows: dict[str, list[dict]] = {}
+    for row in load_rows(context / "pool" / FILE):
+        rows.setdefault(row["question_id"], []).append(row)
+    gold = load_json(context / "pool" / GOLD)
+    return [
+        PooledQuestion(
+            number,
+            question,
+            tuple(row["chunk_id"] for row in rows[question.id]),
+            tuple(row["cosine"] for row in rows[question.id]),
+            tuple(map(tuple, gold[question.id])),
+        )
+        for number, question in enumerate(load_questions(context, part))
+        if question.id in rows
+    ]
+
+
+class PoolVectors:
+    """The retriever's vectors of pooled questions and chunks, as a selector takes them."""
+
+    def __init__(self, context: Context):
+        folder = context / "pool"
+        ids = load_json(folder / VECTORS)
+        self._places = {name: {id: i for i, id in enumerate(ids[name])} for name in ids}
+        self._vectors = {name: read_array(folder / f"{name}.npy") for name in ids}
+
+    @property
+    def width(self) -> int:
+        """Components of a vector."""
+        return self._vectors["questions"].shape[1]
+
+    def pools(self, questions: Sequence[PooledQuestion]) -> "list[Pool]":
+        """For each question, its vector and those of its chunks."""
+        from ark_jax.select.pools import Pool
+
+        return [
+            Pool(
+                pooled.number,
+                self._take("questions", [pooled.id])[0],
+                self._take("chunks", pooled.chunk_ids),
+            )
+            for pooled in questions
+        ]
+
+    def _take(self, name: str, ids: Sequence[str]) -> np.ndarray:
+        places = self._places[name]
+        return self._vectors[name][[places[id] for id in ids]]
+
+
+DRAWING_RATE = 0.03  # peak, unless it is set
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawingSelector:
+    """Ordered draws with exact probabilities; `make_pools` says what they are drawn from."""
+
+    selector: "Selector"
+    make_pools: "Callable[[Sequence[PooledQuestion]], list[Pool]]"
+    config: object
+
+    @classmethod
+    def open(cls, context: Context, folder: Path | None) -> "DrawingSelector":
+        """That of a folder; without one it draws by the retriever's cosine."""
+        from ark_jax.select.scorer import Selector
+
+        vectors, config = PoolVectors(context), context.config
+        if folder is None:
+            selector = Selector.new(vectors.width, seed=config.seed)
+        else:
+            selector = Selector.from_pretrained(folder)
+        return cls(selector, vectors.pools, config)
+
+    def draw(
+        self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
+    ) -> list[list[DrawnSet]]:
+        """See `EvidenceSelector.draw`."""
+        k, pools = self.config.select.passages, self.make_pools(questions)
+        drawn = self.selector.draw(pools, k=k, draws=draws, seed=seed, step=step)
+        return [
+            [
+                DrawnSet(question_id=pooled.id, chunk_ids=ids, log_prob=float(log_prob), p=None)
+                for ids, log_prob in zip(_chunk_ids(pooled, sets), sets.log_probs, strict=True)
+            ]
+            for pooled, sets in zip(questions, drawn, strict=True)
+        ]
+
+    def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
+        """See `EvidenceSelector.best`."""
+        best = self.selector.best(self.make_pools(questions), k=self.config.select.passages)
+        return [ChosenSet(ids) for (ids,) in map(_chunk_ids, questions, best)]
+
+    def train(
+        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
+    ) -> "Trained":
+        """See `EvidenceSelector.train`."""
+        from ark_jax.select import training
+
+        def make_groups(step: int, selector) -> "list[SelectorGroup]":
+            sets = make_sets(step, dataclasses.replace(self, selector=selector))
+            pools = self.make_pools(steps[step])
+            return list(map(_group, steps[step], pools, by_question(steps[step], sets)))
+
+        trained = training.train(self.selector, make_groups, _training(self.config, steps), run)
+        return trained._replace(model=dataclasses.replace(self, selector=trained.model))
+
+    def save(self, folder: Path) -> None:
+        """See `EvidenceSelector.save`."""
+        self.selector.save_pretrained(folder)
+
+
+def _chunk_ids(pooled: PooledQuestion, drawn: "DrawnSets") -> list[list[str]]:
+    return [[pooled.chunk_ids[place] for place in places] for places in drawn.sets]
+
+
+def _group(pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]) -> "SelectorGroup":
+    """The sets of one question, as an update takes them."""
+    from ark_jax.select.training import SelectorGroup
+
+    places = {chunk: place for place, chunk in enumerate(pooled.chunk_ids)}
+    return SelectorGroup(
+        pooled.id,
+        pool,
+        [np.array([places[x] for x in one.chunk_ids], np.int32) for one in sets],
+        [one.reward for one in sets],
+        [one.advantage for one in sets],
+    )
+
+
+def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
+    """The settings of a selector's training; `config.train` gives those that readers share."""
+    from ark_jax.select.training import SelectorTraining
+
+    settings = config.select
+    return SelectorTraining(
+        steps=len(steps),
+        learning_rate=settings.learning_rate or DRAWING_RATE,
+        warmup=config.train.warmup,
+        weight_decay=config.train.weight_decay,
+        clip=config.train.clip,
+        remat=config.train.remat,
+        save_every=config.train.save_every,
+        questions=max(map(len, steps)),
+        candidates=config.pool.size,
+        draws=settings.sets,
+        k=settings.passages,
+    )
+
+
+WRITING_RATE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class WritingSelector:
+    """An instruction model that replies with a thought and a list of passages."""
+
+    lm: "LanguageModel"
+    form: ReadingPrompt
+    passages: Mapping[str, str]
+    config: object
+    policy_reference: "LanguageModel | None" = None  # that a KL is measured to, in training
+
+    @classmethod
+    def open(cls, context: Context, folder: Path | None) -> "WritingSelector":
+        """Opens what `save` stored; without a folder, the instruction model of the config."""
+        from ark_jax.models.language import LanguageModel
+
+        config = context.config
+        lm = LanguageModel.from_pretrained(
+            folder or config.selector.path or config.generator.path,
+            compute=config.generator.dtype,
+            attention=config.generator.attention,
+        )
+        template = prompts.fill(
+            prompts.load_template("select", config.prompts.select), count=config.select.passages
+        )
+        form = ReadingPrompt(template, chat=True, cite=True)
+        return cls(lm, form, Passages(stored_chunks(context)), config)
+
+    def draw(
+        self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
+    ) -> list[list[DrawnSet]]:
+        """See `EvidenceSelector.draw`."""
+        settings, texts = self.config.selector, self._prompts(questions)
+        batch_tokens = self.config.generator.batch_tokens
+        rollouts = self.lm.sample(
+            texts,
+            n=draws,
+            max_new_tokens=settings.max_new_tokens,
+            seed=seed,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            places=np.array([(step, pooled.number) for pooled in questions]),
+            log_probs=False,
+            batch_tokens=batch_tokens,
+        )
+        replies = read_replies(
+            rollouts,
+            [pooled.id for pooled in questions],
+            self.lm.prompt_ids(texts),
+            self.policy_reference,
+            batch_tokens,
+        )
+        drawn: list[list[DrawnSet]] = [[] for _ in questions]
+        for reply, owner in zip(replies, rollouts.prompts, strict=True):
+            chosen = self._parse(questions[owner], reply.text)
+            drawn[owner].append(DrawnSet(**vars(reply), **vars(chosen), p=None))
+        return drawn
+
+    def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
+        """See `EvidenceSelector.best`."""
+        texts = self.lm.generate(
+            self._prompts(questions),
+            max_new_tokens=self.config.selector.max_new_tokens,
+            batch_tokens=self.config.generator.batch_tokens,
+            label="select",
+        )
+        chosen = list(map(self._parse, questions, texts))
+        nearest = lambda pooled: list(pooled.chunk_ids[: self.config.select.passages])
+        return [
+            dataclasses.replace(chosen_set, chunk_ids=nearest(pooled))
+            if chosen_set.problem
+            else chosen_set
+            for pooled, chosen_set in zip(questions, chosen, strict=True)
+        ]
+
+    def train(
+        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
+    ) -> "Trained":
+        """See `EvidenceSelector.train`."""
+        from ark_jax.train import tuning
+
+        policy_reference = self.lm if self.config.selector.kl != "none" else None
+        distinct = list({pooled.id: pooled for step in steps for pooled in step}.values())
+        texts = self._prompts(distinct)
+        ids = dict(zip([x.id for x in distinct], self.lm.prompt_ids(texts), strict=True))
+
+        def make_groups(step: int, lm: "LanguageModel") -> "list[Group]":
+            sets = make_sets(
+                step, dataclasses.replace(self, lm=lm, policy_reference=policy_reference)
+            )
+            return [
+                group_of(of_question, ids[pooled.id], pooled.id)
+                for pooled, of_question in zip(
+                    steps[step], by_question(steps[step], sets), strict=True
+                )
+            ]
+
+        config = self.config
+        trained = tuning.grpo(
+            self.lm,
+            make_groups,
+            self._updates(),
+            run,
+            policy=self._policy(),
+            steps=len(steps),
+            prompts=max(map(len, steps)),
+            prompt_tokens=max(map(len, ids.values())),
+            completion_tokens=config.selector.max_new_tokens,
+            learning_rate=config.select.learning_rate or WRITING_RATE,
+            seed=config.seed,
+        )
+        return trained._replace(model=dataclasses.replace(self, lm=trained.model))
+
+    def save(self, folder: Path) -> None:
+        """See `EvidenceSelector.save`. An adapter is merged into the model."""
+        self.lm.save_pretrained(folder, dtype="float32")
+
+    def _updates(self) -> LanguageModelConfig:
+        """How its weights are updated: as the reader's, with an adapter of its own."""
+        settings = self.config.train
+        return LanguageModelConfig(
+            warmup=settings.warmup,
+            decay=settings.decay,
+            floor=settings.floor,
+            weight_decay=settings.weight_decay,
+            clip=settings.clip,
+            remat=settings.remat,
+            save_every=settings.save_every,
+            lora_rank=self.config.selector.lora_rank,
+            lora_alpha=self.config.selector.lora_alpha,
+            lora_targets=settings.lora_targets,
+        )
+
+    def _policy(self) -> GrpoConfig:
+        """How it learns from its replies: as the reader, with a distance of its own."""
+        settings = self.config.read
+        return GrpoConfig(
+            samples=self.config.select.sets,
+            mean=settings.mean,
+            ratio=settings.ratio,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            kl=self.config.selector.kl,
+            kl_coefficient=settings.kl_coefficient,
+            keep_dead=settings.keep_dead,
+            keep_cut_off=settings.keep_cut_off,
+        )
+
+    def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
+        """Whole passages, cut at their end where a prompt is too long."""
+        readings = [
+            (pooled.question.question, [self.passages[x] for x in pooled.chunk_ids])
+            for pooled in questions
+        ]
+        return reading_prompts(
+            self.lm, self.form, readings, self.config.selector.max_new_tokens
+        ).texts
+
+    def _parse(self, pooled: PooledQuestion, text: str) -> ChosenSet:
+        choice = parse_choice(text, len(pooled.chunk_ids), strict=self.config.selector.strict)
+        numbers = () if choice.problem else choice.numbers
+        return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)
+
 
 KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 

@@ -18,10 +18,9 @@ import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.common import fields
-from ark_jax.recipes.common.config_words import preset_of, with_preset
-from ark_jax.recipes.common.graph_settings import GraphInput
-from ark_jax.recipes.common.settings import Basics
+from ark_jax.recipes.core import settings
+from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.settings import Basics, GraphInput
 from ark_jax.schema import field
 from ark_jax.train.config import TripletConfig
 
@@ -128,7 +127,7 @@ class EvaluateSection:
         "Questions to measure with: those of `data.held_out`, or the rest, to choose settings.",
         choices=("held_out", "rest"),
     )
-    questions: int = fields.questions_of_groups()
+    questions: int = settings.questions_of_groups()
     hops: int = field(
         3, "Longest path from a topic to an answer that counts.", unit="triples", minimum=1
     )
@@ -157,7 +156,7 @@ class EvaluateSection:
         minimum=-1,
     )
     triples: int = field(20, "Retrieved triples that the reader gets.", unit="triples", minimum=1)
-    max_new_tokens: int = fields.max_new_tokens(64)
+    max_new_tokens: int = settings.longest_answer(64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,10 @@ from ark_jax.graph.triples import Triples
 from ark_jax.llm.triple_questions import SIDES
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common.ask import llm_settings
-from ark_jax.recipes.common.graph_data import load_graph, texts_of
+from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.gpr.data import load_test
-from ark_jax.recipes.gpr.relation_wordings import wanted_wordings
-from ark_jax.recipes.gpr.write_questions import writing_calls
+from ark_jax.recipes.gpr.questions import wanted_wordings, writing_calls
+from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 
 SAMPLE = 1000  # triples whose texts show how long they are, and questions about them
 TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative

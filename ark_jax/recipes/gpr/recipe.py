@@ -8,15 +8,16 @@ import functools
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
-from ark_jax.recipes.common.checks import check_basics
-from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.common.table import read_outcome
-from ark_jax.recipes.gpr import data, evaluate, export, plan, report, retrieve
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.checks import check_basics
+from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.tables import read_outcome
+from ark_jax.recipes.gpr import data, evaluate, plan, report
 from ark_jax.recipes.gpr.config import Gpr
 from ark_jax.recipes.gpr.evaluate import CURVES
+from ark_jax.recipes.gpr.questions import write_questions
 from ark_jax.recipes.gpr.train import train_towers
-from ark_jax.recipes.gpr.write_questions import write_questions
+from ark_jax.recipes.graphs import graph_data
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 
@@ -31,15 +32,15 @@ def check_gpr(config) -> None:
     check_basics(config)
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
-    retrieve.Systems(config).check()
+    evaluate.Systems(config).check()
 
 
 def check_all(config) -> None:
     """As `check_gpr`, and imports the functions of the user's own that the config names."""
     check_gpr(config)
-    own_miner.check("train.negatives", config.train.negatives)
-    own_reader.check(config)
-    own_loss.load(config)
+    own_parts.check_miner("train.negatives", config.train.negatives)
+    own_parts.check_reader(config)
+    own_parts.load_loss(config)
 
 
 def stages(config) -> list[Stage]:
@@ -53,10 +54,10 @@ def stages(config) -> list[Stage]:
         Stage("data", data.ingest, alone=True),
         Stage("questions", write_questions, alone=config.llm.backend != "local"),
         Stage("train", train_towers),
-        Stage("index", retrieve.build_index),
-        Stage("baselines", retrieve.retrieve_untrained),
+        Stage("index", evaluate.build_index),
+        Stage("baselines", evaluate.retrieve_untrained),
         Stage("evaluate", evaluate.evaluate),
-        Stage("export", export.export_towers, alone=True),
+        Stage("export", evaluate.export_towers, alone=True),
     ]
     return with_report(working_stages, title="GPR run", describe=report.describe)
 

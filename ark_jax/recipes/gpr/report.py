@@ -8,9 +8,7 @@ import numpy as np
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.common.graph_data import load_graph, texts_of
-from ark_jax.recipes.common.group_tables import by_system
-from ark_jax.recipes.common.report import (
+from ark_jax.recipes.core.report import (
     DRAWING_CAPTION,
     Counts,
     draw_triples,
@@ -20,9 +18,10 @@ from ark_jax.recipes.common.report import (
     load_curve,
     smallest_difference_fact,
 )
+from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.gpr.data import TestQuestion, load_test
-from ark_jax.recipes.gpr.evaluate import CUTOFFS
-from ark_jax.recipes.gpr.retrieve import Systems
+from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems
+from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, html
 

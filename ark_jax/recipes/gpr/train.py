@@ -12,11 +12,11 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
-from ark_jax.recipes.common import own_loss, own_miner
-from ark_jax.recipes.common.graph_data import load_graph, texts_of
-from ark_jax.recipes.common.models import encode, load_retriever
-from ark_jax.recipes.common.training import first_and_last_loss, training_run
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.models import encode, load_retriever
+from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.gpr.config import TrainSection
+from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.runtime import distributed
 from ark_jax.schema import section_of
 
@@ -51,7 +51,7 @@ def train_towers(context: Context, folder: Path) -> dict:
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,
         seed=config.seed,
-        loss=own_loss.load(config) or losses.info_nce,
+        loss=own_parts.load_loss(config) or losses.info_nce,
         mined=mined,
     )
     tuned.save_pretrained(folder / "model")
@@ -78,7 +78,7 @@ def _mine(context: Context, graph: Triples, questions: "MaskedQuestions") -> lis
         top=CANDIDATES,
     )
     found = distributed.on_first_process(
-        lambda: own_miner.mine("train.negatives", named, task)
+        lambda: own_parts.mine_by_own("train.negatives", named, task)
     ).values()
     mined = []
     for row, asks_tail, rows in zip(questions.rows, questions.asks_tail, found, strict=True):

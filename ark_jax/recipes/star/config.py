@@ -15,10 +15,9 @@ import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.common import fields
-from ark_jax.recipes.common.config_words import preset_of, with_preset
-from ark_jax.recipes.common.graph_settings import GraphInput
-from ark_jax.recipes.common.settings import Basics
+from ark_jax.recipes.core import settings
+from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.settings import Basics, GraphInput
 from ark_jax.schema import field
 from ark_jax.train.config import AdapterConfig
 
@@ -188,7 +187,7 @@ class EvaluateSection:
         "share of the others, which are then not trained on.",
         choices=("held_out", "rest"),
     )
-    questions: int = fields.questions_of_groups()
+    questions: int = settings.questions_of_groups()
     metrics: tuple[str, ...] = field(
         ("hit@1", "hit@3", "path_hit@1", "f1", "answer_coverage"),
         "hit@k: whether one of the first k paths reaches an answer; path_hit@k: whether one is a "
@@ -208,7 +207,7 @@ class EvaluateSection:
         minimum=-1,
     )
     paths: int = field(3, "Paths found that the reader gets.", unit="paths", minimum=1)
-    max_new_tokens: int = fields.max_new_tokens(64)
+    max_new_tokens: int = settings.longest_answer(64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,35 +1,311 @@
-"""The mine stage: which paths of the training questions are learned, and against which others."""
+"""The mine stage: which paths are learned, and against which others."""
 
 import collections
+import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import END_TEXT, Steps
+from ark_jax.graph.steps import END, END_TEXT, Steps, path_text
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.common import own_miner
-from ark_jax.recipes.common.models import encode, load_base_scorer
-from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.lists import (
-    CANDIDATES,
-    KINDS,
-    ListMaker,
-    ListRules,
-    PathList,
-    hard_positives,
-    text_of,
-    with_counts,
-    with_negatives,
-    with_order,
-)
-from ark_jax.recipes.star.paths import load_paths
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.models import encode, load_base_scorer
+from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.runtime import distributed
+from ark_jax.train.lists import PairList
+
+# Kinds of negatives: the end of the path; a step that leaves the nodes reached, as search meets it;
+# a step of the whole graph that is near the right one, or drawn.
+KINDS = ("end", "frontier", "near", "drawn")
+FILLED = ("near", "drawn")
+CANDIDATES = 15  # of each kind at a step; RD-P's and SRTK's number of negatives
+
+
+@dataclasses.dataclass(frozen=True)
+class PathList:
+    """One step of a gold path, and the steps that are wrong in its place.
+
+    Attributes:
+        question: its id.
+        topic: the node where the path begins.
+        path: all steps of the gold path.
+        taken: how many of them come before the right step, which is the next one, or END.
+        negatives: steps, or END, which is always kept, then the best first.
+        kinds: of each negative, see KINDS.
+        count: how many gold paths of all questions have these steps.
+        counts: of each negative, how many lists have it after the same steps.
+    """
+
+    question: str
+    topic: int
+    path: tuple[int, ...]
+    taken: int
+    negatives: tuple[int, ...]
+    kinds: tuple[str, ...]
+    count: int = 0
+    counts: tuple[int, ...] = ()
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        return self.path[: self.taken]
+
+    @property
+    def positive(self) -> int:
+        return self.path[self.taken] if self.taken < len(self.path) else END
+
+    @property
+    def candidates(self) -> list[tuple[int, ...]]:
+        """The steps of the positive and of each negative, from the topic on."""
+        return [(*self.prefix, step) for step in (self.positive, *self.negatives)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListRules:
+    """How negatives are taken; most fields have the names of `config.mine`.
+
+    Attributes:
+        pool: "graph", steps that leave the nodes reached come first; "all", they do not.
+        choose: "similar", the k nearest to the right step and k drawn ones; "random", drawn ones.
+        spare: a step is spared if at least this share of what it leads to is right.
+        hops: most steps of a path.
+    """
+
+    negatives: int
+    pool: str
+    choose: str
+    k: int
+    spare: float
+    hops: int
+    seed: int
+
+
+class ListMaker:
+    """Makes the lists of gold paths. What it leaves out is counted in `left_out`.
+
+    Args:
+        near: for each step, and for END at the end, all steps of the graph, the nearest first;
+            int64 `[steps + 1, steps]`, or less of them.
+    """
+
+    def __init__(self, steps: Steps, near: np.ndarray, rules: ListRules):
+        self.steps, self.near, self.rules = steps, near, rules
+        self.left_out: collections.Counter[str] = collections.Counter()
+
+    def lists_of(
+        self,
+        question: str,
+        positives: Sequence[GoldPath],
+        gold: Sequence[GoldPath],
+        answers: Sequence[int],
+    ) -> list[PathList]:
+        """A list for each step of each positive path, the last step being END.
+
+        END is a negative of every step but the last and the first, in whose place search never
+        offers it: without it a scorer learns to end too early. The steps of another gold path are
+        never negatives, nor what leads to right answers by itself.
+
+        Args:
+            question: its id.
+            positives: the paths to learn.
+            gold: all paths of the question, also those that are not learned.
+            answers: nodes.
+        """
+        lists = []
+        for path in positives:
+            right = {
+                (*gold_path.steps, END)[: n + 1]
+                for gold_path in gold
+                if gold_path.topic == path.topic
+                for n in range(len(gold_path.steps) + 1)
+            }
+            step_lists = [
+                self._list(question, path, taken, right, np.unique(answers))
+                for taken in range(len(path.steps) + 1)
+            ]
+            lists += [path_list for path_list in step_lists if path_list.negatives]
+            self.left_out["lists_without_negative"] += sum(
+                not path_list.negatives for path_list in step_lists
+            )
+        return lists
+
+    def _list(
+        self, question: str, path: GoldPath, taken: int, right: set, answers: np.ndarray
+    ) -> PathList:
+        prefix = path.steps[:taken]
+        positive = path.steps[taken] if taken < len(path.steps) else END
+        nodes = self.steps.walk(path.topic, prefix)
+        key = zlib.crc32(repr((question, path.topic, path.steps, taken)).encode())
+        rng = np.random.default_rng([self.rules.seed, key])
+        chosen: dict[int, str] = {}
+        seen = {positive}
+        for step, kind in self._candidates(nodes, taken, positive, rng):
+            if step in seen or (kind in FILLED and self._is_full(chosen)):
+                continue
+            seen.add(step)
+            if (*prefix, step) in right:
+                self.left_out["of_other_gold_paths"] += 1
+            elif self._is_right(path.topic, nodes, step, answers):
+                self.left_out["spared"] += 1
+            else:
+                chosen[step] = kind
+        return PathList(
+            question, path.topic, path.steps, taken, tuple(chosen), tuple(chosen.values())
+        )
+
+    def _is_full(self, chosen: Mapping[int, str]) -> bool:
+        """Whether the graph's own steps suffice, so that none are filled in."""
+        return self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
+
+    def _candidates(
+        self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
+    ) -> Iterator[tuple[int, str]]:
+        """Steps that may be negatives, with their kinds; some come several times."""
+        k, similar = self.rules.k, self.rules.choose == "similar"
+        if taken and positive != END:
+            yield END, "end"
+        near = self.near[positive]  # END is -1, the last row
+        if self.rules.pool == "graph" and taken < self.rules.hops:
+            frontier = self.steps.options(nodes)
+            closest = near[np.isin(near, frontier)][: k if len(frontier) > 2 * k else 0]
+            frontier = np.concatenate([closest, rng.permutation(frontier)])
+            yield from (
+                (step, "frontier") for step in list(dict.fromkeys(frontier.tolist()))[: 2 * k]
+            )
+        if similar:
+            yield from ((int(step), "near") for step in near[:k])
+        drawn = rng.choice(len(self.steps), min(2 * k, len(self.steps)), replace=False)
+        yield from ((int(step), "drawn") for step in drawn[: k if similar else None])
+
+    def _is_right(self, topic: int, nodes: np.ndarray, step: int, answers: np.ndarray) -> bool:
+        """Whether what a step leads to is right often enough."""
+        reached = nodes if step == END else self.steps.follow(nodes, step)
+        reached = reached[reached != topic]
+        if not len(reached):
+            return False
+        return bool(np.isin(reached, answers).mean() >= self.rules.spare)
+
+
+def with_order(
+    path_list: PathList, scores: Sequence[float], rules: ListRules, limit: int
+) -> PathList:
+    """Sorts the negatives by score, and keeps the first ones.
+
+    END comes first. With the pool "graph", steps that leave the nodes reached come before those
+    that were filled in, which search does not meet.
+
+    Args:
+        scores: of each negative; the highest comes first, equal ones stay in order.
+        limit: how many are kept; 0 for all.
+    """
+
+    def rank(place: int) -> tuple[int, float]:
+        kind = path_list.kinds[place]
+        is_filled = rules.pool == "graph" and kind in FILLED
+        return (0 if kind == "end" else 1 + is_filled, -scores[place])
+
+    order = sorted(range(len(path_list.negatives)), key=rank)
+    return with_negatives(path_list, order[: limit or None])
+
+
+def with_negatives(path_list: PathList, places: Sequence[int]) -> PathList:
+    """The list with some of its negatives, by their places in it."""
+    return dataclasses.replace(
+        path_list,
+        negatives=tuple(path_list.negatives[place] for place in places),
+        kinds=tuple(path_list.kinds[place] for place in places),
+    )
+
+
+def with_counts(lists: Sequence[PathList]) -> list[PathList]:
+    """The lists with how often their paths come in all of them.
+
+    A positive counts by the whole gold path, once for each question and topic that has it; a
+    negative by the steps up to the wrong one.
+    """
+    gold = {(path_list.question, path_list.topic, path_list.path) for path_list in lists}
+    paths = collections.Counter(path for _, _, path in gold)
+    wrong = collections.Counter(steps for path_list in lists for steps in path_list.candidates[1:])
+    return [
+        dataclasses.replace(
+            path_list,
+            count=paths[path_list.path],
+            counts=tuple(wrong[steps] for steps in path_list.candidates[1:]),
+        )
+        for path_list in lists
+    ]
+
+
+def tail_weights(counts: np.ndarray, low: float, high: float) -> np.ndarray:
+    """A weight for each path of a class, larger the rarer it is: from `high` to `low`.
+
+    The raw weight is |class| / count. Its logarithm is scaled: counts in equal ratio then differ
+    by equal steps. On the raw weights themselves, which go as 1 / count, paths seen once would
+    have nearly all of the range, and those seen 20 and 200 times the same weight. Where all paths
+    are equally rare, each weighs 1, or what of the range is nearest.
+    """
+    raw = -np.log(np.asarray(counts, np.float64))  # |class| shifts all alike
+    spread = np.ptp(raw) if raw.size else 0.0
+    if not spread:
+        return np.full(raw.shape, min(max(1.0, low), high))
+    return low + (high - low) * (raw - raw.min()) / spread
+
+
+def pair_lists(
+    lists: Sequence[PathList],
+    questions: Mapping[str, str],
+    steps: Steps,
+    *,
+    weights: str,
+    weight_range: tuple[float, float],
+) -> list[PairList]:
+    """The lists as texts with weights.
+
+    Args:
+        questions: id -> text.
+        weights: "both" classes are weighted, "positive" or "none".
+    """
+    positive = tail_weights(np.array([path_list.count for path_list in lists]), *weight_range)
+    flat = np.array([count for path_list in lists for count in path_list.counts])
+    negative = tail_weights(flat, *weight_range)
+    positive = np.ones_like(positive) if weights == "none" else positive
+    negative = negative if weights == "both" else np.ones_like(negative)
+    ends = np.cumsum([len(path_list.negatives) for path_list in lists])[:-1]
+    return [
+        PairList(
+            questions[path_list.question],
+            tuple(text_of(steps, path_list.topic, path) for path in path_list.candidates),
+            (float(gold), *map(float, of_negatives)),
+            required=path_list.kinds.count("end"),
+        )
+        for path_list, gold, of_negatives in zip(
+            lists, positive, np.split(negative, ends), strict=True
+        )
+    ]
+
+
+def text_of(steps: Steps, topic: int, path: Sequence[int]) -> str:
+    """The text of a path, as search writes it; it may end with END."""
+    ended = bool(path) and path[-1] == END
+    names = [steps.names[step] for step in (path[:-1] if ended else path)]
+    return path_text(steps.graph.nodes.name(topic), names, ended)
+
+
+def hard_positives(similarities: Sequence[float]) -> list[bool]:
+    """Which paths of a question are learned: those at least as similar to it as their mean.
+
+    Algorithm 1 of STAR. A millionth below the mean passes, since a mean of equal numbers may be
+    rounded up.
+    """
+    return [bool(x >= math.fsum(similarities) / len(similarities) - 1e-6) for x in similarities]
+
 
 LISTS_FILE = "lists.parquet"
 NEAREST = 1000  # steps that are kept as near ones of each step
@@ -184,7 +460,7 @@ def _chosen(
         chunk_vectors=encode(context, "base", texts, "document", "negative paths"),
         top=limit,
     )
-    mine = functools.partial(own_miner.mine, "mine.by", context.config.mine.by, task)
+    mine = functools.partial(own_parts.mine_by_own, "mine.by", context.config.mine.by, task)
     mined = distributed.on_first_process(mine).values()
     chosen = []
     for one, start, indices in zip(lists, starts[:-1], mined, strict=True):

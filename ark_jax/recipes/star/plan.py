@@ -12,9 +12,8 @@ from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import END_TEXT, Steps, path_text
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.lists import CANDIDATES
-from ark_jax.recipes.star.paths import load_paths
+from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
+from ark_jax.recipes.star.mine import CANDIDATES
 
 SAMPLE = 50  # questions whose search is walked through without a model
 TEXTS = 1000  # gold paths whose texts show how long they are

@@ -10,13 +10,14 @@ from ark_jax import schema
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
-from ark_jax.recipes.common.checks import check_basics
-from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.common.table import read_outcome
-from ark_jax.recipes.star import data, evaluate, export, measures, paths, plan, report, search
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.checks import check_basics
+from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.tables import read_outcome
+from ark_jax.recipes.graphs import graph_data
+from ark_jax.recipes.star import data, evaluate, plan, report, search
 from ark_jax.recipes.star.config import Star
-from ark_jax.recipes.star.measures import STANDARD
+from ark_jax.recipes.star.evaluate import STANDARD
 from ark_jax.recipes.star.mine import mine_lists
 from ark_jax.recipes.star.train import train_scorer
 from ark_jax.report.results import metric_heading
@@ -34,7 +35,7 @@ def check_star(config) -> None:
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
     for metric in config.evaluate.metrics:
-        measures.parse_metric(metric)
+        evaluate.parse_metric(metric)
     low, high = config.train.weight_range
     if low > high:
         raise ValueError(
@@ -55,9 +56,9 @@ def check_star(config) -> None:
 def check_all(config) -> None:
     """As `check_star`, and imports the functions of the user's own that the config names."""
     check_star(config)
-    own_miner.check("mine.by", config.mine.by)
-    own_reader.check(config)
-    own_loss.load(config, "ListLoss")
+    own_parts.check_miner("mine.by", config.mine.by)
+    own_parts.check_reader(config)
+    own_parts.load_loss(config, "ListLoss")
 
 
 def stages(config) -> list[Stage]:
@@ -69,12 +70,12 @@ def stages(config) -> list[Stage]:
     check_star(config)
     working_stages = [
         Stage("data", data.ingest, alone=True),
-        Stage("paths", paths.find_paths, alone=True),
+        Stage("paths", data.find_paths, alone=True),
         Stage("mine", mine_lists),
         Stage("train", train_scorer),
         Stage("baselines", search.search_base),
         Stage("evaluate", evaluate.evaluate),
-        Stage("export", export.export_scorer, alone=True),
+        Stage("export", evaluate.export_scorer, alone=True),
     ]
     return with_report(working_stages, title="STAR run", describe=report.describe)
 

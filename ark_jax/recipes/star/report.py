@@ -9,8 +9,7 @@ from ark_jax.graph.beam import FoundPath
 from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.common.group_tables import by_system
-from ark_jax.recipes.common.report import (
+from ark_jax.recipes.core.report import (
     DRAWING_CAPTION,
     Counts,
     draw_triples,
@@ -20,10 +19,9 @@ from ark_jax.recipes.common.report import (
     load_curve,
     smallest_difference_fact,
 )
-from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.evaluate import found_paths, path_fact
-from ark_jax.recipes.star.measures import STANDARD
-from ark_jax.recipes.star.paths import load_paths
+from ark_jax.recipes.core.tables import by_system
+from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
+from ark_jax.recipes.star.evaluate import STANDARD, found_paths, path_fact
 from ark_jax.recipes.star.search import BASE, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html

@@ -15,9 +15,8 @@ from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
-from ark_jax.recipes.common.models import load_base_scorer
-from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.paths import load_paths
+from ark_jax.recipes.core.models import load_base_scorer
+from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.runtime import distributed
 
 BASE, TUNED = "base", "star"

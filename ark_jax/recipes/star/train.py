@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common import own_loss
-from ark_jax.recipes.common.models import load_base_scorer
-from ark_jax.recipes.common.training import first_and_last_loss, training_run
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.models import load_base_scorer
+from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import load_questions, load_steps
-from ark_jax.recipes.star.lists import pair_lists
-from ark_jax.recipes.star.mine import load_lists
+from ark_jax.recipes.star.mine import load_lists, pair_lists
 from ark_jax.schema import section_of
 
 
@@ -38,7 +37,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         negatives=config.mine.negatives,
         choose_again=config.mine.by == "previous",
         temperature=config.train.temperature,
-        loss=own_loss.load(config, "ListLoss") or losses.weighted_lists,
+        loss=own_parts.load_loss(config, "ListLoss") or losses.weighted_lists,
     )
     tuned.save_pretrained(folder / "model")
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}

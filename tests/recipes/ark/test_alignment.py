@@ -13,8 +13,7 @@ from support import tiny
 from ark_jax import LanguageModel, Retriever
 from ark_jax.data.records import Chunk, Question
 from ark_jax.recipes.ark import alignment
-from ark_jax.recipes.ark.alignment import Weighing
-from ark_jax.recipes.ark.scored_prompts import load_templates
+from ark_jax.recipes.ark.alignment import Weighing, load_templates
 
 PAPER = Weighing(answers="max", normalise="none", forward=1.0, backward=0.3, retriever=1.0)
 

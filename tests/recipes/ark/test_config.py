@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from support import config_goldens
 
 from ark_jax import config, schema
-from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.config import Ark
+from ark_jax.recipes.ark.recipe import check_ark
 
 FIELDS = {spec.name: spec for spec in schema.fields(Ark)}
 NUMERIC = [name for name, field in FIELDS.items() if {int, float} & set(field.rule.kinds)]

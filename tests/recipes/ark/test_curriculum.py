@@ -25,7 +25,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import RECIPE, stages
-from ark_jax.recipes.common.corpus import POOL_FILE
+from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
 from ark_jax.train import batches, optim
 

@@ -12,8 +12,8 @@ from ark_jax.pipeline.recipe import recipe_of
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.extract import extract, extracted_chunks
-from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
-from ark_jax.recipes.common.ingest import ingest
+from ark_jax.recipes.documents.corpus import chunks_by_document, load_documents
+from ark_jax.recipes.documents.ingest import ingest
 from ark_jax.run import run_recipe
 from ark_jax.runtime import map_shards, ray_shards
 from ark_jax.runtime.log import Metrics

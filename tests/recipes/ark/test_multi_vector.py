@@ -15,7 +15,7 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
+from ark_jax.recipes.documents.corpus import chunks_by_document, load_questions
 from ark_jax.retrieval.late import maxsim
 from ark_jax.runtime.log import Metrics
 

@@ -14,9 +14,9 @@ from ark_jax.estimate import plan
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.ark import own_parts, train
+from ark_jax.recipes.ark import recipe, train
 from ark_jax.recipes.ark.recipe import RECIPE, stages
-from ark_jax.recipes.common.corpus import Passages, stored_chunks
+from ark_jax.recipes.documents.corpus import Passages, stored_chunks
 from ark_jax.retrieval.mining import MiningTask, own_candidates
 from ark_jax.runtime.log import Metrics
 
@@ -110,7 +110,7 @@ def test_a_run_takes_functions_of_the_users_own(own_world):
 
 def test_functions_are_checked_before_a_run_and_a_plan(own_world):
     c = own_config(own_world)
-    own_parts.check_all(c)
+    recipe.check_all(c)
     for field, path, message in [
         ("mine.by", "my_parts:margin_loss", "is called with \\(task\\)"),
         ("train.loss", "my_parts:random_negatives", "queries, passages, positive, negative, temp"),
@@ -119,7 +119,7 @@ def test_functions_are_checked_before_a_run_and_a_plan(own_world):
     ]:
         wrong = own_config(own_world)
         wrong.update_from_flattened_dict({field: path})
-        for look in (own_parts.check_all, lambda c: plan.estimate(RECIPE, c)):
+        for look in (recipe.check_all, lambda c: plan.estimate(RECIPE, c)):
             with pytest.raises(ValueError, match=rf"config\.{field}='{path}': .*{message}"):
                 look(wrong)
 

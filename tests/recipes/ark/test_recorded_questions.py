@@ -10,9 +10,9 @@ from ark_jax.llm import complete
 from ark_jax.llm.question_pairs import parse_pairs
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.common.ask import llm_settings
-from ark_jax.recipes.common.ingest import ingest
-from ark_jax.recipes.common.write_questions import defect, materials_to_ask, question_calls
+from ark_jax.recipes.core.ask import llm_settings
+from ark_jax.recipes.documents.ingest import ingest
+from ark_jax.recipes.documents.written_questions import defect, materials_to_ask, question_calls
 from ark_jax.runtime.log import Metrics
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs $ARK_DATA/fairytaleqa")

@@ -8,7 +8,7 @@ from support import tiny
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import config as configs
-from ark_jax.recipes.ark.report_data import answers_shown, cut_answers
+from ark_jax.recipes.ark.report import answers_shown, cut_answers
 from ark_jax.runtime.log import Metrics
 
 QUESTIONS = {id: Question(id, f"Who is {id}?", ("Ann",), ("d",)) for id in ("a", "b", "c")}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_rows
-from ark_jax.recipes.ark import config, report_data
+from ark_jax.recipes.ark import config, report
 from ark_jax.runtime.log import Metrics
 
 ROWS = [{"question": f"q{i % 4}", "chunk": f"c{i}", "cosine": i / 8} for i in range(10)]
@@ -27,7 +27,7 @@ def test_rows_of_a_few_questions(tmp_path, rows):
     @given(st.lists(st.sampled_from(["q0", "q1", "q3", "q9"])), st.none() | st.integers(0, 5))
     def check(questions, limit):
         expected = [row for row in rows if row["question"] in questions][:limit]
-        assert report_data.rows_with(path, "question", questions, limit) == expected
+        assert report.rows_with(path, "question", questions, limit) == expected
 
     check()
 
@@ -36,12 +36,12 @@ def test_cosines_of_a_stage_that_found_no_negative(context):
     save_rows(ROWS, context / "mine2" / "positives.parquet")
     save_rows([], context / "mine2" / "negatives.parquet")
     positive = [row["cosine"] for row in ROWS]
-    assert report_data.load_cosines(context, 2) == {"positive": positive, "negative": []}
+    assert report.load_cosines(context, 2) == {"positive": positive, "negative": []}
 
 
 def test_the_first_replies_of_each_step_that_could_not_be_used(context):
     lost = [{"chunk": f"c{i}", "reason": "broken", "text": "("} for i in range(3)]
     save_rows(lost, context / "extract" / "quarantine.parquet")
     save_rows([], context / "rewrite" / "quarantine.parquet")
-    shown = report_data.load_quarantined(context, {"extract": {}, "rewrite": {}}, limit=2)
+    shown = report.load_quarantined(context, {"extract": {}, "rewrite": {}}, limit=2)
     assert [(row["stage"], row["item"]) for row in shown] == [("extract", "c0"), ("extract", "c1")]

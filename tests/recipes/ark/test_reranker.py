@@ -18,10 +18,9 @@ from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.ark import config, reranker
-from ark_jax.recipes.ark.checks import check_ark
-from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import POOL_FILE
+from ark_jax.recipes.ark import config, train
+from ark_jax.recipes.ark.recipe import check_ark, stages
+from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import batches, fit
@@ -94,7 +93,7 @@ def finished(retriever, classifier, tmp_path_factory):
 
 
 def test_a_list_has_the_shares_of_its_scores(finished):
-    lists = reranker.load_lists(finished, 3)
+    lists = train.load_lists(finished, 3)
     assert [one.left for one in lists] == [question.question for question in QUESTIONS[:4]]
     # The positive is 1, the mined chunk 4 was not scored, 2 and 3 score half a nat less each.
     assert lists[1].rights == tuple(TEXTS[i] for i in (1, 4, 2, 3))
@@ -109,16 +108,16 @@ def test_a_list_is_as_long_as_the_config_says(finished, retriever, classifier, t
     c = settings(retriever, classifier)
     c.reranker.candidates = 2
     context = engine.Context(c, finished.workdir, finished.metrics)
-    assert [len(one.rights) for one in reranker.load_lists(context, 3)] == [2] * 4
+    assert [len(one.rights) for one in train.load_lists(context, 3)] == [2] * 4
     c.reranker.candidates = 10
-    assert [len(one.rights) for one in reranker.load_lists(context, None)] == [3, 3, 3, 3]
+    assert [len(one.rights) for one in train.load_lists(context, None)] == [3, 3, 3, 3]
 
 
 def test_the_scorer_ranks_as_the_language_model_does(finished):
     folder = finished / "reranker"
     counts = json.loads((folder / "manifest.json").read_text())["counts"]
     assert counts["lists"] == 4 and counts["steps"] == 20 * 2
-    lists = reranker.load_lists(finished, 3)
+    lists = train.load_lists(finished, 3)
     entropy = -np.mean([np.dot(one.weights, np.log(one.weights)) for one in lists])
     assert entropy < counts["last_loss"] < counts["first_loss"] - 0.2
     scorer = CrossEncoder.from_pretrained(folder / "model")
@@ -174,13 +173,13 @@ def test_an_adapter_of_the_reranker(retriever, classifier, tmp_path):
 
 def test_a_decoder_is_refused_before_any_work(retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
-    reranker.check_base(c)
+    train.check_base(c)
     c.reranker.path = str(tiny.write(tmp_path / "decoder", "qwen3", tokenizer="plain"))
     with pytest.raises(ValueError, match=r"config.reranker.path='.*decoder': model_type 'qwen3' "):
         run(c, tmp_path / "w")
     assert not (tmp_path / "w" / "reranker").exists()
     c.reranker.path = "owner/model-that-no-cache-has"
-    reranker.check_base(c)
+    train.check_base(c)
 
 
 def test_the_retriever_learns_the_shares_of_all_scored_chunks(retriever, classifier, tmp_path):

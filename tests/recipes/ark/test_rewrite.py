@@ -11,7 +11,7 @@ from ark_jax.graph.extract import parse_reply as extract_records
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.ark import config, rewrite
+from ark_jax.recipes.ark import config, extract
 from ark_jax.runtime.log import Metrics
 
 
@@ -45,7 +45,7 @@ from ark_jax.runtime.log import Metrics
     ],
 )
 def test_rewritten_questions_are_read(reply, questions):
-    assert rewrite.parse_questions(reply) == questions
+    assert extract.parse_questions(reply) == questions
 
 
 BRACKETS = st.sampled_from(['{"questions": [', "[", "]", "{", "}", '"', ",", "a", "\\", "\n", ":"])
@@ -53,7 +53,7 @@ BRACKETS = st.sampled_from(['{"questions": [', "[", "]", "{", "}", '"', ",", "a"
 
 @given(st.text() | st.lists(BRACKETS).map("".join))
 def test_no_reply_of_a_rewriter_raises(reply):
-    assert all(isinstance(x, str) and x.strip() for x in rewrite.parse_questions(reply))
+    assert all(isinstance(x, str) and x.strip() for x in extract.parse_questions(reply))
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_no_reply_of_a_rewriter_raises(reply):
     ],
 )
 def test_what_the_model_is_told(questions, words):
-    complaint = rewrite.remark(questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2)
+    complaint = extract.remark(questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2)
     assert complaint is None if words is None else words in complaint
 
 
 def test_questions_of_several_replies_are_told_apart():
-    assert rewrite.parse_questions('["Why A?", "Why B?"]', "No.", '["why  b", "Why C?"]') == [
+    assert extract.parse_questions('["Why A?", "Why B?"]', "No.", '["why  b", "Why C?"]') == [
         "Why A?",
         "Why B?",
         "Why C?",
@@ -87,7 +87,7 @@ def test_questions_of_several_replies_are_told_apart():
     "text", ["[" * 6000, '{"questions": ["Who is he?", ' * 220, '{"a":' * 3000]
 )
 def test_a_reply_nested_too_deeply_has_no_question_beyond_its_first(text):
-    assert rewrite.parse_questions(text) in ([], ["Who is he?"])
+    assert extract.parse_questions(text) in ([], ["Who is he?"])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_reply_nested_too_deeply_has_no_question_beyond_its_first(text):
     ],
 )
 def test_questions_are_read_from_real_replies(reply, questions):
-    assert rewrite.parse_questions(reply) == questions
+    assert extract.parse_questions(reply) == questions
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_questions_are_read_from_real_replies(reply, questions):
 )
 def test_a_version_gives_the_answer_away_only_if_its_original_does_not(text, asked, exposed):
     question = Question("q", asked, ("Ada",), ("d",))
-    assert rewrite.gives_away_answer(text, question) is exposed
+    assert extract.gives_away_answer(text, question) is exposed
 
 
 def test_versions_that_give_the_answer_away_are_dropped_and_counted(tmp_path):
@@ -150,7 +150,7 @@ def test_versions_that_give_the_answer_away_are_dropped_and_counted(tmp_path):
     c = config.ark()
     c.llm.backend, c.llm.replies = "replay", str(tmp_path / "replies.jsonl")
     context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
-    counts = rewrite.rewrite(context, tmp_path / "rewrite")
+    counts = extract.rewrite(context, tmp_path / "rewrite")
     assert counts["dropped_with_the_answer"] == 6 and counts["not_rewritten"] == 2
     rewritten = load_rows(tmp_path / "rewrite" / "rewritten.parquet")
     assert {(row["question"], row["text"]) for row in rewritten} == {

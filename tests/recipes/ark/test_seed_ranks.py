@@ -10,7 +10,7 @@ from ark_jax.graph.community import community
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.layout import make_mesh
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark.seed_ranks import seed_ranks
+from ark_jax.recipes.ark.graph import seed_ranks
 from ark_jax.runtime.log import Metrics
 
 

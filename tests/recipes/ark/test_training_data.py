@@ -15,9 +15,9 @@ from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_rows
-from ark_jax.recipes.ark import config, training_data
+from ark_jax.recipes.ark import config, train
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common import default_models
+from ark_jax.recipes.core import models
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import trainer_formats
 
@@ -35,7 +35,7 @@ def workdir(tmp_path):
         "nobody/retriever",
         "nobody/generator",
     )
-    default_models.suit_device(c)  # as the command line does
+    models.suit_device(c)  # as the command line does
 
     def run(name: str, context, folder: Path) -> dict:
         if name == "data":
@@ -93,7 +93,7 @@ def context_of(c, workdir: Path) -> engine.Context:
 def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
     c, folder = workdir("stage3")  # only what it builds on is needed, not the stage itself
     capsys.readouterr()
-    training_data.write_training_files(context_of(c, folder), form, stages(c))
+    train.write_training_files(context_of(c, folder), form, stages(c))
     said = capsys.readouterr().out.splitlines()
     files = {
         path.name: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -132,9 +132,7 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
             "4 rows of 3 questions, up to 3 hard negatives each",
         ],
     }[form]
-    training_data.write_training_files(
-        context_of(c, folder), form, stages(c)
-    )  # again, over what is there
+    train.write_training_files(context_of(c, folder), form, stages(c))  # again, over what is there
     assert sorted(path.name for path in (folder / f"export-{form}").iterdir()) == [
         "stage1.jsonl",
         "stage2.jsonl",
@@ -167,7 +165,7 @@ def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, me
     c, folder = workdir(until)
     c.update_from_flattened_dict(change)
     with pytest.raises(engine.Interrupted, match=message):
-        training_data.write_training_files(context_of(c, folder), "flagembedding", stages(c))
+        train.write_training_files(context_of(c, folder), "flagembedding", stages(c))
     assert not list(folder.glob("export*"))
 
 
@@ -175,7 +173,7 @@ def test_shares_have_no_place_in_files_of_positives(workdir):
     c, folder = workdir("stage3")
     c.train.loss = "distil"
     with pytest.raises(ValueError, match=r"distil learns a share .* for which ms-swift files have"):
-        training_data.write_training_files(context_of(c, folder), "ms-swift", stages(c))
+        train.write_training_files(context_of(c, folder), "ms-swift", stages(c))
     assert not list(folder.glob("export*"))
 
 

@@ -9,7 +9,8 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common import ask, reader
+from ark_jax.recipes.core import ask
+from ark_jax.recipes.documents import reader
 from ark_jax.runtime.log import Metrics
 
 STAGES = ("data", "candidates", "warm")

@@ -27,8 +27,8 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.ark.train import learned_questions, load_examples
-from ark_jax.recipes.common.corpus import candidate_chunks, chunks_by_document, load_questions
-from ark_jax.recipes.common.split import split_questions
+from ark_jax.recipes.core.split import split_questions
+from ark_jax.recipes.documents.corpus import candidate_chunks, chunks_by_document, load_questions
 from ark_jax.report.results import metric_heading
 from ark_jax.retrieval import mining
 from ark_jax.runtime.log import Metrics

@@ -11,8 +11,8 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common import reader
-from ark_jax.recipes.common.corpus import stored_chunks
+from ark_jax.recipes.documents import reader
+from ark_jax.recipes.documents.corpus import stored_chunks
 from ark_jax.runtime.log import Metrics
 
 pytestmark = pytest.mark.slow

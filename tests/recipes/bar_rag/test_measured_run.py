@@ -12,11 +12,11 @@ from ark_jax.models.language import LanguageModel
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import config as ark_config
-from ark_jax.recipes.bar_rag import baselines, measures
-from ark_jax.recipes.bar_rag.pool import PoolVectors
+from ark_jax.recipes.bar_rag import evaluate
 from ark_jax.recipes.bar_rag.recipe import RECIPE
-from ark_jax.recipes.common import reader
-from ark_jax.recipes.common.corpus import stored_chunks
+from ark_jax.recipes.bar_rag.selectors import PoolVectors
+from ark_jax.recipes.documents import reader
+from ark_jax.recipes.documents.corpus import stored_chunks
 from ark_jax.select.scorer import Selector
 
 pytestmark = pytest.mark.slow
@@ -34,10 +34,10 @@ def texts(run: Context) -> dict[str, str]:
 
 
 def test_every_reader_gets_the_same_sets(run):
-    questions = measures.measured_questions(run)
+    questions = evaluate.measured_questions(run)
     pools = {pooled.id: list(pooled.chunk_ids) for pooled in questions}
     assert len(pools) == 4 and {len(ids) for ids in pools.values()} == {4}
-    for kind, count in ((measures.RETRIEVED, 2), ("top 1", 1), ("top 3", 3)):
+    for kind, count in ((evaluate.RETRIEVED, 2), ("top 1", 1), ("top 3", 3)):
         for system in READERS:
             rows = sets(run, system=system, set=kind)
             chunk_ids = {row["question"]: row["chunk_ids"] for row in rows}
@@ -45,7 +45,7 @@ def test_every_reader_gets_the_same_sets(run):
             assert all(row["answer"] is not None for row in rows)
     passages = texts(run)
     for system in READERS:
-        rows = sets(run, system=system, set=measures.NEEDED)
+        rows = sets(run, system=system, set=evaluate.NEEDED)
         passages_read = {row["question"]: [passages[x] for x in row["chunk_ids"]] for row in rows}
         assert passages_read == {
             pooled.id: [
@@ -56,8 +56,8 @@ def test_every_reader_gets_the_same_sets(run):
 
 
 def test_p_and_answers_are_those_of_the_model(run):
-    rows, passages = sets(run, system="warm", set=measures.RETRIEVED), texts(run)
-    asked = {pooled.id: pooled.question for pooled in measures.measured_questions(run)}
+    rows, passages = sets(run, system="warm", set=evaluate.RETRIEVED), texts(run)
+    asked = {pooled.id: pooled.question for pooled in evaluate.measured_questions(run)}
     questions = [asked[row["question"]] for row in rows]
     assert questions
     form = ReadingPrompt.read(run / "warm" / "model")
@@ -84,13 +84,13 @@ def test_p_and_answers_are_those_of_the_model(run):
 def test_cited_passages_are_removed_or_kept(run):
     """The warm reader answers with a metal, which some of the passages that it got name."""
     passages, cited = texts(run), 0
-    retrieved = sets(run, set=measures.RETRIEVED)
+    retrieved = sets(run, set=evaluate.RETRIEVED)
     warm = [row["answer"] for row in retrieved if row["system"] == "warm"]
     assert set(warm) <= set(bar_world.METALS)
     for row in retrieved:
         key = {"system": row["system"], "question": row["question"]}
-        without = sets(run, set=measures.WITHOUT_CITED, **key)
-        alone = sets(run, set=measures.CITED_ALONE, **key)
+        without = sets(run, set=evaluate.WITHOUT_CITED, **key)
+        alone = sets(run, set=evaluate.CITED_ALONE, **key)
         holding = [x for x in row["chunk_ids"] if row["answer"] and row["answer"] in passages[x]]
         assert row["cited"] == holding
         if not holding:
@@ -105,7 +105,7 @@ def test_cited_passages_are_removed_or_kept(run):
 def test_readers_are_compared_with_the_warm_one(run):
     metrics = load_json(run / "evaluate" / "metrics.json")
     assert [row["system"] for row in metrics["table"]] == READERS and metrics["base"] == "warm"
-    rows = sets(run, set=measures.RETRIEVED)
+    rows = sets(run, set=evaluate.RETRIEVED)
     for row in metrics["table"]:
         values = [x["p"] for x in rows if x["system"] == row["system"]]
         assert row["values"]["p"]["mean"] == pytest.approx(np.mean(values))
@@ -115,10 +115,10 @@ def test_readers_are_compared_with_the_warm_one(run):
     assert untuned["against_base"]["p"] == 0.5
     assert warm["mean"] > 10 * untuned["mean"]
     assert list(metrics["sizes"]) == ["1", "3"]
-    for kind, table in (("top 3", metrics["sizes"]["3"]), (measures.NEEDED, metrics["needed"])):
+    for kind, table in (("top 3", metrics["sizes"]["3"]), (evaluate.NEEDED, metrics["needed"])):
         for row in table:
             kind_rows = sets(run, system=row["system"], set=kind)
-            for metric in measures.METRICS:
+            for metric in evaluate.METRICS:
                 mean = np.mean([x[metric] for x in kind_rows])
                 assert row["values"][metric]["mean"] == pytest.approx(mean)
     outcome = RECIPE.outcome(run.workdir)
@@ -137,7 +137,7 @@ def test_ways_to_choose_passages_are_compared_under_the_selectors_reader(run):
     nearest, retrieved = sets(run, set="nearest"), sets(run, system="warm", set="retrieved")
     assert [row["p"] for row in nearest] == [row["p"] for row in retrieved]
     chosen = {row["question"]: row["chunk_ids"] for row in sets(run, set="selected")}
-    pools = measures.measured_questions(run)
+    pools = evaluate.measured_questions(run)
     with jax.set_mesh(make_mesh((1, 1, 1))):
         folder = run / "select-1" / "selector"
         best = Selector.from_pretrained(folder).best(PoolVectors(run).pools(pools), k=2)
@@ -178,18 +178,18 @@ def test_the_page_shows_what_was_measured(run):
 
 def test_a_reader_that_was_measured_is_not_loaded_again(run, tmp_path, monkeypatch):
     with jax.set_mesh(make_mesh((1, 1, 1))):
-        rows = measures.measure_reader(run, "warm", tmp_path)
+        rows = evaluate.measure_reader(run, "warm", tmp_path)
     stored = load_rows(run / "baselines" / "sets.parquet")
     assert rows == [row for row in stored if row["system"] == "warm"]
-    monkeypatch.setattr(measures, "load_reader", None)
-    assert measures.measure_reader(run, "warm", tmp_path) == rows
+    monkeypatch.setattr(evaluate, "load_reader", None)
+    assert evaluate.measure_reader(run, "warm", tmp_path) == rows
 
 
 def test_without_a_warm_start_one_reader_is_measured(run, world, tmp_path):
     """So a reader of another run is measured on other questions."""
     context = bar_world.context_of(world, run.workdir, **{"warm.steps": 0})
     with jax.set_mesh(make_mesh((1, 1, 1))):
-        baselines.measure_baselines(context, tmp_path)
+        evaluate.measure_baselines(context, tmp_path)
     assert [path.name for path in tmp_path.glob("sets-*")] == ["sets-untuned.parquet"]
     rows = load_rows(tmp_path / "sets.parquet")
     untuned = [row for row in rows if row["system"] == "untuned"]

@@ -4,7 +4,7 @@ import pytest
 from support import bar_world
 
 from ark_jax.data.records import Chunk
-from ark_jax.recipes.bar_rag import measures
+from ark_jax.recipes.bar_rag import evaluate
 from ark_jax.recipes.bar_rag.recipe import stages
 
 
@@ -14,8 +14,8 @@ def test_an_answer_rests_on_the_chunks_that_contain_it():
         Chunk("b", "d", 0, 9, 1, "The bell is of Tin, not of iron."),
         Chunk("c", "d", 0, 9, 1, "The tinker."),
     ]
-    assert measures.holders("tin", chunks) == ["a", "b"]
-    assert measures.holders("", chunks) == measures.holders("lead", chunks) == []
+    assert evaluate.holders("tin", chunks) == ["a", "b"]
+    assert evaluate.holders("", chunks) == evaluate.holders("lead", chunks) == []
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from support import bar_world, own_modules
 
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.bar_rag import baselines, measures, read
+from ark_jax.recipes.bar_rag import evaluate, read
 from ark_jax.recipes.bar_rag.recipe import RECIPE
-from ark_jax.recipes.common import own_loss
+from ark_jax.recipes.core import own_parts
 
 PARTS = """
 import jax.numpy as jnp
@@ -61,14 +61,14 @@ def test_a_reader_learns_by_a_loss_of_ones_own(run, world, tmp_path, mesh):
 def test_a_reader_of_ones_own_is_compared_first(run, world, tmp_path, mesh):
     changes = {"reader.backend": "my_bar_parts:metal", "warm.steps": 0}
     context = bar_world.context_of(world, run.workdir, **changes)
-    baselines.measure_baselines(context, tmp_path)
+    evaluate.measure_baselines(context, tmp_path)
     rows = load_rows(tmp_path / "sets.parquet")
     assert list(dict.fromkeys(row["system"] for row in rows)) == ["own", "untuned", "warm"]
     own_rows = [row for row in rows if row["system"] == "own"]
-    needed = [row for row in own_rows if row["set"] == measures.NEEDED]
+    needed = [row for row in own_rows if row["set"] == evaluate.NEEDED]
     assert needed and all(row["p"] == row["exact_match"] == 1 for row in needed)
     assert {row["answer"] for row in own_rows} <= {*bar_world.METALS, ""}
-    alone = [row for row in own_rows if row["set"] == measures.CITED_ALONE]
+    alone = [row for row in own_rows if row["set"] == evaluate.CITED_ALONE]
     assert alone and all(row["chunk_ids"] for row in alone)
 
 
@@ -90,4 +90,4 @@ def test_a_loss_has_a_number_for_each_token(tmp_path, mesh):
     c.read.loss = "my_bar_parts:number"
     ones = jnp.ones((2, 3))
     with pytest.raises(ValueError, match=r"an array of shape \(\), and .* return shape \(2, 3\)"):
-        jax.jit(own_loss.load_of_tokens(c))(ones, ones, ones[:, 0], ones > 0)
+        jax.jit(own_parts.load_token_loss(c))(ones, ones, ones[:, 0], ones > 0)

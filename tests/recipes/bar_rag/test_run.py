@@ -18,12 +18,11 @@ from ark_jax.pipeline.fingerprints import file_digest
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_rows
-from ark_jax.recipes.bar_rag import evidence, filter, pool, read, select, warm
-from ark_jax.recipes.bar_rag.reading import likelihoods, reading_prompt
+from ark_jax.recipes.bar_rag import read, select, selectors
+from ark_jax.recipes.bar_rag.reading import Success, likelihoods, reading_prompt
 from ark_jax.recipes.bar_rag.recipe import RECIPE
-from ark_jax.recipes.bar_rag.success import Success
-from ark_jax.recipes.bar_rag.updates import StepRows
-from ark_jax.recipes.common.reader_training import reading_prompts
+from ark_jax.recipes.bar_rag.rollouts import StepRows
+from ark_jax.recipes.documents.reader_training import reading_prompts
 from ark_jax.select import zone
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mesh")]
@@ -39,9 +38,9 @@ def test_pools_hold_the_nearest_chunks(run):
     parts = {row["question_id"]: row["part"] for row in rows}
     held_out = {id for id, part in parts.items() if part == "held_out"}
     assert held_out == {f"{place}-{form}" for place in HELD_OUT for form in (0, 1)}
-    pooled = pool.load_pools(run, "train")[3]
+    pooled = selectors.load_pools(run, "train")[3]
     assert pooled.number == 3 and list(pooled.cosines) == sorted(pooled.cosines, reverse=True)
-    [vectors] = pool.PoolVectors(run).pools([pooled])
+    [vectors] = selectors.PoolVectors(run).pools([pooled])
     np.testing.assert_allclose(vectors.passages @ vectors.question, pooled.cosines, atol=1e-6)
 
 
@@ -118,9 +117,9 @@ def test_the_reader_learns_from_its_own_answers(run):
 @pytest.mark.parametrize("by", ["retrieved", "random"])
 def test_other_evidence_needs_no_selector(run, world, tmp_path, by):
     context = context_of(world, run.workdir, **{"read.evidence": by, "filter.reader": False})
-    counts = evidence.choose_evidence(context, tmp_path, iteration=1)
+    counts = read.choose_evidence(context, tmp_path, iteration=1)
     sets = {row["question_id"]: row["chunk_ids"] for row in load_rows(tmp_path / "sets.parquet")}
-    pools = pool.load_pools(run, "train")
+    pools = selectors.load_pools(run, "train")
     assert counts["questions"] == len(sets) == 16
     first = [sets[pooled.id] == list(pooled.chunk_ids[:2]) for pooled in pools]
     assert all(first) if by == "retrieved" else not all(first)
@@ -134,7 +133,7 @@ def test_no_question_in_the_zone_ends_with_advice(run, world, tmp_path):
     changes = {"filter.low": 0.98, "filter.high": 1.0, "filter.questions": 3}
     context = context_of(world, run.workdir, **changes)
     with pytest.raises(ValueError, match=r"none of 3 questions .* 0\.\d: \d.*longer before"):
-        filter.filter_questions(context, tmp_path, iteration=1)
+        select.filter_questions(context, tmp_path, iteration=1)
 
 
 def test_a_question_without_a_usable_answer_is_left_out(run, world, tmp_path):
@@ -145,12 +144,12 @@ def test_a_question_without_a_usable_answer_is_left_out(run, world, tmp_path):
     save_rows(questions, path, Question)
     context = context_of(world, workdir)
     (workdir / "pool").mkdir()
-    counts = pool.find_pools(context, workdir / "pool")
+    counts = selectors.find_pools(context, workdir / "pool")
     assert counts["questions_without_usable_answer"] == 1
-    assert [pooled.number for pooled in pool.load_pools(context, "train")] == [0, 1]
+    assert [pooled.number for pooled in selectors.load_pools(context, "train")] == [0, 1]
     save_rows(questions[2:], path, Question)
     with pytest.raises(ValueError, match="no training question has a reference answer with a word"):
-        pool.find_pools(context, tmp_path)
+        selectors.find_pools(context, tmp_path)
 
 
 def test_p_that_is_not_finite_names_its_question(run, world):
@@ -160,7 +159,7 @@ def test_p_that_is_not_finite_names_its_question(run, world):
     settings = run.config.generator
     options = {"compute": settings.dtype, "attention": settings.attention}
     context.models["generator"] = ((str(run.workdir / "warm" / "model"), options), broken)
-    one = pool.load_pools(run, "train")[2]
+    one = selectors.load_pools(run, "train")[2]
     with pytest.raises(ValueError, match=f"question {one.id}: its log-likelihood is nan"):
         Success(context, "warm").p([(one, one.chunk_ids[:2])])
 
@@ -175,7 +174,7 @@ def test_a_generator_without_an_end_cannot_be_trained(run, world, tmp_path):
     path.write_text(json.dumps(settings))
     context = context_of(world, run.workdir, **{"generator.path": str(folder)})
     with pytest.raises(ValueError, match="names a token that ends a text"):
-        warm.train_warm(context, tmp_path)
+        read.train_warm(context, tmp_path)
 
 
 def test_without_a_passage_that_holds_an_answer_nothing_warms_up(run, world, tmp_path):
@@ -185,7 +184,7 @@ def test_without_a_passage_that_holds_an_answer_nothing_warms_up(run, world, tmp
     gold = load_json(workdir / "pool" / "gold.json")
     (workdir / "pool" / "gold.json").write_text(json.dumps({id: [] for id in gold}))
     with pytest.raises(ValueError, match=r"none of 16 training questions .*warm\.steps=0"):
-        warm.train_warm(context_of(world, workdir), tmp_path)
+        read.train_warm(context_of(world, workdir), tmp_path)
 
 
 def test_groups_that_are_all_dead_change_nothing(run, world, tmp_path, capsys):
@@ -238,10 +237,10 @@ def test_p_of_samples_is_drawn_alike_wherever_it_is_asked_for(run, world, tmp_pa
     changes = {"success.by": "samples", "success.answers": 6, "filter.questions": 3}
     changes |= {"filter.low": 0.0, "filter.chance": False}
     context = context_of(world, run.workdir, **changes)
-    filter.filter_questions(context, tmp_path, iteration=1)
+    select.filter_questions(context, tmp_path, iteration=1)
     rows = load_rows(tmp_path / "sets.parquet")
     assert {row["p"] * 6 for row in rows} <= set(range(7)) and any(row["p"] for row in rows)
-    pools = {pooled.id: pooled for pooled in pool.load_pools(run, "train")}
+    pools = {pooled.id: pooled for pooled in selectors.load_pools(run, "train")}
     last = [(pools[row["question_id"]], row["chunk_ids"]) for row in rows[-2:]]
     assert Success(context, "warm").p(last) == [row["p"] for row in rows[-2:]]
 

@@ -13,13 +13,11 @@ from ark_jax.pipeline.fingerprints import file_digest
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.bar_rag import config, filter, select
-from ark_jax.recipes.bar_rag.pool import load_pools
+from ark_jax.recipes.bar_rag import config, select
 from ark_jax.recipes.bar_rag.recipe import RECIPE, stages
-from ark_jax.recipes.bar_rag.selectors import load_selector
-from ark_jax.recipes.bar_rag.updates import StepRows
-from ark_jax.recipes.bar_rag.writer import WritingSelector
-from ark_jax.recipes.common.reader_training import PooledQuestion
+from ark_jax.recipes.bar_rag.rollouts import StepRows
+from ark_jax.recipes.bar_rag.selectors import WritingSelector, load_pools, load_selector
+from ark_jax.recipes.documents.reader_training import PooledQuestion
 
 WRITES = {"selector.kind": "writer", "selector.max_new_tokens": 64, "filter.questions": 8}
 
@@ -119,7 +117,7 @@ def test_replies_without_tags_end_with_advice(run, world, tmp_path):
         jax.set_mesh(make_mesh((1, 1, 1))),
         pytest.raises(ValueError, match=r"none of 8 replies .* names a set .*selector\.path"),
     ):
-        filter.filter_questions(context, tmp_path, iteration=1)
+        select.filter_questions(context, tmp_path, iteration=1)
 
 
 class Replies:

@@ -10,12 +10,12 @@ from support import bar_world
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.recipes.bar_rag import answers, config, reading, select
-from ark_jax.recipes.bar_rag.filter import filter_of
+from ark_jax.recipes.bar_rag import config, reading, select
+from ark_jax.recipes.bar_rag.reading import Rule
 from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout
-from ark_jax.recipes.bar_rag.success import Rule
-from ark_jax.recipes.common.reader_training import PooledQuestion
+from ark_jax.recipes.bar_rag.select import filter_of
+from ark_jax.recipes.documents.reader_training import PooledQuestion
 from ark_jax.text.cited import parse_choice
 from ark_jax.train.config import GrpoConfig
 from ark_jax.train.policy import PolicyLoss, token_loss
@@ -110,8 +110,8 @@ def test_which_numbers_are_citations():
     c.read.citations, form = 1, ReadingPrompt("{passages} {question}", cite=True)
     reply = "<think> Doc [7] says so. </think>\n<answer> tin </answer>"
     rollout = Rollout(question_id="q", sample=0, ids=[5], text=reply, ended=True)
-    asked = [answers.Asked(POOLED, 2, "", [5])] * 2
-    judge = lambda: answers.rewarded([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
+    asked = [reading.Asked(POOLED, 2, "", [5])] * 2
+    judge = lambda: reading.rewarded([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
     assert judge().citations == [] and judge().reward == pytest.approx(0.8 + 0.2 * 0.5)
     c.read.citable = 31
     assert judge().citations == [7] and judge().reward == pytest.approx(1.0)

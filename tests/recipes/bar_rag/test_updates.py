@@ -11,13 +11,12 @@ from support import bar_world
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.recipes.bar_rag import answers as drawn
 from ark_jax.recipes.bar_rag import config, select
+from ark_jax.recipes.bar_rag import reading as drawn
 from ark_jax.recipes.bar_rag.reading import answer_reward, reading_prompt
 from ark_jax.recipes.bar_rag.recipe import stages
-from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout
-from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
-from ark_jax.recipes.common.reader_training import (
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout, StepRows, stage_seed, steps_for
+from ark_jax.recipes.documents.reader_training import (
     PooledQuestion,
     questions_of_steps,
     sets_with_gold,

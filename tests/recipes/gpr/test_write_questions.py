@@ -21,8 +21,8 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.gpr import data, plan
-from ark_jax.recipes.gpr.asked_triples import draw_rows
-from ark_jax.recipes.gpr.write_questions import writing_calls
+from ark_jax.recipes.gpr.masked_questions import draw_rows
+from ark_jax.recipes.gpr.questions import writing_calls
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.text.word_boundaries import contains_words
 

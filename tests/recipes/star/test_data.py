@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.star import config, data, paths
+from ark_jax.recipes.star import config, data
 
 GROUPS = {"a": 40, "b": 8, "c": 4}
 
@@ -41,7 +41,7 @@ def run(folder, **changes) -> tuple[Context, dict, dict]:
     c.update_from_flattened_dict(changes)
     workdir = folder / f"run{len(list(folder.glob('run*')))}"
     context, counts = Context(c, workdir, None), []
-    for name, stage in (("data", data.ingest), ("paths", paths.find_paths)):
+    for name, stage in (("data", data.ingest), ("paths", data.find_paths)):
         (workdir / name).mkdir(parents=True)
         counts.append(stage(context, workdir / name))
     return context, *counts
@@ -109,11 +109,11 @@ def test_what_cannot_be_learned_from_is_counted(world):
     assert counts["train_without_topic"] == counts["train_without_answer_in_graph"] == 1
     assert ids(context, "train").isdisjoint({"q0", "q1", "q4"})
     assert question_counts["train_topic_is_answer"] == question_counts["train_out_of_reach"] == 1
-    gold = paths.load_paths(context, "train")
+    gold = data.load_paths(context, "train")
     assert len(gold) == 52 - 5 and len(gold["q5"]) == 1
     measured, counts, question_counts = run(world, **{"data.held_out": 0.8})
     missing = {"q0", "q1", "q2", "q3"} & ids(measured, "test")
-    assert missing and missing.isdisjoint(paths.load_paths(measured, "test"))
+    assert missing and missing.isdisjoint(data.load_paths(measured, "test"))
 
 
 def test_without_any_path_the_stage_refuses(world):

@@ -8,7 +8,7 @@ import pytest
 from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
 from ark_jax.graph.steps import END, Steps
 from ark_jax.graph.triples import Triples
-from ark_jax.recipes.star.lists import (
+from ark_jax.recipes.star.mine import (
     ListMaker,
     ListRules,
     hard_positives,

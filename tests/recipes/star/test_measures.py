@@ -7,7 +7,7 @@ from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
 from ark_jax.graph.triples import Triples
 from ark_jax.recipes.star.data import PathQuestion
-from ark_jax.recipes.star.measures import HEAD, STANDARD, TAIL, measure, parse_metric, rarity_groups
+from ark_jax.recipes.star.evaluate import HEAD, STANDARD, TAIL, measure, parse_metric, rarity_groups
 
 TRIPLES = [
     ("Kismet", "directed_by", "Dieterle"),

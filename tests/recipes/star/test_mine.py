@@ -12,10 +12,14 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.star.config import Star
-from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.lists import PathList, text_of
-from ark_jax.recipes.star.mine import load_lists, mine_lists
-from ark_jax.recipes.star.paths import find_paths, load_paths
+from ark_jax.recipes.star.data import (
+    PathQuestion,
+    find_paths,
+    load_paths,
+    load_questions,
+    load_steps,
+)
+from ark_jax.recipes.star.mine import PathList, load_lists, mine_lists, text_of
 from ark_jax.recipes.star.train import load_tuned, train_scorer
 
 PEOPLE = ("Ann", "Bob", "Cy", "Di")

@@ -1,0 +1,175 @@
+"""Calls of a language model in one of a run's roles: extraction and rewriting, reading, judging."""
+
+import contextlib
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.llm import complete
+from ark_jax.pipeline.fingerprints import model_digest
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.core.models import load_generator, reader_path
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+PROMPTS = 1 << 15  # at once, on each device; many, since the last replies leave slots unused
+
+
+def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSettings:
+    """The settings of a role: its own section, and `config.llm` for fields that it lacks.
+
+    A local model is named by its digest, so that replies belong to the weights that wrote them. If
+    it draws its replies at random, the seed is part of the name. The role "questions" is that of
+    `config.llm`, unless its replies are recorded.
+
+    Args:
+        path: a local model in place of the one that the config names.
+    """
+    recording = config.questions.replies if role == "questions" else ""
+    section = config.llm if role == "questions" else config[role]
+    named: dict[str, object] = {"backend": "replay" if recording else section.backend}
+    if named["backend"] == "local":
+        digest = model_digest(path or section.path or config.generator.path)
+        seed = f" {config.seed}" if section.temperature else ""
+        named["model"] = f"{digest} {config.generator.dtype}{seed}"
+    # What is not asked for is not read.
+    replies = recording or (config.llm.replies if named["backend"] == "replay" else "")
+    named["replies"] = replies
+    if role == "reader":
+        named["max_tokens"] = config.evaluate.max_new_tokens
+    for field in dataclasses.fields(complete.LLMSettings):
+        if field.name not in named:
+            named[field.name] = (section if field.name in section else config.llm)[field.name]
+    return complete.LLMSettings(**named)
+
+
+def ask(
+    context: Context,
+    calls: Sequence[complete.Call],
+    label: str,
+    accept: complete.Accept,
+    role: str = "llm",
+    stop: tuple[str, ...] = (),
+    form: ReadingPrompt | None = None,
+) -> complete.Completions:
+    """Answers the calls by the language model of a role, through the reply cache of the workdir.
+
+    Args:
+        label: what progress lines call this.
+        accept: returns what is wrong with a reply, which is then asked for again, or None.
+        role: llm, questions, reader or judge.
+        stop: strings before which a local model's replies end.
+        form: how a local reader gets its prompts; None: as turns of a chat.
+
+    Raises:
+        RuntimeError, ValueError: as `complete.complete`.
+    """
+    path = reader_path(context) if role == "reader" else ""
+    settings = llm_settings(context.config, role, path)
+    write = _local_writer(context, settings, role, label, stop, form, path)
+    replies = context.workdir / "llm" / "replies.jsonl"
+    local = settings.backend == "local"
+    with (
+        distributed.file_per_process(replies) if local else contextlib.nullcontext(replies) as cache
+    ):
+        try:
+            answers = complete.complete(calls, settings, cache, label, accept, write)
+        except (RuntimeError, ValueError) as error:
+            # The message speaks of config.llm, but the role may have a field of that name itself.
+            fields = "|".join(context.config[role])
+            error.args = (re.sub(rf"\bllm\.({fields})\b", rf"{role}.\1", str(error)),)
+            raise
+    _say_usage(label, answers.usage)
+    return answers
+
+
+def _local_writer(
+    context: Context,
+    settings: complete.LLMSettings,
+    role: str,
+    label: str,
+    stop: tuple[str, ...],
+    form: ReadingPrompt | None,
+    path: str,
+) -> Callable:
+    """`write(conversations, receive)`: replies of our own model, handed over one by one.
+
+    Prompts come in groups, so that memory need not hold all. A reply does not depend on the groups.
+    """
+    config = context.config
+    section = "llm" if role == "questions" else role
+    limit = "evaluate.max_new_tokens" if role == "reader" else f"{section}.max_tokens"
+
+    def write(
+        conversations: Sequence[tuple[str, ...]], receive: Callable[[int, dict], None]
+    ) -> None:
+        from ark_jax import layout
+
+        lm, place = load_generator(context, path or config[section].path), 0
+        groups = math.ceil(len(conversations) / (PROMPTS * layout.batch_multiple()))
+        for number in range(groups):
+            start, end = (len(conversations) * i // groups for i in (number, number + 1))
+            group_label = f"{label} {number + 1}/{groups}" if groups > 1 else label
+            receive_of_group = lambda i, reply, start=start: receive(start + i, reply)
+            place += write_group(lm, conversations[start:end], receive_of_group, place, group_label)
+
+    def write_group(
+        lm,
+        conversations: Sequence[tuple[str, ...]],
+        receive: Callable[[int, dict], None],
+        first_place: int,
+        group_label: str,
+    ) -> int:
+        """Returns how many prompts the model could take."""
+        count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
+        as_prompt = lambda turns: form.for_model(lm, *turns) if form else lm.chat(list(turns))
+        prompts = list(map(as_prompt, conversations))
+        sizes = [count(prompt) for prompt in prompts]
+        fitting = []
+        for i, size in enumerate(sizes):
+            if size + settings.max_tokens < lm.max_length:
+                fitting.append(i)
+                continue
+            error = (
+                f"{size:,} tokens and {settings.max_tokens:,} for the reply are more than the "
+                f"{lm.max_length:,} that the model takes: set config.{limit} or "
+                "config.data.chunk_tokens lower"
+            )
+            receive(i, {"error": error})
+
+        def done(position: int, text: str) -> None:
+            i = fitting[position]
+            usage = {"prompt_tokens": sizes[i], "completion_tokens": count(text)}
+            message = {"role": "assistant", "content": text}
+            receive(i, {"choices": [{"message": message}], "usage": usage})
+
+        lm.generate(
+            [prompts[i] for i in fitting],
+            max_new_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            seed=config.seed,
+            first_place=first_place,
+            stop=stop,
+            batch_tokens=config.generator.batch_tokens,
+            label=group_label,
+            done=done,
+        )
+        return len(fitting)
+
+    return write
+
+
+def _say_usage(label: str, usage) -> None:
+    counts = {
+        "requests": usage.requests,
+        "already answered": usage.cached,
+        "asked again": usage.asked_again,
+        "retries": usage.retries,
+        "tokens in": usage.input_tokens,
+        "tokens out": usage.output_tokens,
+    }
+    if usage.requests:
+        cost = f", ${usage.cost:.2f}" if usage.cost else ""
+        say(f"  {label}: {', '.join(f'{n:,} {name}' for name, n in counts.items() if n)}{cost}")

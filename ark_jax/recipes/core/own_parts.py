@@ -1,0 +1,188 @@
+"""A miner, a loss and a reader of the user's own, which fields of the config name."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from ark_jax.data.records import Question
+from ark_jax.pipeline import own_functions
+from ark_jax.pipeline.parts import stored_rows
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+if TYPE_CHECKING:  # these modules start jax
+    from ark_jax.retrieval.mining import MiningTask
+
+
+def check_miner(field: str, path: str) -> None:
+    """Imports the function that a field names, if it names one.
+
+    Raises:
+        ValueError: there is no such function, or it takes other parameters.
+    """
+    if own_functions.is_own(path):
+        _load_miner(field, path)
+
+
+def mine_by_own(field: str, path: str, task: "MiningTask") -> dict[str, list[int]]:
+    """The candidates of each question, hardest first; see `mining.own_candidates`.
+
+    Raises:
+        ValueError: there is no such function, or what it returns is no list of candidates.
+    """
+    from ark_jax.retrieval import mining
+
+    miner = _load_miner(field, path)
+    try:
+        return mining.own_candidates(miner, task)
+    except ValueError as error:
+        raise ValueError(f"config.{field}={path!r}: {error}") from None
+
+
+def _load_miner(field: str, path: str) -> Callable:
+    from ark_jax.retrieval.mining import Miner
+
+    return own_functions.load(field, path, Miner)
+
+
+def load_loss(config, kind: str = "Loss") -> Callable | None:
+    """The function that `train.loss` names; None if that is a built-in choice.
+
+    It gets all rows on every device, in float32, since it knows of no mesh.
+
+    Args:
+        kind: the protocol of the loss: `losses.Loss` or `losses.ListLoss`.
+
+    Raises:
+        ValueError: there is no such function, or it takes other parameters; by the loss itself: it
+            returns no single number.
+    """
+    named = config.train.loss
+    if not own_functions.is_own(named):
+        return None
+    from ark_jax.train import losses  # starts jax
+
+    function = own_functions.load("train.loss", named, getattr(losses, kind))
+
+    def checked(*arrays, **settings: float):
+        value = function(*arrays, **settings)
+        _check_shape("train.loss", named, value, (), "a loss is one number: return its mean")
+        return value
+
+    return losses.on_whole_arrays(checked)
+
+
+def load_token_loss(config) -> Callable | None:
+    """The function that `read.loss` names, a `policy.TokenLoss`; None if that is a built-in choice.
+
+    It gets all rows on every device, as of `load_loss`.
+
+    Raises:
+        ValueError: as `load_loss`; by the loss itself: it returns no number for each token.
+    """
+    named = config.read.loss
+    if not own_functions.is_own(named):
+        return None
+    import jax
+
+    from ark_jax.train import losses, policy
+
+    whole = losses.on_whole_arrays(own_functions.load("read.loss", named, policy.TokenLoss))
+
+    def checked(log_probs, *arrays):
+        value = whole(log_probs, *arrays)
+        advice = f"a token has one number each: return shape {log_probs.shape}"
+        _check_shape("read.loss", named, value, log_probs.shape, advice)
+        return jax.sharding.reshard(value, jax.typeof(log_probs).sharding.spec)
+
+    return checked
+
+
+def _check_shape(field: str, named: str, value, shape: tuple[int, ...], advice: str) -> None:
+    if getattr(value, "shape", None) != shape:
+        returned = getattr(value, "shape", type(value).__name__)
+        raise ValueError(
+            f"config.{field}={named!r} returned an array of shape {returned}, and {advice}"
+        )
+
+
+@runtime_checkable
+class OwnReader(Protocol):
+    """Answers a question from passages."""
+
+    def __call__(self, question: str, passages: Sequence[str]) -> str:
+        """Returns the answer, perhaps empty.
+
+        Args:
+            passages: what a system retrieves, best first; whole documents for the system `full`.
+        """
+
+
+def load_reader(named: str) -> OwnReader:
+    """The reader that `reader.backend` names; raises ValueError, as `own_functions.load`."""
+    return own_functions.load("reader.backend", named, OwnReader)
+
+
+def check_reader(config) -> None:
+    """Imports the function that `reader.backend` names, if it names one.
+
+    Raises:
+        ValueError: there is no such function, or it takes other parameters.
+    """
+    if own_functions.is_own(config.reader.backend):
+        load_reader(config.reader.backend)
+
+
+def answer_all(
+    named: str,
+    passages: Mapping[tuple[str, str], Sequence[str]],
+    questions: Sequence[Question],
+    folder: Path,
+) -> dict[tuple[str, str], str]:
+    """(system, question) -> answer. Those of a system are stored in `folder`: a kill loses no more.
+
+    Args:
+        named: as `reader.backend`.
+
+    Raises:
+        ValueError: an answer is no text.
+    """
+    replies = {}
+    for name in dict.fromkeys(system for system, _ in passages):
+        rows = functools.partial(_rows, named, passages, name, questions)
+        stored = stored_rows(folder / f"answers-{name}.parquet", rows)
+        say(f"  read answers: {len(stored):,} of {name}")
+        replies |= {(name, row["question"]): row["answer"] for row in stored}
+    return replies
+
+
+def _rows(
+    named: str, passages: Mapping[tuple[str, str], Sequence[str]], name: str, questions: Sequence
+) -> list[dict]:
+    answers = answer(named, [(one.question, passages[name, one.id]) for one in questions])
+    return [
+        {"question": one.id, "answer": text} for one, text in zip(questions, answers, strict=True)
+    ]
+
+
+def answer(named: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """The answers to questions from their passages. The first process calls the function.
+
+    Raises:
+        ValueError: an answer is no text.
+    """
+    read = load_reader(named)
+    return distributed.on_first_process(
+        lambda: [_answer(read, named, *reading) for reading in readings]
+    )
+
+
+def _answer(read: OwnReader, named: str, question: str, passages: Sequence[str]) -> str:
+    text = read(question, list(passages))
+    if not isinstance(text, str):
+        raise ValueError(
+            f"config.reader.backend={named!r} returned {type(text).__name__} for question "
+            f"{question[:60]!r}: return a text"
+        )
+    return text.strip()

@@ -1,0 +1,100 @@
+"""The fusion stage: training questions decide how BM25 and the last tuned retriever are fused."""
+
+import functools
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.evaluate.retrieval import measures
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import save_json
+from ark_jax.recipes.documents.corpus import (
+    gold_passages,
+    load_questions,
+    passages_of,
+    stored_chunks,
+)
+from ark_jax.recipes.documents.retrieve import (
+    WORDS,
+    Systems,
+    kept,
+    ranked_file,
+    searched_chunks,
+    searcher_of,
+)
+from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
+from ark_jax.retrieval.searcher import Fused
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+STAGE = "fusion"
+METRIC = "ndcg@10"
+# Close to 1, too: as shares of the best, cosines differ less than scores of words.
+DENSE_WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+ENOUGH = 50  # questions that choose; of fewer, nDCG@10 has a standard error above .05
+
+
+def candidates(depth: int) -> list[Fusion]:
+    """The fusions to choose from; of equal ones the first is taken."""
+    sums = [
+        Fusion(bm25=round(1 - weight, 2), dense=weight, depth=depth, by="scores")
+        for weight in DENSE_WEIGHTS
+    ]
+    return [Fusion(depth=depth), *sums]
+
+
+def choose_fusion(
+    context: Context,
+    folder: Path,
+    *,
+    systems_of: Callable[[object], Systems],
+    learned: Callable[[Context], Collection[str]],
+) -> dict:
+    """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
+
+    A retriever knows the questions that it has learned from too well, and would get too much
+    weight. So the others choose, if they are enough, and otherwise all.
+
+    Args:
+        systems_of: config -> the systems that it compares.
+        learned: the ids of the training questions that the retriever has learned from.
+    """
+    systems = systems_of(context.config)
+    questions, chunks = load_questions(context, "train"), stored_chunks(context)
+    gold, _ = gold_passages(context, questions, chunks.by_document)
+    judged = [question for question in questions if gold[question.id]]
+    learned_from = learned(context)
+    unlearned = [question for question in judged if question.id not in learned_from]
+    choosing, remark = judged, ""
+    if len(unlearned) >= ENOUGH:
+        choosing, remark = unlearned, " that the retriever has not learned from"
+    fusions = candidates(systems.depth)
+    rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
+    if judged:
+        # Of all questions, so that as many documents are searched, whichever choose.
+        searched, scopes = searched_chunks(context, judged, chunks)
+        texts, depth, parts = [question.question for question in judged], systems.depth, []
+        for name in (WORDS, systems.last):
+            make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+            parts.append(kept(ranked_file(folder, name), judged, make, depth, scopes, searched))
+        for fusion, row in zip(fusions, rows, strict=True):
+            fused = Fused(parts, depth, fusion.join).search(texts, depth)
+            run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}
+            values = measures(run, {id: gold[id] for id in run}, [METRIC])
+            row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
+    best = max(range(len(fusions)), key=lambda i: rows[i][METRIC])
+    distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
+    save_json(rows, folder / "candidates.json")
+    say(
+        f"  {len(choosing):,} training questions{remark}: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
+    )
+    return {"questions": len(choosing), "by": fusions[best].by, "dense": fusions[best].dense}
+
+
+def chosen_fusion(context: Context, systems: Systems) -> Fusion:
+    """The fusion of a run: what the stage has chosen, else reciprocal ranks."""
+    if context.config.evaluate.fusion == "chosen":
+        return load_fusion(context / STAGE)
+    return Fusion(depth=systems.depth)

@@ -1,0 +1,215 @@
+"""The data stage: documents and questions are read, split and cut into chunks."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.data import readers
+from ark_jax.data.chunk_files import save_chunks
+from ark_jax.data.evidence import count_absent_answers
+from ark_jax.data.records import Chunk, Corpus, Document, Question
+from ark_jax.pipeline.shard_parts import forget_shards, map_stored
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.core.split import Split, id_set, split_questions
+from ark_jax.recipes.documents import written_questions
+from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents
+from ark_jax.retrieval.chunks import ChunkRules, cut_documents
+from ark_jax.runtime.log import say
+
+# A question whose documents have fewer chunks, in the median, is searched for in the whole corpus:
+# among so few there is hardly a hard negative, and every retriever finds the right one.
+FEW_CHUNKS = 10
+
+
+def ingest(context: Context, folder: Path) -> dict:
+    """Stores documents, their chunks, and the questions of "train" and "held_out".
+
+    Raises:
+        ValueError: an id in the config that the input lacks, or a side of the split is empty.
+    """
+    config, settings = context.config, context.config.data
+    corpus = _input(settings.path, settings.questions, settings.tolerate)
+    test = _test_set(corpus, settings)
+    _check_ids(corpus, settings)
+    parts = split_questions(corpus.questions, test.questions, config)
+    parts = written_questions.reserve_for_test(parts, config)
+    _check_parts(parts, written_questions.parts_of_the_input(len(parts), config), config)
+    documents = _Documents(corpus, test, id_set(settings.ignored_documents))
+    sizes: collections.Counter[str] = collections.Counter()
+    ids = save_documents(documents, folder)
+    chunks = cut_documents(
+        documents,
+        corpus.chunks,
+        config.retriever.path,
+        _rules(settings),
+        functools.partial(map_stored, folder, "chunks"),
+    )
+    save_chunks(_counted(chunks, sizes), folder)
+    forget_shards(folder)
+    pool = choose_pool(settings.pool, [*parts.train, *parts.held_out], sizes)
+    written_questions.save_sides(ids, parts, config, folder)
+    save_json({"pool": pool}, folder / POOL_FILE)
+    save_rows(parts.train, folder / "questions_train.parquet", Question)
+    save_rows(parts.held_out, folder / "questions_held_out.parquet", Question)
+    return {
+        "format": corpus.format,
+        "documents": len(ids),
+        "chunks": sizes.total(),
+        "train_questions": len(parts.train),
+        "held_out_questions": len(parts.held_out),
+        "unused_questions": len(parts.unused),
+        "split_by": parts.by,
+        "pool": pool,
+        **_count_useless(corpus, test, parts, sizes),
+    }
+
+
+def _rules(settings) -> ChunkRules:
+    return ChunkRules(
+        settings.chunking, settings.chunk_tokens, settings.chunk_overlap, settings.titles
+    )
+
+
+def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
+    settings = config.data
+    for part in needed:
+        if not getattr(parts, part):
+            if part == "train" and not any(q.answers for q in (*parts.held_out, *parts.unused)):
+                raise ValueError(
+                    f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
+                    f"can be trained on: add answers{written_questions.advice(config)}"
+                )
+            raise ValueError(
+                f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
+                f"{len(parts)}; change config.data.held_out or name config.data.held_out_documents"
+            )
+
+
+def look_at(config) -> str:
+    """What the input of `config.data` holds, in one line.
+
+    Raises:
+        BadInput: its problems.
+    """
+    corpus = _input(config.data.path, config.data.questions)
+    return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
+
+
+def _input(path: str, questions: str, tolerate: float = 0.0) -> Corpus:
+    """Documents and their questions, which may lie elsewhere."""
+    corpus = readers.load(path, tolerate)
+    if not questions:
+        return corpus
+    loaded, remarks = readers.read_questions(questions, corpus.texts, tolerate)
+    return dataclasses.replace(corpus, questions=loaded, remarks=[*corpus.remarks, *remarks])
+
+
+def _test_set(corpus: Corpus, settings) -> Corpus:
+    """The test set that the config names, if it names one."""
+    if not settings.test:
+        return Corpus([], [], "")
+    return readers.within(*readers.read_test(settings.test, corpus.texts), settings.tolerate)
+
+
+class _Documents:
+    """The documents of input and test set, without ignored ones; they may be read repeatedly."""
+
+    def __init__(self, corpus: Corpus, test: Corpus, ignored: set[str]):
+        self._corpus, self._test, self._ignored = corpus, test, ignored
+
+    def __iter__(self) -> Iterator[Document]:
+        known = self._corpus.texts
+        new = (document for document in self._test.documents if document.id not in known)
+        for document in itertools.chain(self._corpus.documents, new):
+            if document.id not in self._ignored:
+                yield document
+
+
+def _counted(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
+    """The chunks, which are counted by document as they pass."""
+    for chunk in chunks:
+        sizes[chunk.document] += 1
+        yield chunk
+
+
+def choose_pool(
+    choice: str,
+    questions: Sequence[Question],
+    sizes: Mapping[str, int],
+    setting: str = "config.data.pool",
+) -> str:
+    """Where candidates and results come from: "documents" or "corpus".
+
+    Args:
+        choice: "auto", or one of both.
+        sizes: document id -> number of its chunks.
+        setting: what a user sets it by.
+
+    Raises:
+        ValueError: the choice is "documents", and a question names none.
+    """
+    unnamed = sum(not question.documents for question in questions)
+    if choice == "documents" and unnamed:
+        raise ValueError(
+            f"{setting}=documents: {unnamed:,} questions name no document; name them, or set "
+            f"{setting}=corpus"
+        )
+    if choice != "auto":
+        return choice
+    if unnamed:
+        say(f"  {unnamed:,} questions name no document, so the whole corpus is searched")
+        return "corpus"
+    total = sum(sizes.values())
+    chunk_counts = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
+    # A question that is yet to be written asks one document.
+    median = statistics.median(chunk_counts or sizes.values() or [0])
+    if median >= FEW_CHUNKS or median >= total:
+        if median < total:
+            say(
+                f"  a question searches its own documents, of {median:g} chunks (median); "
+                f"{setting}=corpus searches all {total:,} chunks"
+            )
+        return "documents"
+    say(
+        f"  the documents of a question have {median:g} chunks (median), so candidates come from "
+        f"all {total:,} chunks; {setting}=documents keeps to its documents"
+    )
+    return "corpus"
+
+
+def _count_useless(
+    corpus: Corpus, test: Corpus, parts: Split, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """How much of the input teaches or measures nothing, by reason."""
+    used = [*parts.train, *parts.held_out]
+    named = [question for question in (*used, *parts.unused) if question.documents]
+    without_chunks = sum(sizes.keys().isdisjoint(question.documents) for question in named)
+    texts = collections.ChainMap(corpus.texts, test.texts)
+    absent, _ = count_absent_answers(used, texts)
+    unanswered = sum(not question.answers for question in used)
+    if without_chunks:
+        say(f"  {without_chunks:,} questions ask documents without any text, and teach nothing")
+    if unanswered:
+        say(f"  {unanswered:,} questions have no answer: they are held out and measure retrieval")
+    counts = {
+        "questions_without_text": without_chunks,
+        "questions_without_answers": unanswered,
+        "answers_not_in_documents": absent,
+        "passed_over": sum(remark.rows for remark in (*corpus.remarks, *test.remarks)),
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _check_ids(corpus: Corpus, settings) -> None:
+    ids = {"document": corpus.texts, "question": {q.id for q in corpus.questions}}
+    for kind, known in ids.items():
+        named = id_set(settings[f"held_out_{kind}s"]) | id_set(settings[f"ignored_{kind}s"])
+        if unknown := {id for id in named if id not in known}:
+            raise ValueError(
+                f"config.data: no {kind} {min(unknown)!r} in {settings.path}; see `ark-jax check`"
+            )

@@ -1,0 +1,156 @@
+"""The reader: its passages, its prompts and its answers."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from ark_jax.data.records import Document, Question
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.llm import complete
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.core.ask import ask
+from ark_jax.recipes.core.models import trains_reader
+from ark_jax.recipes.documents.retrieve import Rankings
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+from ark_jax.text import prompts
+
+
+def retrieved_passages(
+    rankings: dict[str, Rankings],
+    questions: list[Question],
+    texts: Mapping[str, str],
+    documents: Iterable[Document],
+    count: int,
+) -> dict[tuple[str, str], list[str]]:
+    """(system, question) -> the first `count` passages; for "full" whole documents."""
+    whole = {document.id: document.text for document in documents}
+
+    def passages(system: str, question: Question) -> list[str]:
+        if system == "full":
+            return [whole[document] for document in question.documents]
+        ranked = rankings[system][question.id]
+        return [texts[chunk_id] for chunk_id in ranked[:count]]
+
+    return {
+        (name, question.id): passages(name, question) for name in rankings for question in questions
+    }
+
+
+def fit_all(
+    lm,
+    form: ReadingPrompt,
+    questions: list[Question],
+    texts: Mapping[tuple[str, str], str],
+    max_new_tokens: int,
+) -> tuple[dict[tuple[str, str], str], int]:
+    """As `fit_to_reader`, of all (system, question), and for how many questions texts were cut."""
+    asked = {question.id: question.question for question in questions}
+    fit = lambda id, text: fit_to_reader(lm, form, asked[id], text, max_new_tokens)
+    fitting = {(system, id): fit(id, text) for (system, id), text in texts.items()}
+    cut = {id for system, id in texts if fitting[system, id] != texts[system, id]}
+    if cut:
+        say(
+            f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
+            "not fit the reader and is cut"
+        )
+    return fitting, len(cut)
+
+
+def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
+    """As much of the text, from its start, as fits the reader beside its prompt and the answer.
+
+    Raises:
+        ValueError: the prompt leaves no room for a text.
+    """
+    from ark_jax.text.tokens import token_chunks
+
+    def excess() -> int:
+        prompt = form.for_model(lm, form.fill(question, text))
+        return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
+
+    if excess() <= 0:
+        return text
+    size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
+    while (surplus := excess()) > 0:
+        size -= surplus  # more than once if the rest is tokenised into more tokens
+        if size < 1:
+            raise ValueError(
+                f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "
+                f"leave no room in the {lm.max_length} that the reader takes; shorten the prompt "
+                "or set max_new_tokens lower"
+            )
+        text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
+    return text
+
+
+PLAIN = "plain"  # a packaged variant of the template `read`
+
+
+def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Question]:
+    """The first `limit` questions by a hash of their ids, in their own order; all if negative.
+
+    Questions without a reference answer are left out.
+    """
+    questions = [question for question in questions if question.answers]
+    if limit < 0:
+        return questions
+    by_hash = sorted(questions, key=lambda q: hashlib.sha256(q.id.encode()).digest())
+    drawn = {question.id for question in by_hash[:limit]}
+    return [question for question in questions if question.id in drawn]
+
+
+def reading_prompt(config) -> ReadingPrompt:
+    """How the reader is asked.
+
+    A tuned reader is asked in the form that it was trained on, though perhaps in the words of
+    `config.prompts.read`. Any other gets the template `read` as a turn of a chat. A reader that the
+    run trains itself continues a plain text, as those of BAR-RAG do.
+    """
+    words = config.prompts.read or (PLAIN if trains_reader(config) else "")
+    named = ReadingPrompt(prompts.load_template("read", words), chat=not trains_reader(config))
+    if config.reader.backend != "local" or not config.reader.path:
+        return named
+    trained = ReadingPrompt.read(config.reader.path)
+    if trained is None:
+        return named
+    return dataclasses.replace(trained, template=named.template) if config.prompts.read else trained
+
+
+def answer_prompts(
+    context: Context, filled: Iterable[str], form: ReadingPrompt | None = None
+) -> tuple[dict[str, str], dict]:
+    """prompt -> answer, and the counts `unanswered` and `llm`.
+
+    Equal prompts are asked once, since systems often retrieve the same passages. What the reply
+    cache of the workdir holds is not asked again. A prompt without a reply has an empty answer.
+
+    Args:
+        form: how the reader is asked, and where its answer stands. None: in a chat, and all of the
+            reply is the answer.
+
+    Raises:
+        ValueError: a prompt is too long for a local reader.
+    """
+    stop = form.stop if form else ()
+    local = context.config.reader.backend == "local"
+    calls = [
+        complete.Call(f"read/{prompts.text_digest(prompt)}", "read", (prompt,))
+        for prompt in dict.fromkeys(filled)
+    ]
+    accept = lambda call, texts, cut: None
+
+    def replies() -> dict:
+        answers = ask(context, calls, "read answers", accept, role="reader", stop=stop, form=form)
+        usage = dataclasses.asdict(answers.usage)
+        return {"texts": answers.texts, "rejected": answers.rejected, "llm": usage}
+
+    result = replies() if local else distributed.on_first_process(replies)
+    if result["rejected"] and local:
+        raise ValueError(
+            f"{len(result['rejected']):,} of {len(calls):,} prompts do not fit the reader, the "
+            f"first having {next(iter(result['rejected'].values()))}, or config.evaluate.passages"
+        )
+    shorten = (lambda reply: form.parse(reply, 0).answer) if form else str.strip
+    answers = {call.turns[0]: shorten(result["texts"][call.item][-1]) for call in calls}
+    return answers, {"unanswered": len(result["rejected"]), "llm": result["llm"]}

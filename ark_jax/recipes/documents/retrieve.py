@@ -1,0 +1,364 @@
+"""The systems of the closing table, and what each retrieves for the held-out questions."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.records import Chunk, Question
+from ark_jax.evaluate import answers, retrieval
+from ark_jax.llm import complete
+from ark_jax.pipeline.parts import stored_rows
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.core.ask import ask
+from ark_jax.recipes.core.models import encode, load_reranker
+from ark_jax.recipes.documents.corpus import (
+    Passages,
+    candidate_chunks,
+    encode_passages,
+    load_questions,
+    passages_of,
+    searches_corpus,
+    stored_chunks,
+    views_of,
+)
+from ark_jax.retrieval.bm25_index import count_bm25
+from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.hyde import NAME, Hyde
+from ark_jax.retrieval.hyde import NAME as HYDE
+from ark_jax.retrieval.searcher import (
+    Dense,
+    Fused,
+    Known,
+    OnFirstProcess,
+    Ranking,
+    Reranked,
+    Scopes,
+    Searcher,
+)
+from ark_jax.runtime import distributed
+from ark_jax.text import prompts
+
+DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
+WORDS = "bm25"
+BASELINES = (WORDS, "full")
+LAST_TUNED = "tuned"  # a part of a hybrid, whatever the config trains
+
+
+@dataclasses.dataclass(frozen=True)
+class Systems:
+    """Names of systems, by what they are.
+
+    Attributes:
+        settings: `config.evaluate`.
+        tuned: the stages whose folder holds a tuned retriever, first to last.
+        reranker: the stage whose folder holds a trained reranker, if there is one.
+        expand: `config.search.expand`; "hyde" is a system of that name.
+    """
+
+    settings: object
+    tuned: tuple[str, ...] = ()
+    reranker: str = ""
+    expand: str = "none"
+
+    @property
+    def last(self) -> str:
+        """The system that is exported: the last tuned one."""
+        return (*("base",), *self.tuned)[-1]
+
+    @property
+    def compared(self) -> list[str]:
+        """Baselines, other retrievers by the last part of their path, HyDE, hybrids, reranked."""
+        fixed = (*self.settings.baselines, *self.retrievers, *self.expanded)
+        return [*fixed, *self.hybrids, *self.reranked]
+
+    @property
+    def retrievers(self) -> list[str]:
+        """Other retrievers, by the last part of their path."""
+        return [Path(path).name for path in self.settings.retrievers]
+
+    @property
+    def expanded(self) -> list[str]:
+        """The system that searches for more than the question, if there is one."""
+        return [HYDE] if self.expand == HYDE else []
+
+    @property
+    def hybrids(self) -> dict[str, list[str]]:
+        """Fused systems -> their parts; `tuned` stands for the last tuned one."""
+        last = lambda part: self.last if part == LAST_TUNED else part
+        parts = [list(map(last, name.split("+"))) for name in self.settings.hybrids]
+        return {"+".join(names): names for names in parts}
+
+    @property
+    def lexical_parts(self) -> dict[str, str]:
+        """Fused systems with BM25 among their parts -> BM25, against which they are tested."""
+        return {name: WORDS for name, parts in self.hybrids.items() if WORDS in parts}
+
+    @property
+    def shipped_hybrid(self) -> str:
+        """The hybrid that an export is used as: BM25 and the last tuned retriever; or none, ""."""
+        parts = {WORDS, self.last}
+        return next((name for name, names in self.hybrids.items() if {*names} == parts), "")
+
+    @property
+    def reranked(self) -> dict[str, str]:
+        """The system whose passages a reranker puts in order -> what it is made of."""
+        is_reranked = self.settings.rerank or self.reranker
+        return {f"{self.last} + reranker": self.last} if is_reranked else {}
+
+    @property
+    def names(self) -> list[str]:
+        """All, in the order of the table: base first, the last tuned one last."""
+        return ["base", *self.compared, *self.tuned]
+
+    @property
+    def retrieving(self) -> list[str]:
+        """All that retrieve passages: "full" gives the reader whole documents."""
+        return [name for name in self.names if name != "full"]
+
+    @property
+    def untuned(self) -> list[str]:
+        """Those that retrieve the same in all runs of a sweep, since no training changes them."""
+        baselines = [name for name in self.settings.baselines if name != "full"]
+        return ["base", *baselines, *self.retrievers, *self.expanded]
+
+    @property
+    def depth(self) -> int:
+        """How many chunks a system retrieves for a question.
+
+        Raises:
+            ValueError: an unknown metric.
+        """
+        cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in self.settings.metrics]
+        return max(DEPTH, self.settings.passages, *cutoffs)
+
+    def check(self) -> None:
+        """Refuses, before any work, systems and metrics that are unknown or not at hand.
+
+        Raises:
+            ValueError: a setting, by name.
+            RuntimeError: ROUGE-L is asked for, and its library is not installed.
+        """
+        settings = self.settings
+        _ = self.depth
+        if unknown := set(settings.answers) - set(answers.ANSWER_COLUMNS):
+            known = ", ".join(answers.ANSWER_COLUMNS)
+            raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {known}")
+        if "rouge_l" in settings.answers:
+            answers.check_rouge()
+        if unknown := set(settings.baselines) - set(BASELINES):
+            raise ValueError(
+                f"config.evaluate.baselines: {min(unknown)!r} is none of {', '.join(BASELINES)}; "
+                "name other retrievers in config.evaluate.retrievers"
+            )
+        self._check_names()
+
+    def _check_names(self) -> None:
+        if repeated := [name for i, name in enumerate(self.names) if name in self.names[:i]]:
+            raise ValueError(
+                f"config.evaluate: two systems would be called {repeated[0]!r}; leave one out or "
+                "rename its folder"
+            )
+        ranked = set(self.names) - {"full", *self.hybrids, *self.reranked}
+        for hybrid, parts in self.hybrids.items():
+            if len(parts) < 2 or len(set(parts)) < len(parts) or set(parts) - ranked:
+                raise ValueError(
+                    f"config.evaluate.hybrids: {hybrid!r} must join two or more of "
+                    f"{', '.join(sorted(ranked))} by +"
+                )
+
+
+def embedding(context: Context, questions: Sequence[Question]) -> Hyde:
+    """What embeds these questions by the base retriever; every process must call it."""
+    embed = lambda texts, kind: encode(context, "base", texts, kind, f"embed {kind}s, {NAME}")
+    return Hyde(functools.partial(_write, context, questions), embed, _template(context))
+
+
+def passage_calls(context: Context, questions: Sequence[Question]) -> list[complete.Call]:
+    """A call for each question."""
+    filled = [prompts.fill(_template(context), question=x.question) for x in questions]
+    return _calls(questions, filled)
+
+
+def _template(context: Context) -> str:
+    return prompts.load_template(NAME, context.config.prompts.hyde)
+
+
+def _calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
+    pairs = zip(questions, filled, strict=True)
+    return [complete.Call(f"{NAME}/{question.id}", NAME, (prompt,)) for question, prompt in pairs]
+
+
+def _write(context: Context, questions: Sequence[Question], filled: Sequence[str]) -> list[str]:
+    """The replies to the prompts of questions; empty where the model gives none."""
+    calls = _calls(questions, filled)
+
+    def replies() -> list[str]:
+        answers = ask(context, calls, "write passages", complete.accept_all)
+        text = lambda item: "" if item in answers.rejected else answers.texts[item][-1]
+        return [text(call.item) for call in calls]
+
+    local = context.config.llm.backend == "local"
+    return replies() if local else distributed.on_first_process(replies)
+
+
+Rankings = dict[str, list[str]]  # question -> chunk ids, best first
+
+
+def retrieve_baselines(context: Context, folder: Path) -> dict:
+    """The baselines stage: what systems that no training changes retrieve for each question."""
+    questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
+    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
+    searched, scopes = searched_chunks(context, questions, chunks)
+
+    def make(name: str) -> Searcher:
+        base = "base" if name == HYDE else name
+        searcher = searcher_of(context, base, passages_of(searched), name)
+        if name == HYDE:
+            searcher = dataclasses.replace(searcher, embed=embedding(context, questions))
+        return searcher
+
+    for name in systems.untuned:
+        path, of_system = ranked_file(folder, name), functools.partial(make, name)
+        kept(path, questions, of_system, systems.depth, scopes, searched)
+    return {"systems": len(systems.untuned)}
+
+
+def retrieve_all(
+    context: Context,
+    systems: Systems,
+    questions: list[Question],
+    chunks: StoredChunks,
+    folder: Path,
+    fusion: Fusion | None = None,
+) -> dict[str, Rankings]:
+    """system -> question -> the ids of its first `systems.depth` chunks; "full" has none.
+
+    Args:
+        fusion: of BM25 and the last tuned retriever; None: reciprocal ranks, as all hybrids.
+    """
+    fusion, depth = fusion or Fusion(), systems.depth
+    load = lambda name: load_kept(ranked_file(context / "baselines", name), questions)
+    searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
+    searched, scopes = searched_chunks(context, questions, chunks)
+    for name in systems.tuned:
+        make = functools.partial(dense_searcher, context, name, passages_of(searched), name)
+        searchers[name] = kept(ranked_file(folder, name), questions, make, depth, scopes, searched)
+    searchers["full"] = Known([Ranking((), ())] * len(questions))
+    for name, names in systems.hybrids.items():
+        searchers[name] = Fused([searchers[part] for part in names], depth)
+    if name := systems.shipped_hybrid:
+        parts = (searchers[WORDS], searchers[systems.last])
+        searchers[name] = Fused(parts, depth, fusion.join)
+    for name, part in systems.reranked.items():
+        score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
+        make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
+        searchers[name] = kept(ranked_file(folder, name), questions, make, depth)
+    return ids_found(searchers, systems.names, questions, depth)
+
+
+def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
+    """BM25, or a retriever by the name of its system, over texts; every process must search."""
+    if system == WORDS:
+        return OnFirstProcess(lambda: count_bm25(texts))
+    return dense_searcher(context, system, texts, label)
+
+
+def dense_searcher(context: Context, system: str, texts: Sequence[str], label: str) -> Dense:
+    """A retriever by the name of its system, over texts; every process must search."""
+    vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
+    embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
+    return Dense(vectors, embed)
+
+
+def kept(
+    path: Path,
+    questions: Sequence,
+    make: Callable[[], Searcher],
+    k: int,
+    scopes: Scopes = None,
+    chunks: Sequence[Chunk] | None = None,
+) -> Known:
+    """What a searcher finds for questions: stored in a file, and read where that is whole.
+
+    Every process must call this.
+
+    Args:
+        chunks: that the searcher finds by their positions: ids are stored, and scores. None: what
+            it finds is stored as it is, without scores, as fusions by ranks need none.
+    """
+
+    def rows() -> list[dict]:
+        found = make().search([question.question for question in questions], k, scopes)
+        rows = []
+        for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
+            ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
+            row = {"ranked": ids}
+            if chunks is not None:
+                row = {"ranked": [chunks[i].id for i in ids], "scores": scores}
+            rows.append({"question": question.id, **row})
+        return rows
+
+    return _known(stored_rows(path, rows), questions)
+
+
+def load_kept(path: Path, questions: Sequence) -> Known:
+    """What `kept` has stored."""
+    return _known(load_rows(path), questions)
+
+
+def _known(rows: Sequence[dict], questions: Sequence) -> Known:
+    by_id = {row["question"]: row for row in rows}
+    found = [by_id[question.id] for question in questions]
+    scores = lambda row: row.get("scores", [0.0] * len(row["ranked"]))
+    return Known([Ranking(row["ranked"], scores(row)) for row in found])
+
+
+def ids_found(
+    searchers: Mapping[str, Searcher], names: Sequence[str], questions: Sequence, k: int
+) -> dict[str, dict]:
+    """system -> question -> the ids of the first k that its searcher finds."""
+    texts = [question.question for question in questions]
+    pairs = lambda name: zip(questions, searchers[name].search(texts, k), strict=True)
+    return {name: {x.id: list(ranking.ids) for x, ranking in pairs(name)} for name in names}
+
+
+def searched_chunks(
+    context: Context, questions: list[Question], chunks: StoredChunks
+) -> tuple[Sequence[Chunk], list[Sequence[int]]]:
+    """The chunks that any question searches, and for each question its own among them."""
+    scope = context.config.evaluate.scope
+    if scope == "auto":
+        scope = "corpus" if searches_corpus(context) else "document"
+    return chunks_in_scope(scope, questions, chunks)
+
+
+def chunks_in_scope(
+    scope: str, questions: Sequence[Question], chunks: StoredChunks
+) -> tuple[Sequence[Chunk], list[Sequence[int]]]:
+    """As `searched_chunks`.
+
+    Args:
+        scope: as `evaluate.scope`, but for "auto".
+    """
+    searched, groups = views_of(chunks), chunks.by_document
+    if scope != "corpus":
+        named = {document for question in questions for document in question.documents}
+        searched = [x for document in groups if document in named for x in groups[document]]
+    everything = range(len(searched))
+    if scope != "document":
+        return searched, [everything] * len(questions)
+    positions = {chunk.id: i for i, chunk in enumerate(searched)}
+    return searched, [
+        tuple(positions[chunk.id] for chunk in candidate_chunks(question, groups))
+        if question.documents
+        else everything
+        for question in questions
+    ]
+
+
+def ranked_file(folder: Path, name: str) -> Path:
+    """Where what a system finds is stored."""
+    return folder / f"ranked-{name}.parquet"

@@ -1,0 +1,335 @@
+"""The questions stage: from the graph alone, by wordings of relations or triple by triple."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.graph.triple_texts import relation_texts
+from ark_jax.graph.triples import Triples
+from ark_jax.llm import complete
+from ark_jax.llm.relation_questions import usable_wordings, wordings_remark
+from ark_jax.llm.triple_questions import SIDES, Asked, questions_remark, sort_questions
+from ark_jax.llm.triple_wordings import PLACEHOLDER, word_relation
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.core.ask import ask
+from ark_jax.recipes.documents.written_questions import writes_by_rules
+from ark_jax.recipes.gpr.masked_questions import (
+    LEAK,
+    NAMELESS,
+    QUARANTINE_FILE,
+    AskedTriples,
+    MaskedQuestion,
+    Tally,
+    Triple,
+    hash_triples,
+    save_questions,
+    triples_at,
+)
+from ark_jax.runtime.log import say
+from ark_jax.text import prompts
+from ark_jax.text.word_boundaries import contains_words
+
+EXAMPLES = 5  # facts of a relation that a model is shown
+
+
+@dataclasses.dataclass(frozen=True)
+class SideWordings:
+    """Questions for one end of a relation, cut where the known entity's name goes.
+
+    Attributes:
+        source: who worded them, "template" or "llm".
+    """
+
+    cut: tuple[tuple[str, str], ...]
+    source: str
+
+    @classmethod
+    def from_texts(cls, texts: Sequence[str], source: str) -> "SideWordings":
+        return cls(tuple(tuple(text.split(PLACEHOLDER)) for text in texts), source)
+
+
+# (relation, side) -> wordings
+AllWordings = Mapping[tuple[int, str], SideWordings]
+
+
+def fill_wordings(
+    triples: AskedTriples, wordings: AllWordings, count: int, tally: Tally
+) -> Iterator[MaskedQuestion]:
+    """At most `count` questions for each end of the triples that is asked for."""
+    for triple in triples:
+        for side in SIDES:
+            known, wanted = triple.ends(side)
+            tally.ends += 1
+            name = triples.nodes.names[known]
+            if name is None:
+                tally.take_obstacles([NAMELESS])
+                continue
+            of_side = wordings[triple.relation, side]
+            start = int(triples.draw(triple, side) * len(of_side.cut))
+            texts = _fill(of_side, start, name, triples.nodes.answers(wanted), count)
+            if not texts:
+                tally.take_obstacles([LEAK])
+            for text in texts:
+                yield MaskedQuestion(triple.row, side, text, of_side.source)
+
+
+def _fill(
+    wordings: SideWordings, start: int, name: str, answers: Sequence[str], count: int
+) -> list[str]:
+    """Up to `count` wordings from the first one on that do not hold an answer."""
+    texts: list[str] = []
+    for i in range(len(wordings.cut)):
+        before, after = wordings.cut[(start + i) % len(wordings.cut)]
+        text = before + name + after
+        if not any(contains_words(text, answer) for answer in answers):
+            texts.append(text)
+            if len(texts) == count:
+                break
+    return texts
+
+
+# --- by rules -------------------------------------------------------------------------------------
+
+
+def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
+    """Wordings of all relations from their names alone."""
+    wordings = {}
+    for relation, text in enumerate(relation_texts(triples.graph, "last")):
+        by_side = word_relation(text)
+        for side in SIDES:
+            wordings[relation, side] = SideWordings.from_texts(getattr(by_side, side), "template")
+    return wordings
+
+
+# --- by a language model --------------------------------------------------------------------------
+
+
+def wanted_wordings(config) -> int:
+    """How many wordings of a side a model is asked for."""
+    return max(config.questions.wordings, config.questions.per_triple)
+
+
+def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Call]:
+    """A call for every relation of the triples that are asked about."""
+    config = context.config
+    template = prompts.load_template("relation_wordings", config.prompts.relation_wordings)
+    texts = relation_texts(triples.graph, config.data.relations)
+    examples = _examples(triples)
+    calls = []
+    for relation in np.unique(triples.graph.relation[triples.rows]).tolist():
+        facts = [
+            [triples.nodes.shown(x.head), triples.nodes.shown(x.tail)] for x in examples[relation]
+        ]
+        filled = prompts.fill(
+            template,
+            relation=texts[relation],
+            facts="\n".join(f"{head} | {texts[relation]} | {tail}" for head, tail in facts),
+            count=wanted_wordings(config),
+        )
+        names = [name for fact in facts for name in fact]
+        fields = {"relation": relation, "names": names}
+        item = f"questions/relation/{triples.relations[relation]}"
+        calls.append(complete.Call(item, "questions", (filled,), fields))
+    return calls
+
+
+def _examples(triples: AskedTriples) -> dict[int, list[Triple]]:
+    """Triples of each relation, those first whose ends both have a name, by their hashes.
+
+    The seed takes no part, so runs of several seeds send the same prompts.
+    """
+    graph = triples.graph
+    named = np.array([name is not None for name in triples.nodes.names], bool)
+    nameless = ~(named[graph.head] & named[graph.tail])
+    order = np.lexsort((hash_triples(graph, 0), nameless, graph.relation))
+    starts = np.searchsorted(graph.relation[order], np.arange(len(graph.relations)))
+    examples = {}
+    for relation, start in enumerate(starts.tolist()):
+        rows = [x for x in order[start : start + EXAMPLES] if graph.relation[x] == relation]
+        examples[relation] = list(triples_at(graph, np.array(rows, np.int64)))
+    return examples
+
+
+def word_by_model(
+    context: Context, triples: AskedTriples, tally: Tally
+) -> dict[tuple[int, str], SideWordings]:
+    """Wordings of all relations by a language model; by rules where no reply has a usable one."""
+    calls = relation_calls(context, triples)
+    count = wanted_wordings(context.config)
+
+    def accept(call: complete.Call, texts: list[str], is_cut: bool) -> str | None:
+        return wordings_remark(texts, call.fields["names"], count, SIDES, is_cut=is_cut)
+
+    answers = ask(context, calls, "questions", accept, role="questions")
+    tally.take_completions(len(calls), answers)
+    wordings = word_by_rules(triples)
+    for call in calls:
+        relation, texts = call.fields["relation"], answers.texts[call.item]
+        by_side, defects = usable_wordings(texts, call.fields["names"])
+        tally.wordings.update(defect for _, _, defect in defects)
+        lacking = [side for side in SIDES if not getattr(by_side, side)]
+        if lacking:
+            reason = answers.rejected.get(call.item) or f"no wording asks for the {lacking[0]}"
+            tally.quarantine(call.item, f"{reason}; rules word it", texts)
+        for side in SIDES:
+            if side not in lacking:
+                wordings[relation, side] = SideWordings.from_texts(getattr(by_side, side), "llm")
+    if tally.quarantined:
+        say(
+            f"  questions: rules word {len(tally.quarantined):,} of {len(calls):,} relations, for "
+            f"which no reply could be used: {QUARANTINE_FILE} has the replies"
+        )
+    return wordings
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fact:
+    """A triple with its ends that can be asked for.
+
+    The other end has a name, and this does not hold the answer, as Marrowgate Courier holds
+    Marrowgate.
+    """
+
+    triple: Triple
+    sides: tuple[str, ...]
+
+
+def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]:
+    """A call for every `questions.triples_per_prompt` triples with an end that can be asked for."""
+    config = context.config
+    template = prompts.load_template("triple_questions", config.prompts.triple_questions)
+    texts = relation_texts(triples.graph, config.data.relations)
+    calls = []
+    size = config.questions.triples_per_prompt
+    all_facts = list(_facts(triples))
+    for start in range(0, len(all_facts), size):
+        facts = all_facts[start : start + size]
+        lines = [_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
+        filled = prompts.fill(
+            template, facts="\n".join(lines), count=context.config.questions.per_triple
+        )
+        fields = {
+            "rows": [fact.triple.row for fact in facts],
+            "asked": [x for i, fact in enumerate(facts, 1) for x in _ends(i, fact, triples)],
+        }
+        calls.append(
+            complete.Call(f"questions/triples/{start // size}", "questions", (filled,), fields)
+        )
+    return calls
+
+
+def _facts(triples: AskedTriples) -> Iterator[_Fact]:
+    for triple in triples:
+        sides = tuple(side for side in SIDES if not _obstacle(triple, side, triples))
+        if sides:
+            yield _Fact(triple, sides)
+
+
+def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
+    """Why an end cannot be asked for; empty if it can."""
+    known, wanted = triple.ends(side)
+    name = triples.nodes.names[known]
+    if name is None:
+        return NAMELESS
+    gives_away = any(contains_words(name, answer) for answer in triples.nodes.answers(wanted))
+    return LEAK if gives_away else ""
+
+
+def _line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
+    triple = fact.triple
+    head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
+    ends = " and ".join(fact.sides)
+    return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
+
+
+def _ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
+    for side in fact.sides:
+        known, wanted = fact.triple.ends(side)
+        yield Asked(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
+
+
+def write_by_triples(
+    context: Context, triples: AskedTriples, tally: Tally
+) -> Iterator[MaskedQuestion]:
+    """The usable questions of the model's replies, in order of rows."""
+    calls = triple_calls(context, triples)
+    count = context.config.questions.per_triple
+
+    def accept(call: complete.Call, texts: list[str], is_cut: bool) -> str | None:
+        return questions_remark(texts, call.fields["asked"], count, is_cut=is_cut)
+
+    answers = ask(context, calls, "questions", accept, role="questions")
+    tally.take_completions(len(calls), answers)
+    tally.ends = len(triples.rows) * len(SIDES)
+    for triple in triples:
+        tally.take_obstacles(_obstacle(triple, side, triples) for side in SIDES)
+    for call in calls:
+        texts = answers.texts[call.item]
+        usable, defects = sort_questions(texts, call.fields["asked"], count)
+        tally.dropped.update(defect for _, defect in defects)
+        if not any(usable.values()):
+            remark = questions_remark(texts[-1:], call.fields["asked"], count)
+            tally.quarantine(call.item, answers.rejected.get(call.item) or str(remark), texts)
+        for end, questions in usable.items():
+            tally.unasked += not questions
+            row = call.fields["rows"][end.number - 1]
+            for text in questions:
+                yield MaskedQuestion(row, end.side, text, "llm")
+
+
+def write_questions(context: Context, folder: Path) -> dict:
+    """Stores the questions about the graph's triples, and replies that could not be used.
+
+    Returns:
+        counts: what was asked, written, left out and why, and what the language model took.
+
+    Raises:
+        ValueError: no question is left.
+    """
+    triples, tally = asked_triples(context), Tally()
+    written = save_questions(_write(context, triples, tally), folder)
+    tally.save_quarantine(folder)
+    if not written:
+        raise ValueError(_why_none(len(triples.rows), tally))
+    if writes_by_rules(context.config):
+        say("  rules word the questions by the names of relations; a model's are better")
+    return {"triples": len(triples.rows), "questions": written, **tally.counts()}
+
+
+def _why_none(triples: int, tally: Tally) -> str:
+    counts = {NAMELESS: tally.nameless, **dict(tally.dropped.most_common())}
+    reasons = [f"{n:,} times {reason}" for reason, n in counts.items() if n]
+    if tally.quarantined:
+        first = tally.quarantined[0]
+        reasons.append(f"{len(tally.quarantined):,} replies of no use, {first['item']} first")
+    return (
+        f"no question about {triples:,} triples is left ({'; '.join(reasons)}): give names "
+        "(config.data.names), ask another model (config.llm.model), or let rules write "
+        "(--config.llm.backend=none)"
+    )
+
+
+def _write(context: Context, triples: AskedTriples, tally: Tally) -> Iterator[MaskedQuestion]:
+    config = context.config
+    if not writes_by_rules(config) and config.questions.by == "triples":
+        return write_by_triples(context, triples, tally)
+    if writes_by_rules(config):
+        wordings = word_by_rules(triples)
+    else:
+        wordings = word_by_model(context, triples, tally)
+    return fill_wordings(triples, wordings, config.questions.per_triple, tally)
+
+
+def asked_triples(context: Context) -> AskedTriples:
+    """The triples of the stored graph that questions are asked about."""
+    return AskedTriples.from_config(Triples.load(context / "data" / "graph"), context.config)
+
+
+def writing_calls(context: Context) -> list[complete.Call]:
+    """The calls that the stage will make; none if rules write the questions."""
+    if writes_by_rules(context.config):
+        return []
+    make = triple_calls if context.config.questions.by == "triples" else relation_calls
+    return make(context, asked_triples(context))

@@ -1,0 +1,95 @@
+"""Answers from facts of a graph, by the reader: lists, and their scores."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.evaluate import answer_lists
+from ark_jax.pipeline import own_functions
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.models import load_generator
+from ark_jax.recipes.documents import reader
+from ark_jax.text import prompts
+
+Scores = dict[tuple[str, str], dict]  # (system, question) -> reply and its scores
+# Scores of a list of answers -> columns; the field reports either hit as "Hit".
+LISTS = {
+    "accuracy": "answer_accuracy",
+    "precision": "list_precision",
+    "recall": "list_recall",
+    "f1": "list_f1",
+    "hit": "any_hit",
+    "hit@1": "first_hit",
+}
+SHOWN = ("f1", "hit", "hit@1")
+
+
+def read_facts(
+    context: Context, systems: Sequence[str], questions: Sequence, facts_of: Callable, folder: Path
+) -> tuple[Scores, dict]:
+    """The reader's replies with `answer_lists.list_scores`, and its counts.
+
+    Args:
+        questions: `evaluate.read` of them are answered.
+        facts_of: `facts_of(system, question)` gives facts, best first; of these as many are read
+            as fit a local reader.
+        folder: of the stage, where answers of a function of the user's own are stored.
+    """
+    sample = reader.questions_to_answer(questions, context.config.evaluate.read)
+    if not sample:
+        return {}, {}
+    if own_functions.is_own(backend := context.config.reader.backend):
+        pairs = [(system, question) for system in systems for question in sample]
+        facts = {(system, question.id): facts_of(system, question) for system, question in pairs}
+        answers = own_parts.answer_all(backend, facts, sample, folder)
+        unanswered = sum(not answer for answer in answers.values())
+        return _scored(answers, sample), {"unanswered": unanswered}
+    template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
+    filled, cut = {}, set()
+    for system in systems:
+        for question in sample:
+            facts = facts_of(system, question)
+            prompt, fitting = _fit(context, template, question.question, facts)
+            filled[system, question.id] = prompt
+            if fitting < len(facts):
+                cut.add(question.id)
+    replies, counts = reader.answer_prompts(context, filled.values())
+    answers = {key: replies[prompt] for key, prompt in filled.items()}
+    cut_counts = {"cut_to_fit_the_reader": len(cut)} if cut else {}
+    return _scored(answers, sample), counts | cut_counts
+
+
+def _scored(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scores:
+    references = {question.id: question.answers for question in questions}
+    return {
+        (system, id): {"answer": answer} | answer_lists.list_scores(answer, references[id])
+        for (system, id), answer in answers.items()
+    }
+
+
+def reply_columns(reply: Mapping | None) -> dict:
+    """A reply and its scores, under the names of columns; None where nothing was read."""
+    scores = reply or {}
+    return {"answer": scores.get("answer")} | {
+        column: scores.get(name) for name, column in LISTS.items()
+    }
+
+
+def _fit(context: Context, template: str, question: str, facts: Sequence[str]) -> tuple[str, int]:
+    """A prompt with as many of the first facts as fit the reader, and how many these are."""
+    prompt = answer_lists.facts_prompt(template, question, facts)
+    # A reader behind an endpoint says itself if a prompt is too long.
+    if context.config.reader.backend != "local":
+        return prompt, len(facts)
+    lm = load_generator(context, context.config.reader.path)
+    count, room = len(facts), lm.max_length - context.config.evaluate.max_new_tokens
+    while len(lm.prompt_ids([lm.chat(prompt)])[0]) > room:
+        if not count:
+            raise ValueError(
+                f"question {question[:60]!r}: with it and prompt triple_reader, no fact fits the "
+                f"{lm.max_length} tokens that the reader takes; set config.evaluate.max_new_tokens "
+                "lower or shorten the prompt"
+            )
+        count -= 1
+        prompt = answer_lists.facts_prompt(template, question, facts[:count])
+    return prompt, count

@@ -1,0 +1,90 @@
+"""The graph of a recipe over triples, and which of the questions about it are drawn."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data import readers
+from ark_jax.graph.triple_questions import TripleQuestion
+from ark_jax.graph.triple_texts import triple_texts
+from ark_jax.graph.triples import Triples
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.core.split import uniform
+from ark_jax.runtime.log import say
+
+GRAPH = "graph"  # the folder within that of the data stage
+
+
+def read_graph(settings) -> Triples:
+    """The graph that a config's `data` names.
+
+    Raises:
+        BadInput: problems that `tolerate` does not cover.
+    """
+    graph, findings = Triples.examine(
+        [settings.path], settings.names or None, settings.relation_names or None
+    )
+    report_findings(findings, settings.tolerate)
+    return graph
+
+
+def report_findings(findings, tolerate: float) -> None:
+    """Prints remarks, and problems that are tolerated; raises BadInput for others."""
+    for line in readers.tolerated(findings.problems, findings.remarks, tolerate):
+        say(f"  {line}")
+
+
+def store_graph(graph: Triples, folder: Path) -> dict[str, int]:
+    """Stores the graph in the folder of the data stage; returns counts for the manifest."""
+    graph.save(folder / GRAPH)
+    counts = graph.summary()
+    counts.pop("hubs")
+    return counts
+
+
+def load_graph(context: Context) -> Triples:
+    return Triples.load(context / "data" / GRAPH)
+
+
+def texts_of(graph: Triples, config, rows: np.ndarray | None = None) -> list[str]:
+    """The texts of triples, of all or of some rows, as encoders and BM25 read them."""
+    rows = np.arange(len(graph)) if rows is None else rows
+    return triple_texts(graph, rows, config.data.relations)
+
+
+def topic_draw(question: TripleQuestion) -> float:
+    """A number in [0, 1) by a hash of a question's topics, or of its text if it names none."""
+    return uniform(f"topic {' '.join(question.entities) or question.question}")
+
+
+def first_of_groups(questions: Sequence[TripleQuestion], limit: int) -> list[TripleQuestion]:
+    """At most `limit` questions of each group, drawn by a hash; all if it is 0."""
+    if not limit:
+        return list(questions)
+    groups: dict[str, list] = {}
+    for question in questions:
+        groups.setdefault(question.group, []).append(question)
+    drawn = {
+        question.id
+        for group in groups.values()
+        for question in sorted(group, key=lambda x: uniform(f"draw {x.id}"))[:limit]
+    }
+    return [question for question in questions if question.id in drawn]
+
+
+def unread(config) -> list[str]:
+    """The sections whose models are not read where no question is answered."""
+    if config.evaluate.read:
+        return []
+    return ["reader"] if config.llm.backend == "local" else ["reader", "generator"]
+
+
+def look_at(config) -> str:
+    """What the graph holds, in one line.
+
+    Raises:
+        BadInput: its problems.
+    """
+    graph = read_graph(config.data)
+    return f"{len(graph):,} triples, {len(graph.nodes):,} entities"
