@@ -1,4 +1,9 @@
-"""What an ARK config must fulfil before any work is spent on it."""
+"""The recipe ARK: its stages, and what the tools know of them.
+
+A stage reads the files of earlier ones, calls a room that does the work, and writes its own.
+Modules that start jax are imported inside the stage functions: looking up what is done must not
+start it.
+"""
 
 import functools
 

@@ -1,4 +1,10 @@
-"""What a run of BAR-RAG computes and stores, for `ark-jax plan`: as if every question were kept."""
+"""The recipe BAR-RAG: a reader that learns from evidence at the edge of what it can answer.
+
+A selector draws sets of passages from what the retriever finds, and is rewarded where the reader is
+right about half of the time. The reader then learns from its own answers to the selector's sets.
+Both alternate. At the end the selector is thrown away: the reader reads what the retriever finds.
+There are no negatives to mine, so it takes no miner of one's own.
+"""
 
 import functools
 import math
