@@ -1,4 +1,4 @@
-"""Answer-centric retriever tuning (ARK) in JAX. See README.md for the four-line tour."""
+"""Retrieval-augmented generation in JAX: ARK, GPR, STAR and BAR-RAG, and the models they tune."""
 
 import importlib
 from typing import TYPE_CHECKING

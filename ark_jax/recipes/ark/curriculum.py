@@ -176,6 +176,7 @@ def load_negatives(folder: Path) -> dict[str, list[str]]:
 
 
 def _encode_corpus(context: Context, system: str) -> _Corpus:
+    """The training questions and what they may be answered from, embedded by a system's model."""
     chunks, positives = stored_chunks(context), load_positives(context / "positives")
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     is_shared, groups = searches_corpus(context), chunks.by_document

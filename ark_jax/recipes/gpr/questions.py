@@ -253,7 +253,10 @@ def _ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
 def write_by_triples(
     context: Context, triples: AskedTriples, tally: Tally
 ) -> Iterator[MaskedQuestion]:
-    """The usable questions of the model's replies, in order of rows."""
+    """The usable questions of the model's replies, in order of rows.
+
+    `tally` counts what is left out, as questions are taken.
+    """
     calls = triple_calls(context, triples)
     count = context.config.questions.per_triple
 
