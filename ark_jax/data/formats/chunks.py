@@ -1,5 +1,6 @@
 """Chunks that somebody cut already, such as those of a vector database."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from ark_jax.data.problems import Findings
@@ -72,15 +73,7 @@ def _joined(before: str, text: str, start: int | None, row: InputRow) -> tuple[s
 
 
 def _moved(chunk: Chunk, start: int) -> Chunk:
-    return Chunk(
-        chunk.id,
-        chunk.document,
-        start,
-        start + len(chunk.text),
-        chunk.tokens,
-        chunk.text,
-        chunk.title,
-    )
+    return dataclasses.replace(chunk, start=start, end=start + len(chunk.text))
 
 
 def place_chunks(

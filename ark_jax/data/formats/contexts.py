@@ -2,7 +2,7 @@
 
 import re
 
-from ark_jax.data.formats.base import document_ids, hashed_document, hashed_id
+from ark_jax.data.formats.base import document_ids, hashed_document, row_id
 from ark_jax.data.records import Document, Question
 from ark_jax.data.rows import InputRow, text_fault
 
@@ -152,12 +152,8 @@ def ragas_row(row: InputRow) -> tuple[list[Document], Question]:
         row.add_problem("reference", defect, "add one of them")
     documents = [hashed_document("", text) for text in passages]
     ids = document_ids(documents)
-    return documents, Question(_ragas_id(row, question, answers), question, answers, ids, evidence)
-
-
-def _ragas_id(row: InputRow, question: str, answers: tuple[str, ...]) -> str:
-    has_id = "id" in row.values or "_id" in row.values
-    return row.text(row.key) if has_id else hashed_id(question, *answers)
+    id = row_id(row, question, *answers)
+    return documents, Question(id, question, answers, ids, evidence)
 
 
 def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
@@ -171,8 +167,7 @@ def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
         unanswerable(row)
         return [document], None
     answers = _one_or_more(row, field)
-    has_id = "id" in row.values or "_id" in row.values
-    id = row.text(row.key) if has_id else hashed_id(question, document.id)
+    id = row_id(row, question, document.id)
     return [document], Question(id, question, answers, (document.id,), (document.text,))
 
 

@@ -60,8 +60,7 @@ def read(folder: Path, findings: Findings) -> Corpus:
         source = (document_file or chunk_file or folder / "documents.jsonl").name
         pairs = question_rows(question_file, findings)
         questions = check_questions(pairs, findings, documents.texts, claimed, source)
-    corpus = complete_corpus(documents, questions, PLAIN.name, findings)
-    return Corpus(corpus.documents, corpus.questions, corpus.format, corpus.remarks, chunks)
+    return complete_corpus(documents, questions, PLAIN.name, findings, chunks)
 
 
 def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str, int]]:

@@ -44,7 +44,7 @@ class RowKind:
 def document_row(row: InputRow) -> tuple[list[Document], None]:
     """A document; without an id, a hash of its content is the id."""
     title, text = row.text("title", required=False, blank=True), row.text("text")
-    if "id" in row.values or "_id" in row.values:
+    if row.key in row.values:
         return [Document(row.text(row.key), title, text)], None
     return [hashed_document(title, text)], None
 
@@ -161,14 +161,6 @@ def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Que
             findings.settle(row)
 
 
-def recognises(path: Path) -> bool:
-    return not path.is_dir()
-
-
-def files(path: Path) -> list[Path]:
-    return [path]
-
-
 def _shard_files(folder: Path) -> list[Path]:
     return [
         path
@@ -183,7 +175,7 @@ def read_shards(folder: Path, findings: Findings) -> Corpus:
     return read_rows(folder, rows, findings)
 
 
-ROWS = Format("", recognises, read, files)
+ROWS = Format("", lambda path: not path.is_dir(), read)
 SHARDS = Format(
     "", lambda path: path.is_dir() and bool(_shard_files(path)), read_shards, _shard_files
 )

@@ -23,10 +23,6 @@ def recognises(path: Path) -> bool:
     return bool(_HEAD.match(head)) and _PARAGRAPHS in head
 
 
-def files(path: Path) -> list[Path]:
-    return [path]
-
-
 def read(path: Path, findings: Findings) -> Corpus:
     """Reads SQuAD 1.1 or 2.0, or a data set of this form: a paragraph is a document.
 
@@ -76,4 +72,4 @@ def _questions(paragraph: InputRow, document: str, context: str, article: InputR
         yield Question(question.id, question.question, answers, (document,), (context,))
 
 
-SQUAD = Format("squad", recognises, read, files)
+SQUAD = Format("squad", recognises, read)
