@@ -9,19 +9,15 @@ from pathlib import Path
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.rows import InputRow, has_surrogate, type_name
-from ark_jax.data.text_files import file_head, file_problem, read_text, text_lines
+from ark_jax.data.text_files import file_problem, head_text, read_text, text_lines
 
 TRIED_LINES = 20  # lines without any object, after which a file is not JSONL
 _JSON_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
-def is_array(path: Path) -> bool:
-    return file_head(path).decode("utf-8", "ignore").lstrip().startswith("[")
-
-
 def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The objects of a JSON array, or of a JSONL file, which is read line by line."""
-    if is_array(path):
+    if head_text(path).lstrip().startswith("["):
         yield from _array_rows(read_text(path, findings), path, findings)
         return
     lines = text_lines(path, findings)

@@ -9,7 +9,7 @@ from ark_jax.data.json_files import parse_json
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Problem
 from ark_jax.data.rows import InputRow
-from ark_jax.data.text_files import file_head, file_problem, missing_file, text_lines
+from ark_jax.data.text_files import file_problem, head_text, missing_file, text_lines
 
 DELIMITERS = (",", "\t", ";")
 LIST_COLUMNS = ("answers", "answer", "documents", "evidence", "contexts", "reference_contexts")
@@ -29,7 +29,7 @@ def csv_files(folder: Path, findings: Findings) -> list[Path]:
 
 def table_header(path: Path) -> tuple[str, list[str]]:
     """The delimiter of a CSV or TSV file and the names of its columns, in lower case."""
-    lines = (line + "\n" for line in file_head(path).decode("utf-8", "ignore").splitlines())
+    lines = (line + "\n" for line in head_text(path).splitlines())
     first = next((line for line in lines if line.strip()), "")
     headers = []
     for delimiter in DELIMITERS:
@@ -78,41 +78,47 @@ def csv_rows(
         findings: where problems go.
         delimiter: the character between two cells.
     """
-    problems = findings.problems
+    problems, header, has_rows, before = findings.problems, [], False, 0
+    for line, cells in csv_cells(path, findings, delimiter):
+        if not header:
+            header, before = cells, problems.total
+            if problem := _header_problem(path, line, header, columns):
+                problems.stop(problem)
+                return
+            continue
+        has_rows = True
+        problems.rows += 1
+        if any("\0" in cell for cell in cells):
+            message = "the row holds a NUL character; delete it"
+            problems.append(file_problem(path, message, line))
+        elif len(cells) == len(header):
+            yield InputRow(str(path), line, dict(zip(header, cells, strict=True)))
+        else:
+            message = (
+                f"{len(cells)} cells under a header of {len(header)}; put "
+                "cells that hold the delimiter or line breaks in quotes"
+            )
+            problems.append(file_problem(path, message, line))
+    if header and not has_rows and problems.total == before:
+        message = "holds no row below the header; add one or delete the file"
+        problems.append(file_problem(path, message))
+
+
+def csv_cells(
+    path: Path, findings: Findings, delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not empty, each with the line where it begins."""
     csv.field_size_limit(sys.maxsize)  # by default a cell of 128 KiB, a long section, is an error
     lines = (line for _, line in text_lines(path, findings, newline=""))
-    reader = csv.reader(lines, strict=True, delimiter=delimiter)
-    header, next_line, has_rows = [], 1, False
+    reader, next_line = csv.reader(lines, strict=True, delimiter=delimiter), 1
     try:
         for cells in reader:
             line, next_line = next_line, reader.line_num + 1
-            if not any(cells):
-                continue
-            if not header:
-                header = cells
-                if problem := _header_problem(path, line, header, columns):
-                    problems.stop(problem)
-                    return
-                continue
-            has_rows = True
-            problems.rows += 1
-            if any("\0" in cell for cell in cells):
-                message = "the row holds a NUL character; delete it"
-                problems.append(file_problem(path, message, line))
-            elif len(cells) == len(header):
-                yield InputRow(str(path), line, dict(zip(header, cells, strict=True)))
-            else:
-                message = (
-                    f"{len(cells)} cells under a header of {len(header)}; put "
-                    "cells that hold the delimiter or line breaks in quotes"
-                )
-                problems.append(file_problem(path, message, line))
-        if header and not has_rows:
-            message = "holds no row below the header; add one or delete the file"
-            problems.append(file_problem(path, message))
+            if any(cells):
+                yield line, cells
     except csv.Error as error:
         message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
-        problems.stop(file_problem(path, message, next_line))
+        findings.problems.stop(file_problem(path, message, next_line))
 
 
 def _header_problem(
@@ -157,12 +163,15 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                     known = _parquet_values(values)
                     yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        message = f"cannot be read as Parquet ({reason[:200]}); copy it again"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.append(broken_parquet(path, error))
         return
     if not number:
         findings.problems.append(file_problem(path, "holds no row; give another file"))
+
+
+def broken_parquet(path: Path, error: Exception) -> Problem:
+    reason = " ".join(str(error).split())[:200]
+    return file_problem(path, f"cannot be read as Parquet ({reason}); copy it again")
 
 
 def _parquet_values(values: dict) -> dict:

@@ -48,6 +48,15 @@ def file_head(path: Path) -> bytes:
         return b""
 
 
+def head_text(path: Path) -> str:
+    """What `file_head` gives as text, without bytes that are none."""
+    return file_head(path).decode("utf-8", "ignore")
+
+
+def begins_as_json(path: Path) -> bool:
+    return file_head(path).lstrip()[:1] in (b"{", b"[")
+
+
 def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file with their ends, and their numbers from 1.
 
@@ -97,6 +106,13 @@ def _invalid_byte(path: Path, number: int, line: str) -> Problem:
             "save the file as UTF-8"
         )
         return file_problem(path, message, number)
+
+
+def filled_lines(path: Path, findings: Findings) -> Iterator[tuple[int, str]]:
+    """The lines of `text_lines` that are not blank, without their ends."""
+    for number, line in text_lines(path, findings):
+        if line.strip():
+            yield number, line.rstrip("\r\n")
 
 
 def read_text(path: Path, findings: Findings) -> str:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Problem
+from ark_jax.data.table_files import broken_parquet
 from ark_jax.data.text_files import file_problem
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
@@ -39,9 +40,7 @@ def parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
         message = f"has the columns {', '.join(schema.names[:5])}; name them {', '.join(PARTS)}"
         findings.problems.append(file_problem(path, message))
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        message = f"cannot be read as Parquet ({reason}); copy it again"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.append(broken_parquet(path, error))
     return _nothing()
 
 

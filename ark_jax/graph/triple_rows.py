@@ -1,7 +1,5 @@
 """Rows of triples in text and JSON files."""
 
-import csv
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +7,8 @@ from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Problem
 from ark_jax.data.rows import InputRow, has_surrogate, type_name
-from ark_jax.data.text_files import file_head, file_problem, text_lines
+from ark_jax.data.table_files import csv_cells
+from ark_jax.data.text_files import file_problem, filled_lines, head_text
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.terms import name_fault
 from ark_jax.graph.triple_columns import PARTS
@@ -36,20 +35,15 @@ def checked(
                 findings.problems.append(Problem(str(path), number, field, message))
 
 
-def separator_of(path: Path, head: Sequence[str]) -> str:
-    """What separates the fields of a text file: by its first line, a comma in CSV."""
-    if path.suffix == ".csv":
-        return ","
-    first = head[0] if head else ""
-    return next((mark for mark in "\t|," if mark in first), "\t")
-
-
 def first_fields(path: Path) -> tuple[str, list[str]]:
-    """What separates the fields of a text file, and those of its first line that is not blank."""
-    head = file_head(path).decode("utf-8", "ignore").splitlines()
-    lines = [line for line in head if line.strip()][:1]
-    separator = separator_of(path, lines)
-    return separator, lines[0].split(separator) if lines else []
+    """What separates the fields of a text file, and those of its first line that is not blank.
+
+    It is a comma in CSV, and else the first of tab, bar and comma that this line has.
+    """
+    first = next((line for line in head_text(path).splitlines() if line.strip()), "")
+    separator = next((mark for mark in "\t|," if mark in first), "\t")
+    separator = "," if path.suffix == ".csv" else separator
+    return separator, first.split(separator) if first else []
 
 
 def columns_of(columns: Sequence[str]) -> list[int] | None:
@@ -97,23 +91,9 @@ def _wrong_width(path: Path, number: int, width: int, separator: str) -> Problem
 
 def _fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line that is not blank. Only CSV knows quotes."""
-    if separator != ",":
-        for number, line in text_lines(path, findings):
-            line = line.rstrip("\r\n")
-            if line.strip():
-                yield number, line.split(separator)
-        return
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((line for _, line in text_lines(path, findings, newline="")), strict=True)
-    next_line = 1
-    try:
-        for fields in reader:
-            line, next_line = next_line, reader.line_num + 1
-            if any(fields):
-                yield line, fields
-    except csv.Error as error:
-        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
-        findings.problems.stop(file_problem(path, message, next_line))
+    if separator == ",":
+        return csv_cells(path, findings)
+    return ((number, line.split(separator)) for number, line in filled_lines(path, findings))
 
 
 def json_kind(values: dict) -> str | None:

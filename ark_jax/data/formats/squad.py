@@ -10,17 +10,14 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_head, file_problem, read_text
+from ark_jax.data.text_files import file_problem, head_text, read_text
 
 _HEAD = re.compile(r'\s*\{(\s*"version"\s*:\s*("[^"]*"|[\d.]+)\s*,)?\s*"data"\s*:\s*\[')
-_PARAGRAPHS = '"paragraphs"'
 
 
 def recognises(path: Path) -> bool:
-    if path.is_dir():
-        return False
-    head = file_head(path).decode("utf-8", "ignore")
-    return bool(_HEAD.match(head)) and _PARAGRAPHS in head
+    head = head_text(path)  # none of a folder
+    return bool(_HEAD.match(head)) and '"paragraphs"' in head
 
 
 def read(path: Path, findings: Findings) -> Corpus:
