@@ -103,7 +103,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     questions = []
     if question_file:
         pairs = question_rows(question_file, findings)
-        claimed = {**documents.texts.rows, **unreadable}
+        claimed = {**documents.rows, **unreadable}
         questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
     return complete_corpus(documents, questions, PAGES.name, findings)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.data.chunk_files import ChunksByDocument, StoredChunks, record_blocks
+from ark_jax.data.chunk_files import StoredChunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
@@ -51,7 +51,7 @@ def stored_chunks(context: Context) -> StoredChunks:
     return StoredChunks(context / "data")
 
 
-def chunks_by_document(context: Context) -> ChunksByDocument:
+def chunks_by_document(context: Context) -> Mapping[str, list[Chunk]]:
     """document id -> its chunks, in the order of the text."""
     return stored_chunks(context).by_document
 
