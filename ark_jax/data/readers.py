@@ -18,7 +18,7 @@ from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
 from ark_jax.data.row_files import named_file
-from ark_jax.data.text_files import file_problem, missing_file, unreadable_file
+from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
 
@@ -89,19 +89,15 @@ def _format_of(path: Path, findings: Findings) -> formats.Format | None:
     try:
         path.stat()
         names = sorted(child.name for child in path.iterdir()) if path.is_dir() else []
-    except FileNotFoundError:
-        findings.problems.append(missing_file(path))
-        return None
     except OSError as error:
-        findings.problems.append(unreadable_file(path, error))
+        findings.problems.add(path, unreadable_file(path, error))
         return None
     if form := next((form for form in formats.FORMATS if form.recognises(path)), None):
         return form
     content = "is an empty folder"
     if names:
         content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
-    message = f"{content}, no known format; give {formats.KNOWN}"
-    findings.problems.append(file_problem(path, message))
+    findings.problems.add(path, f"{content}, no known format; give {formats.KNOWN}")
     return None
 
 
@@ -151,7 +147,7 @@ def read_test(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Probl
     for document in corpus.documents:
         if texts.get(document.id, document.text) != document.text:
             message = f"{document.id!r} has another text in the corpus; give one of them another id"
-            problems.append(Problem(str(path), 0, "documents", message))
+            problems.add(path, message, 0, "documents")
     return corpus, problems
 
 

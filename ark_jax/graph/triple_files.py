@@ -24,9 +24,8 @@ import pyarrow as pa
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Problem
 from ark_jax.data.row_files import is_parquet
-from ark_jax.data.text_files import begins_as_json, file_problem, filled_lines, head_text
+from ark_jax.data.text_files import begins_as_json, filled_lines, head_text
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
 from ark_jax.graph.terms import Names
@@ -149,7 +148,7 @@ def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
         rows.extend(checked(json_triples(path, findings), path, findings))
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
     elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
         findings.problems.rows += len(faultless[0])
         rows.add(faultless)
@@ -168,12 +167,12 @@ def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
         fields = line.split("\t")
         if len(fields) not in (2, 3):
             message = f"{len(fields)} field(s); write id, name and perhaps aliases, tabs between"
-            findings.problems.append(file_problem(path, message, number))
+            findings.problems.add(path, message, number)
             continue
         for id, name in checked([(number, fields[:2])], path, findings, ("id", "name")):
             if id in lines and name != names.names[id]:
                 message = f"{id!r} of line {lines[id]} has a second name; it becomes an alias"
-                findings.remarks.append(Problem(str(path), number, "name", message))
+                findings.remarks.add(path, message, number, "name")
             lines.setdefault(id, number)
             names.add(id, name)
             for alias in "".join(fields[2:]).split("|"):

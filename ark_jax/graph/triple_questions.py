@@ -21,7 +21,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.row_files import is_parquet
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import begins_as_json, file_problem, filled_lines, head_text
+from ark_jax.data.text_files import begins_as_json, filled_lines, head_text
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.triple_paths import local_files
 
@@ -69,12 +69,12 @@ def read_questions(
             if question.id in places:
                 message = f"{question.id!r} of {places[question.id]} comes again"
                 fix = "give every question its own id"
-                findings.problems.append(file_problem(path, f"{message}; {fix}", line))
+                findings.problems.add(path, f"{message}; {fix}", line)
                 continue
             places[question.id] = place
             questions.append(question)
     if files and not questions and not findings.problems:
-        findings.problems.append(file_problem(files[0], "holds no question; give another file"))
+        findings.problems.add(files[0], "holds no question; give another file")
     findings.problems.condense()
     findings.remarks.condense()
     return questions, findings
@@ -179,7 +179,7 @@ def _text_questions(
         fields = line.split("\t")
         width = width or len(fields)
         if fault := _text_fault(fields, width):
-            findings.problems.append(file_problem(path, fault, number))
+            findings.problems.add(path, fault, number)
             continue
         yield number, _of_text(fields, f"{stem}:{number}", group)
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Problem
 from ark_jax.data.rows import InputRow, has_surrogate, type_name
 from ark_jax.data.table_files import csv_cells
-from ark_jax.data.text_files import file_problem, filled_lines, head_text
+from ark_jax.data.text_files import filled_lines, head_text
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.terms import name_fault
 from ark_jax.graph.triple_columns import PARTS
@@ -31,8 +30,7 @@ def checked(
             if not isinstance(value, str):
                 fault = f"is {type_name(value)}", "write a string"
             if fault:
-                message = f"{fault[0]}; {fault[1]}"
-                findings.problems.append(Problem(str(path), number, field, message))
+                findings.problems.add(path, f"{fault[0]}; {fault[1]}", number, field)
 
 
 def first_fields(path: Path) -> tuple[str, list[str]]:
@@ -68,7 +66,7 @@ def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
         if any(map(has_surrogate, fields)):  # reported already
             continue
         if len(fields) != width:
-            findings.problems.append(_wrong_width(path, number, len(fields), separator))
+            findings.problems.add(path, _wrong_width(len(fields), separator), number)
             continue
         values = [fields[place] for place in order]
         quoted += separator != "," and any(
@@ -77,16 +75,16 @@ def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
         yield number, values
     if quoted:
         message = f"{quoted:,} rows have a field in quotes; the quotes are part of the name"
-        findings.remarks.append(Problem(str(path), 0, "", message, quoted))
+        findings.remarks.add(path, message, rows=quoted)
 
 
-def _wrong_width(path: Path, number: int, width: int, separator: str) -> Problem:
+def _wrong_width(width: int, separator: str) -> str:
     shown = {"\t": "a tab"}.get(separator, repr(separator))
     if width > 3:
         fix = f"no name may hold {shown}" + (" outside quotes" if separator == "," else "")
     else:
         fix = f"write head, relation and tail with {shown} between"
-    return file_problem(path, f"{width} field(s), a triple has three; {fix}", number)
+    return f"{width} field(s), a triple has three; {fix}"
 
 
 def _fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
@@ -126,8 +124,7 @@ def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
 def remark_graphs(path: Path, count: int, findings: Findings) -> None:
     """Says that the graphs of several questions become one."""
     if count > 1:
-        message = f"{count:,} graphs, one a question, are read as one"
-        findings.remarks.append(Problem(str(path), 0, "", message, count))
+        findings.remarks.add(path, f"{count:,} graphs, one a question, are read as one", rows=count)
 
 
 def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:

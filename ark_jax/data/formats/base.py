@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Document, Problem, Question
+from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents, Spool
 
@@ -60,6 +60,5 @@ def complete_corpus(
     # An input without documents has a problem of its own.
     if documents and (count := len(questions) - len(complete)):
         message = "ask documents that have problems; they are passed over"
-        remark = Problem(f"{count:,} questions", 0, "", message, count)
-        findings.remarks.append(remark)
+        findings.remarks.add(f"{count:,} questions", message, rows=count)
     return Corpus(documents, complete, name, findings.remarks, chunks)

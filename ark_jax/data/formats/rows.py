@@ -20,7 +20,6 @@ from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.row_files import rows_of
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_problem
 
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
@@ -92,7 +91,7 @@ def recognised_rows(
     if inspected:
         fields = list(inspected[0].values)[:8]
         message = f"no known format has rows with the fields {fields}; give {KNOWN}"
-        findings.problems.stop(file_problem(path, message, inspected[0].line))
+        findings.problems.stop(path, message, inspected[0].line)
     return None, ()
 
 
@@ -116,7 +115,7 @@ def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpu
             "holds questions and no documents; put them into a folder as questions.jsonl beside "
             "documents.jsonl or text files, or name both: `ark-jax init DOCUMENTS --questions=FILE`"
         )
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
     return complete_corpus(documents, questions, kind.name, findings)
 
 
@@ -151,7 +150,7 @@ def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Que
     kind, rows = recognised_rows(rows_of(path, findings), path, findings)
     if kind and kind.name in ("documents", "chunks"):
         message = "holds documents and no questions; give a file whose rows have question"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
         return
     for row in rows:
         _, question = kind.parse(row)
