@@ -97,6 +97,12 @@ class Findings:
     problems: Problems = dataclasses.field(default_factory=Problems)
     remarks: Problems = dataclasses.field(default_factory=Problems)
 
+    def condensed(self) -> "Findings":
+        """These findings, in which a fault of many rows is listed by examples."""
+        self.problems.condense()
+        self.remarks.condense()
+        return self
+
     def settle(self, row) -> bool:
         """Takes the problems of a finished `InputRow`, or else its remarks; whether it is ok."""
         self.problems += row.problems

@@ -65,7 +65,10 @@ def read(path: str | Path, questions: str = "") -> tuple[Corpus, Problems]:
     Args:
         questions: what `read_questions` reads, in place of questions beside the documents.
     """
-    corpus, problems = _read_input(path)
+    path, findings = storage.local_copy(str(path)), Findings()
+    form = _format_of(path, findings)
+    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
+    problems = findings.condensed().problems
     if questions and corpus.documents:
         separate, new_problems = _read_questions(questions, corpus.texts)
         remarks = [*corpus.remarks, *separate.remarks]
@@ -73,15 +76,6 @@ def read(path: str | Path, questions: str = "") -> tuple[Corpus, Problems]:
         problems.rows += new_problems.rows
         problems += new_problems
     return corpus, problems
-
-
-def _read_input(path: str | Path) -> tuple[Corpus, Problems]:
-    path, findings = storage.local_copy(str(path)), Findings()
-    form = _format_of(path, findings)
-    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
-    findings.problems.condense()
-    findings.remarks.condense()
-    return corpus, findings.problems
 
 
 def _format_of(path: Path, findings: Findings) -> formats.Format | None:
@@ -160,9 +154,7 @@ def _read_questions(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus,
     else:
         pairs = parsed_pairs(path, findings)
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
-    findings.problems.condense()
-    findings.remarks.condense()
-    return Corpus([], questions, "", findings.remarks), findings.problems
+    return Corpus([], questions, "", findings.condensed().remarks), findings.problems
 
 
 def summary(corpus: Corpus) -> str:

@@ -75,9 +75,7 @@ def read_questions(
             questions.append(question)
     if files and not questions and not findings.problems:
         findings.problems.add(files[0], "holds no question; give another file")
-    findings.problems.condense()
-    findings.remarks.condense()
-    return questions, findings
+    return questions, findings.condensed()
 
 
 def _stems(files: Sequence[Path]) -> list[str]:

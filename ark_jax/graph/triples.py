@@ -233,9 +233,7 @@ class Triples:
             findings.problems.add(rows.path, "holds no triple; give another file")
         if rows.path:
             findings.remarks.extend(graph._remarks_on_names(rows.path))
-        findings.problems.condense()
-        findings.remarks.condense()
-        return graph, findings
+        return graph, findings.condensed()
 
     @classmethod
     def _saved(cls, folder: Path) -> tuple["Triples", Findings]:

@@ -71,8 +71,7 @@ def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str
         if "id" in row.values or document.id not in lines:
             row.claim_id(lines, "id", document.id)
         else:
-            defect = f"the {row.unit} is that of {row.unit} {lines[document.id]} again"
-            row.add_remark("", defect, "it is read once")
+            row.remark_repeat(lines[document.id])
         if findings.settle(row):
             documents.append(document)
     return documents, lines

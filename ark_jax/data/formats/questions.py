@@ -59,8 +59,7 @@ def check_questions(
     unplaced: list[tuple[InputRow, Question]] = []
     for row, question in rows:
         if row.ok and row.key not in row.values and question.id in lines:
-            defect = f"the {row.unit} is that of {row.unit} {lines[question.id]} again"
-            row.add_remark("", defect, "it is read once")
+            row.remark_repeat(lines[question.id])
             findings.settle(row)
             continue
         row.claim_id(lines, row.key if "_id" in row.values else "id", question.id)

@@ -130,8 +130,7 @@ def parsed_rows(
         id = question.id if question else row_documents[0].id if row_documents else ""
         names_itself = row.key in row.values
         if row.ok and not names_itself and id in hashed_lines:
-            defect = f"is that of {row.unit} {hashed_lines[id]} again"
-            row.add_remark("", f"the {row.unit} {defect}", "it is read once")
+            row.remark_repeat(hashed_lines[id])
             findings.settle(row)
             continue
         if row.ok and names_itself and (question or kind.name == "documents"):
