@@ -1,5 +1,6 @@
 """Rows of CSV, TSV and Parquet files."""
 
+import contextlib
 import csv
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,11 +48,8 @@ def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
 
 def _cell_items(cell: str) -> list:
     if cell.lstrip().startswith("["):
-        try:
-            items = parse_json(cell)
-        except (ValueError, RecursionError):
-            return [cell]
-        return items
+        with contextlib.suppress(ValueError, RecursionError):
+            return parse_json(cell)
     return [cell]
 
 

@@ -101,9 +101,8 @@ def musique_row(row: InputRow) -> tuple[list[Document], Question]:
     )
     documents, evidence = [], []
     for part in row.objects("paragraphs"):
-        field = "paragraph_text"
-        if field not in part.values and "text" in part.values:
-            field = "text"
+        is_short = "text" in part.values and "paragraph_text" not in part.values
+        field = "text" if is_short else "paragraph_text"
         documents.append(hashed_document(part.text("title", blank=True), part.text(field)))
         if part.flag("is_supporting", False):
             evidence.append(documents[-1].text)

@@ -107,9 +107,8 @@ def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpu
     if kind.name == "chunks":
         documents, chunks = read_chunks(rows, findings)
         return Corpus(documents, [], "chunks", findings.remarks, chunks)
-    documents, questions = Documents(), []
-    for question in parsed_rows(kind, rows, documents, findings):
-        questions.append(question)
+    documents = Documents()
+    questions = list(parsed_rows(kind, rows, documents, findings))
     if kind.name == "questions" or (questions and not documents):
         message = (
             "holds questions and no documents; put them into a folder as questions.jsonl beside "

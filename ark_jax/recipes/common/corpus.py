@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ark_jax.data.chunk_files import StoredChunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.data.stored_strings import LookedUp
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
 from ark_jax.runtime import distributed
@@ -18,20 +19,12 @@ from ark_jax.runtime import distributed
 POOL_FILE = "pool.json"
 
 
-class Passages(Mapping[str, str]):
+class Passages(LookedUp[str]):
     """chunk id -> its passage, read on access: of several processes, each reads its share."""
 
     def __init__(self, chunks: StoredChunks):
-        self._chunks = chunks.by_id
-
-    def __getitem__(self, chunk_id: str) -> str:
-        return self._chunks[chunk_id].passage
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._chunks)
-
-    def __len__(self) -> int:
-        return len(self._chunks)
+        by_id = chunks.by_id
+        super().__init__(by_id, lambda chunk_id: by_id[chunk_id].passage)
 
 
 def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
