@@ -2,15 +2,14 @@
 
 import dataclasses
 import functools
-import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk
-from ark_jax.data.stored_strings import RowsByText, StoredStrings
-from ark_jax.data.text_columns import ROWS
+from ark_jax.data.stored_strings import LookedUp, RowsByText, StoredStrings
+from ark_jax.data.text_columns import MappedTable
 
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and
@@ -55,14 +54,13 @@ class StoredChunks(Sequence[Chunk]):
     """The chunks of a file, of which nothing is read before it is asked for."""
 
     def __init__(self, folder: Path):
-        with (folder / FILE).open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        table = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
-        self._table, self._columns = table, {name: table[name] for name in table.column_names}
+        self._file = MappedTable(folder / FILE)
+        table = self._file.table
+        self._columns = {name: table[name] for name in table.column_names}
         self.ids = StoredStrings(table["id"])
 
     def __len__(self) -> int:
-        return self._table.num_rows
+        return len(self._file)
 
     def __getitem__(self, row: int | slice) -> Chunk | list[Chunk]:
         if isinstance(row, slice):
@@ -74,57 +72,26 @@ class StoredChunks(Sequence[Chunk]):
         return StoredChunk(self._columns, row)
 
     def __iter__(self) -> Iterator[Chunk]:
-        for start in range(0, len(self), ROWS):
-            yield from (Chunk(**row) for row in self._table.slice(start, ROWS).to_pylist())
-            self.forget()
+        return (Chunk(**row) for row in self._file.rows())
 
     def documents(self) -> pa.ChunkedArray:
         """The document of each chunk, large strings."""
-        return self._table["document"]
+        return self._columns["document"]
 
     @property
-    def by_id(self) -> "ChunksById":
-        return ChunksById(self)
+    def by_id(self) -> Mapping[str, Chunk]:
+        """chunk id -> the chunk, read field by field."""
+        return LookedUp(self.ids, lambda id: self.view(self.ids.position(id)))
 
     @functools.cached_property
-    def by_document(self) -> "ChunksByDocument":
-        return ChunksByDocument(self)
+    def by_document(self) -> Mapping[str, list[Chunk]]:
+        """document id -> its chunks, in the order of the file; each is read field by field."""
+        rows = RowsByText(self.documents())
+        return LookedUp(rows, lambda document: [self.view(int(row)) for row in rows[document]])
 
     def forget(self) -> None:
         """Frees the memory of what was read. It is read again when it is asked for again."""
-        self._map.madvise(mmap.MADV_DONTNEED)
-
-
-class ChunksById(Mapping[str, Chunk]):
-    """chunk id -> the chunk, read field by field."""
-
-    def __init__(self, chunks: StoredChunks):
-        self._chunks = chunks
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._chunks.ids)
-
-    def __getitem__(self, chunk_id: str) -> Chunk:
-        return self._chunks.view(self._chunks.ids.position(chunk_id))
-
-
-class ChunksByDocument(Mapping[str, list[Chunk]]):
-    """document id -> its chunks, in the order of the file; each is read field by field."""
-
-    def __init__(self, chunks: StoredChunks):
-        self._chunks, self._rows = chunks, RowsByText(chunks.documents())
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __getitem__(self, document: str) -> list[Chunk]:
-        return [self._chunks.view(int(row)) for row in self._rows[document]]
+        self._file.forget()
 
 
 def record_blocks(records: Iterable) -> Iterator[list]:

@@ -15,8 +15,11 @@ _NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
 _LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # what PDFium has for a hyphen that ends a line
 
 
-def text_page(path: Path) -> Page:
-    return Page("", _text(path))
+def _text_bytes(path: Path) -> bytes:
+    data = path.read_bytes()
+    if b"\0" in data:
+        raise Unreadable(NOT_TEXT)
+    return data
 
 
 def _text(path: Path) -> str:
@@ -25,9 +28,7 @@ def _text(path: Path) -> str:
     Raises:
         Unreadable: it is binary, or other text.
     """
-    data = path.read_bytes()
-    if b"\0" in data:
-        raise Unreadable(NOT_TEXT)
+    data = _text_bytes(path)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -62,10 +63,7 @@ def markdown_page(path: Path) -> Page:
 def html_file_page(path: Path) -> Page:
     from ark_jax.data.html import html_page
 
-    data = path.read_bytes()
-    if b"\0" in data:
-        raise Unreadable(NOT_TEXT)
-    return html_page(data)
+    return html_page(_text_bytes(path))
 
 
 def pdf_page(path: Path) -> Page:
@@ -140,8 +138,8 @@ def docx_page(path: Path) -> Page:
 
 
 CONVERTERS: dict[str, Callable[[Path], Page]] = {
-    ".txt": text_page,
-    ".rst": text_page,
+    ".txt": lambda path: Page("", _text(path)),
+    ".rst": lambda path: Page("", _text(path)),
     ".md": markdown_page,
     ".markdown": markdown_page,
     ".html": html_file_page,

@@ -3,7 +3,7 @@
 import bisect
 import functools
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.text.word_boundaries import is_unspaced
@@ -156,11 +156,7 @@ def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[
     Returns:
         `[[chunk id, ...]]`, or `[]` if no chunk contains an answer.
     """
-    targets = [tokens for tokens in map(_tokens, answers) if tokens.strip()]
-    holders = [
-        chunk.id for chunk in chunks if any(tokens in _tokens(chunk.text) for tokens in targets)
-    ]
-    return [holders] if holders else []
+    return _answer_holders({"": answers}, chunks)[""]
 
 
 def chunks_with_answers(
@@ -178,20 +174,21 @@ def chunks_with_answers(
         if question.documents:
             pool = [chunk for document in question.documents for chunk in chunks.get(document, ())]
             holders[question.id] = answer_chunks(question.answers, pool)
-    unnamed = [question for question in questions if not question.documents]
-    return holders | _corpus_holders(unnamed, chunks)
+    unplaced = {question.id: question.answers for question in questions if not question.documents}
+    everything = (chunk for group in chunks.values() for chunk in group if unplaced)
+    return holders | _answer_holders(unplaced, everything)
 
 
-def _corpus_holders(
-    questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]]
+def _answer_holders(
+    answers: Mapping[str, Sequence[str]], chunks: Iterable[Chunk]
 ) -> dict[str, list[list[str]]]:
-    """As `chunks_with_answers`, over all chunks: each is tokenised once for all questions."""
+    """question -> as of `answer_chunks`; each chunk is tokenised once for all questions."""
     targets = {
-        question.id: [tokens for tokens in map(_tokens, question.answers) if tokens.strip()]
-        for question in questions
+        id: [tokens for tokens in map(_tokens, texts) if tokens.strip()]
+        for id, texts in answers.items()
     }
     ids: dict[str, list[str]] = {id: [] for id in targets}
-    for chunk in (chunk for group in chunks.values() for chunk in group if targets):
+    for chunk in chunks:
         tokens = _tokens(chunk.text)
         for id, wanted in targets.items():
             if any(target in tokens for target in wanted):

@@ -9,19 +9,15 @@ from pathlib import Path
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.rows import InputRow, has_surrogate, type_name
-from ark_jax.data.text_files import file_head, file_problem, read_text, text_lines
+from ark_jax.data.text_files import head_text, read_text, text_lines
 
 TRIED_LINES = 20  # lines without any object, after which a file is not JSONL
 _JSON_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
-def is_array(path: Path) -> bool:
-    return file_head(path).decode("utf-8", "ignore").lstrip().startswith("[")
-
-
 def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The objects of a JSON array, or of a JSONL file, which is read line by line."""
-    if is_array(path):
+    if head_text(path).lstrip().startswith("["):
         yield from _array_rows(read_text(path, findings), path, findings)
         return
     lines = text_lines(path, findings)
@@ -32,7 +28,7 @@ def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
         if line.lstrip().startswith("{") or len(head) == TRIED_LINES:
             break
     if head and not head[-1][1].lstrip().startswith("{"):
-        findings.problems.append(file_problem(path, _other_content([line for _, line in head])))
+        findings.problems.add(path, _other_content([line for _, line in head]))
         return
     for number, line in itertools.chain(head, lines):
         if not line.strip():
@@ -48,16 +44,15 @@ def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
                     "the object runs over several lines; write each object on one "
                     "line, or all in one array, [...]"
                 )
-                findings.problems.stop(file_problem(path, message, number))
+                findings.problems.stop(path, message, number)
                 return
-            message = f"{invalid_json(error)}; {_broken_line_fix(line)}"
-            findings.problems.append(file_problem(path, message, number))
+            findings.problems.add(path, f"{invalid_json(error)}; {_broken_line_fix(line)}", number)
             continue
         if isinstance(value, dict):
             yield InputRow(str(path), number, value)
         else:
             message = f"the line is {type_name(value)}; write an object, {{...}}"
-            findings.problems.append(file_problem(path, message, number))
+            findings.problems.add(path, message, number)
 
 
 def _other_content(lines: list[str]) -> str:
@@ -89,7 +84,7 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
     decoder = json.JSONDecoder(object_pairs_hook=_object)
     position, number = _skip_blanks(text, text.index("[") + 1), 0
     if text.startswith("]", position):
-        problems.append(file_problem(path, "is an empty array; fill it or give another file"))
+        problems.add(path, "is an empty array; fill it or give another file")
         return
     try:
         while text[position - 1] != "]" or not number:
@@ -100,7 +95,7 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
                 yield InputRow(str(path), number, value, unit="row")
             else:
                 message = f"row {number} is {type_name(value)}; write an object, {{...}}"
-                problems.append(file_problem(path, message, number))
+                problems.add(path, message, number)
             position = _skip_blanks(text, position) + 1
             if text[position - 1 : position] not in (",", "]"):
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, position - 1)
@@ -111,7 +106,7 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
             f"row {number}: {invalid_json(error)}; mend it, or copy the file again if "
             "it is cut off: nothing behind it was read"
         )
-        problems.stop(file_problem(path, message, number))
+        problems.stop(path, message, number)
 
 
 def _skip_blanks(text: str, position: int) -> int:

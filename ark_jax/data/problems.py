@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from ark_jax.data.records import Problem
 
@@ -44,6 +45,12 @@ class Problems(list[Problem]):
         if self._counts[kind] <= SYSTEMATIC or not problem.line:
             super().append(problem)
 
+    def add(
+        self, path: str | Path, message: str, line: int = 0, field: str = "", rows: int = 1
+    ) -> None:
+        """Adds a problem of a file; arguments are those of `Problem`."""
+        self.append(Problem(str(path), line, field, message, rows))
+
     def extend(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
             self.append(problem)
@@ -52,9 +59,9 @@ class Problems(list[Problem]):
         self.extend(problems)
         return self
 
-    def stop(self, problem: Problem) -> None:
+    def stop(self, path: Path, message: str, line: int = 0, field: str = "") -> None:
         """Adds a problem behind which a file was not read."""
-        self.append(problem)
+        self.add(path, message, line, field)
         self.fatal = True
 
     @property
@@ -89,6 +96,12 @@ class Findings:
 
     problems: Problems = dataclasses.field(default_factory=Problems)
     remarks: Problems = dataclasses.field(default_factory=Problems)
+
+    def condensed(self) -> "Findings":
+        """These findings, in which a fault of many rows is listed by examples."""
+        self.problems.condense()
+        self.remarks.condense()
+        return self
 
     def settle(self, row) -> bool:
         """Takes the problems of a finished `InputRow`, or else its remarks; whether it is ok."""

@@ -18,7 +18,7 @@ from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
 from ark_jax.data.row_files import named_file
-from ark_jax.data.text_files import file_problem, missing_file, unreadable_file
+from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
 
@@ -65,7 +65,10 @@ def read(path: str | Path, questions: str = "") -> tuple[Corpus, Problems]:
     Args:
         questions: what `read_questions` reads, in place of questions beside the documents.
     """
-    corpus, problems = _read_input(path)
+    path, findings = storage.local_copy(str(path)), Findings()
+    form = _format_of(path, findings)
+    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
+    problems = findings.condensed().problems
     if questions and corpus.documents:
         separate, new_problems = _read_questions(questions, corpus.texts)
         remarks = [*corpus.remarks, *separate.remarks]
@@ -75,33 +78,20 @@ def read(path: str | Path, questions: str = "") -> tuple[Corpus, Problems]:
     return corpus, problems
 
 
-def _read_input(path: str | Path) -> tuple[Corpus, Problems]:
-    path, findings = storage.local_copy(str(path)), Findings()
-    form = _format_of(path, findings)
-    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
-    findings.problems.condense()
-    findings.remarks.condense()
-    return corpus, findings.problems
-
-
 def _format_of(path: Path, findings: Findings) -> formats.Format | None:
     """The format of a path; None with a problem for a path that has none."""
     try:
         path.stat()
         names = sorted(child.name for child in path.iterdir()) if path.is_dir() else []
-    except FileNotFoundError:
-        findings.problems.append(missing_file(path))
-        return None
     except OSError as error:
-        findings.problems.append(unreadable_file(path, error))
+        findings.problems.add(path, unreadable_file(path, error))
         return None
     if form := next((form for form in formats.FORMATS if form.recognises(path)), None):
         return form
     content = "is an empty folder"
     if names:
         content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
-    message = f"{content}, no known format; give {formats.KNOWN}"
-    findings.problems.append(file_problem(path, message))
+    findings.problems.add(path, f"{content}, no known format; give {formats.KNOWN}")
     return None
 
 
@@ -151,7 +141,7 @@ def read_test(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Probl
     for document in corpus.documents:
         if texts.get(document.id, document.text) != document.text:
             message = f"{document.id!r} has another text in the corpus; give one of them another id"
-            problems.append(Problem(str(path), 0, "documents", message))
+            problems.add(path, message, 0, "documents")
     return corpus, problems
 
 
@@ -164,9 +154,7 @@ def _read_questions(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus,
     else:
         pairs = parsed_pairs(path, findings)
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
-    findings.problems.condense()
-    findings.remarks.condense()
-    return Corpus([], questions, "", findings.remarks), findings.problems
+    return Corpus([], questions, "", findings.condensed().remarks), findings.problems
 
 
 def summary(corpus: Corpus) -> str:

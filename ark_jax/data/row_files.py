@@ -7,7 +7,7 @@ from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.rows import InputRow
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import file_head
+from ark_jax.data.text_files import begins_as_json, file_head
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of them can be a corpus
@@ -27,8 +27,7 @@ def is_parquet(path: Path) -> bool:
 def _is_table(path: Path) -> bool:
     if path.suffix in (".csv", ".tsv"):
         return True
-    begins_as_json = file_head(path).lstrip()[:1] in (b"{", b"[", b"")
-    return not begins_as_json and bool(CORPUS_COLUMNS & set(table_header(path)[1]))
+    return not begins_as_json(path) and bool(CORPUS_COLUMNS & set(table_header(path)[1]))
 
 
 def named_file(folder: Path, stem: str) -> Path | None:

@@ -4,7 +4,6 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Problem
 
 TYPE_NAMES = {
@@ -19,9 +18,23 @@ TYPE_NAMES = {
 
 GROUP_FIELDS = ("group", "type", "attribute1")  # the last one is FairytaleQA's
 
+# Unicode's Default_Ignorable_Code_Point: soft hyphen, zero-width characters, direction marks,
+# variation selectors, ...
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Anything but them, blanks, control characters and the Braille pattern without dots.
+_VISIBLE = re.compile(rf"[^{INVISIBLE}\s\x00-\x1f\x7f-\x9f\u2800]")
+
 
 def type_name(value: object) -> str:
     return TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
+
+
+def has_visible(text: str) -> bool:
+    """Whether `text` has a character that a reader sees."""
+    return _VISIBLE.search(text) is not None
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -98,6 +111,11 @@ class InputRow:
 
     def add_remark(self, field: str, defect: str, outcome: str) -> None:
         self.remarks.append(self._problem(field, defect, outcome))
+
+    def remark_repeat(self, line: int) -> None:
+        """Notes that a row without an id is that of another line again."""
+        defect = f"the {self.unit} is that of {self.unit} {line} again"
+        self.add_remark("", defect, "it is read once")
 
     def _problem(self, field: str, defect: str, consequence: str) -> Problem:
         place = f" in row {self.line}" if self.unit == "row" else ""

@@ -8,16 +8,17 @@ import bisect
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from ark_jax.data.records import Document, Section
+from ark_jax.data.stored_strings import LookedUp
+from ark_jax.data.text_columns import MappedTable
 
 IN_MEMORY = 1 << 26  # bytes of records that stay in memory
 RECORD_BYTES = 300  # what a record takes beside its strings, about
-BATCH_ROWS = 1024  # converted to records at once
 _SECTION = pa.struct([("start", pa.int64()), ("path", pa.string())])
 _TYPES = {str: pa.string(), int: pa.int64(), tuple[Section, ...]: pa.list_(_SECTION)}
 
@@ -36,9 +37,7 @@ class Spool(Sequence):
         self._type, self._in_memory = record_type, in_memory
         fields = dataclasses.fields(record_type)
         self._schema = pa.schema([(field.name, _TYPES[field.type]) for field in fields])
-        # Every table twice: as a view of its file, and as a reader of its batches.
-        self._tables: list[pa.Table] = []
-        self._readers: list[pa.ipc.RecordBatchFileReader] = []
+        self._tables: list[MappedTable] = []
         self._ends: list[int] = []  # of each table, counted from the first record
         self._latest: list = []
         self._latest_bytes = 0
@@ -55,10 +54,8 @@ class Spool(Sequence):
         columns = {name: [getattr(record, name) for record in self._latest] for name in names}
         if "sections" in columns:
             columns["sections"] = [[vars(s) for s in row] for row in columns["sections"]]
-        table, reader = _as_file(pa.table(columns, schema=self._schema))
-        self._tables.append(table)
-        self._readers.append(reader)
-        self._ends.append(self._on_disk + len(table))
+        self._tables.append(_as_file(pa.table(columns, schema=self._schema)))
+        self._ends.append(self._on_disk + len(self._latest))
         self._latest, self._latest_bytes = [], 0
 
     @property
@@ -79,13 +76,11 @@ class Spool(Sequence):
 
     def _place(self, index: int) -> tuple[pa.Table, int]:
         number = bisect.bisect_right(self._ends, index)
-        return self._tables[number], index - (self._ends[number - 1] if number else 0)
+        return self._tables[number].table, index - (self._ends[number - 1] if number else 0)
 
     def __iter__(self) -> Iterator:
-        # What is read from a view stays in memory for a while; what a reader reads is freed.
-        for reader in self._readers:
-            for i in range(reader.num_record_batches):
-                yield from map(self._record, reader.get_batch(i).to_pylist())
+        for table in self._tables:
+            yield from map(self._record, table.rows())
         yield from self._latest
 
     def _record(self, values: dict):
@@ -112,48 +107,33 @@ class Spool(Sequence):
 
 
 class Documents(Spool):
-    """Documents with different ids."""
+    """Documents with different ids.
+
+    Attributes:
+        rows: document id -> its place.
+        texts: document id -> its text, read on access.
+    """
 
     def __init__(self, in_memory: int = IN_MEMORY):
         super().__init__(Document, in_memory)
-        self.texts = Texts(self)
+        self.rows: dict[str, int] = {}
+        self.texts = LookedUp(self.rows, lambda id: self.text(self.rows[id]))
 
     def append(self, document: Document) -> None:
         """Adds a document, unless there is one with its id."""
-        if document.id not in self.texts:
-            self.texts.rows[document.id] = len(self)
+        if document.id not in self.rows:
+            self.rows[document.id] = len(self)
             super().append(document)
 
 
-class Texts(Mapping[str, str]):
-    """document id -> text, read on access."""
-
-    def __init__(self, documents: Documents):
-        self._documents = documents
-        self.rows: dict[str, int] = {}
-
-    def __getitem__(self, id: str) -> str:
-        return self._documents.text(self.rows[id])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __contains__(self, id: object) -> bool:
-        return id in self.rows
-
-
-def _as_file(table: pa.Table) -> tuple[pa.Table, pa.ipc.RecordBatchFileReader]:
-    """The table as a view of a file without a name, and a reader of that file."""
+def _as_file(table: pa.Table) -> MappedTable:
+    """The table in a file without a name."""
     with tempfile.NamedTemporaryFile(prefix="ark-jax-", suffix=".arrow", delete=False) as file:
         path = Path(file.name)
         try:
             with pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table, max_chunksize=BATCH_ROWS)
+                writer.write_table(table)
             file.flush()
-            view = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-            return view, pa.ipc.open_file(pa.OSFile(str(path)))
+            return MappedTable(path)
         finally:
             path.unlink()

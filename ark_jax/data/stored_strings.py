@@ -1,12 +1,39 @@
-"""Distinct strings in a file, and where each of them stands."""
+"""Distinct strings in a file, where each of them stands, and what is looked up by them."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.text_columns import TextColumn, runs
+
+Value = TypeVar("Value")
+
+
+class LookedUp(Mapping[str, Value]):
+    """key -> a value that is read or made when it is asked for.
+
+    Args:
+        keys: all of them, in order.
+        value: the value of a key; it raises KeyError for any other string.
+    """
+
+    def __init__(self, keys: Collection[str], value: Callable[[str], Value]):
+        self._keys, self._value = keys, value
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __getitem__(self, key: str) -> Value:
+        return self._value(key)
 
 
 class StoredStrings(TextColumn):
@@ -61,7 +88,7 @@ class HashedStrings:
             place += 1
 
 
-class RowsByText(Mapping[str, Sequence[int]]):
+class RowsByText(LookedUp[Sequence[int]]):
     """text -> the rows of a column that have it, in ascending order."""
 
     def __init__(self, column: pa.ChunkedArray):
@@ -74,14 +101,9 @@ class RowsByText(Mapping[str, Sequence[int]]):
             self._rows = np.argsort(numbers, kind="stable")
             texts, ends = pa.chunked_array([encoded.dictionary]), np.bincount(numbers).cumsum()
         self._texts, self._ends = StoredStrings(texts), ends
+        super().__init__(self._texts, self._rows_of)
 
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __getitem__(self, text: str) -> Sequence[int]:
+    def _rows_of(self, text: str) -> Sequence[int]:
         number = self._texts.position(text)
         start = self._ends[number - 1] if number else 0
         return self._rows[start : self._ends[number]]

@@ -1,5 +1,6 @@
 """Rows of CSV, TSV and Parquet files."""
 
+import contextlib
 import csv
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,29 +8,17 @@ from pathlib import Path
 
 from ark_jax.data.json_files import parse_json
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Problem
 from ark_jax.data.rows import InputRow
-from ark_jax.data.text_files import file_head, file_problem, missing_file, text_lines
+from ark_jax.data.text_files import head_text, text_lines
 
 DELIMITERS = (",", "\t", ";")
 LIST_COLUMNS = ("answers", "answer", "documents", "evidence", "contexts", "reference_contexts")
 ID_COLUMNS = ("id", "_id", "document", "documents")  # Parquet may hold them as numbers
 
 
-def csv_files(folder: Path, findings: Findings) -> list[Path]:
-    """The CSV files in a folder and its subfolders, in order."""
-    paths = sorted(folder.rglob("*.csv")) if folder.is_dir() else []
-    if not folder.exists():
-        findings.problems.append(missing_file(folder))
-    elif not paths:
-        message = "holds no CSV file; put FairytaleQA's there"
-        findings.problems.append(file_problem(folder, message))
-    return paths
-
-
 def table_header(path: Path) -> tuple[str, list[str]]:
     """The delimiter of a CSV or TSV file and the names of its columns, in lower case."""
-    lines = (line + "\n" for line in file_head(path).decode("utf-8", "ignore").splitlines())
+    lines = (line + "\n" for line in head_text(path).splitlines())
     first = next((line for line in lines if line.strip()), "")
     headers = []
     for delimiter in DELIMITERS:
@@ -59,11 +48,8 @@ def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
 
 def _cell_items(cell: str) -> list:
     if cell.lstrip().startswith("["):
-        try:
-            items = parse_json(cell)
-        except (ValueError, RecursionError):
-            return [cell]
-        return items
+        with contextlib.suppress(ValueError, RecursionError):
+            return parse_json(cell)
     return [cell]
 
 
@@ -78,53 +64,55 @@ def csv_rows(
         findings: where problems go.
         delimiter: the character between two cells.
     """
-    problems = findings.problems
+    problems, header, has_rows, before = findings.problems, [], False, 0
+    for line, cells in csv_cells(path, findings, delimiter):
+        if not header:
+            header, before = cells, problems.total
+            if fault := _header_fault(header, columns):
+                problems.stop(path, fault[1], line, fault[0])
+                return
+            continue
+        has_rows = True
+        problems.rows += 1
+        if any("\0" in cell for cell in cells):
+            problems.add(path, "the row holds a NUL character; delete it", line)
+        elif len(cells) == len(header):
+            yield InputRow(str(path), line, dict(zip(header, cells, strict=True)))
+        else:
+            message = (
+                f"{len(cells)} cells under a header of {len(header)}; put "
+                "cells that hold the delimiter or line breaks in quotes"
+            )
+            problems.add(path, message, line)
+    if header and not has_rows and problems.total == before:
+        problems.add(path, "holds no row below the header; add one or delete the file")
+
+
+def csv_cells(
+    path: Path, findings: Findings, delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not empty, each with the line where it begins."""
     csv.field_size_limit(sys.maxsize)  # by default a cell of 128 KiB, a long section, is an error
     lines = (line for _, line in text_lines(path, findings, newline=""))
-    reader = csv.reader(lines, strict=True, delimiter=delimiter)
-    header, next_line, has_rows = [], 1, False
+    reader, next_line = csv.reader(lines, strict=True, delimiter=delimiter), 1
     try:
         for cells in reader:
             line, next_line = next_line, reader.line_num + 1
-            if not any(cells):
-                continue
-            if not header:
-                header = cells
-                if problem := _header_problem(path, line, header, columns):
-                    problems.stop(problem)
-                    return
-                continue
-            has_rows = True
-            problems.rows += 1
-            if any("\0" in cell for cell in cells):
-                message = "the row holds a NUL character; delete it"
-                problems.append(file_problem(path, message, line))
-            elif len(cells) == len(header):
-                yield InputRow(str(path), line, dict(zip(header, cells, strict=True)))
-            else:
-                message = (
-                    f"{len(cells)} cells under a header of {len(header)}; put "
-                    "cells that hold the delimiter or line breaks in quotes"
-                )
-                problems.append(file_problem(path, message, line))
-        if header and not has_rows:
-            message = "holds no row below the header; add one or delete the file"
-            problems.append(file_problem(path, message))
+            if any(cells):
+                yield line, cells
     except csv.Error as error:
         message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
-        problems.stop(file_problem(path, message, next_line))
+        findings.problems.stop(path, message, next_line)
 
 
-def _header_problem(
-    path: Path, line: int, header: list[str], columns: Sequence[str]
-) -> Problem | None:
+def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] | None:
+    """A column that is wrong, and what is."""
     if missing := [name for name in columns if name not in header]:
-        message = f"no such column among {header}; name {', '.join(columns)} in the first line"
-        return Problem(str(path), line, missing[0], message)
+        fix = f"name {', '.join(columns)} in the first line"
+        return missing[0], f"no such column among {header}; {fix}"
     names = [name.strip().lower() for name in header]
     if twice := [name for name in names if name and names.count(name) > 1]:
-        message = f"the column {twice[0]!r} comes twice; rename one"
-        return Problem(str(path), line, twice[0], message)
+        return twice[0], f"the column {twice[0]!r} comes twice; rename one"
     return None
 
 
@@ -152,17 +140,20 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                         (values,) = batch.slice(row, 1).to_pylist()
                     except UnicodeDecodeError:
                         message = f"row {number} is not UTF-8; write the file again as UTF-8"
-                        findings.problems.append(file_problem(path, message, number))
+                        findings.problems.add(path, message, number)
                         continue
                     known = _parquet_values(values)
                     yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        message = f"cannot be read as Parquet ({reason[:200]}); copy it again"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, broken_parquet(error))
         return
     if not number:
-        findings.problems.append(file_problem(path, "holds no row; give another file"))
+        findings.problems.add(path, "holds no row; give another file")
+
+
+def broken_parquet(error: Exception) -> str:
+    reason = " ".join(str(error).split())[:200]
+    return f"cannot be read as Parquet ({reason}); copy it again"
 
 
 def _parquet_values(values: dict) -> dict:

@@ -1,7 +1,9 @@
 """Columns of texts that are held as Arrow holds them: a text takes its bytes and an offset."""
 
 import itertools
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -113,6 +115,31 @@ class TextListColumn(Column[list[str]]):
         """Where each row ends, int64 `[rows]`, in the texts of all rows, and these texts."""
         lengths = pc.list_value_length(self.arrow).to_numpy()
         return np.cumsum(lengths, dtype=np.int64), pc.list_flatten(self.arrow)
+
+
+class MappedTable:
+    """A table in a file of Arrow's format, of which a process reads what it asks for.
+
+    The file may be deleted meanwhile.
+    """
+
+    def __init__(self, path: Path):
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.table = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def rows(self) -> Iterator[dict]:
+        """All rows in order; what was read does not stay in memory."""
+        for start in range(0, len(self), ROWS):
+            yield from self.table.slice(start, ROWS).to_pylist()
+            self.forget()
+
+    def forget(self) -> None:
+        """Frees the memory of what was read. It is read again when it is asked for again."""
+        self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:

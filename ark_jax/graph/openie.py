@@ -4,11 +4,12 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ark_jax.data.records import Chunk, Document
+from ark_jax.data.stored_strings import LookedUp
 from ark_jax.graph.store import fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
@@ -22,36 +23,9 @@ class _Entry(NamedTuple):
     records: str  # JSON: its lists RECORDS
 
 
-class RecordedReplies(Mapping[str, str]):
-    """chunk id -> reply, which is made on access.
-
-    Args:
-        entries: document id -> its entry.
-        chunks: document id -> its chunks.
-    """
-
-    def __init__(self, entries: Mapping[str, _Entry], chunks: Mapping[str, Sequence[Chunk]]):
-        self._documents = {
-            chunk.id: document for document in entries for chunk in chunks.get(document, ())
-        }
-        # The chunks of a document follow one another.
-        self._of_document = functools.lru_cache(maxsize=1)(
-            lambda document: _chunk_replies(entries[document], chunks[document])
-        )
-
-    def __getitem__(self, chunk_id: str) -> str:
-        return self._of_document(self._documents[chunk_id])[chunk_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._documents)
-
-    def __len__(self) -> int:
-        return len(self._documents)
-
-
 def recorded_replies(
     path: Path, documents: Iterable[Document], chunks: Mapping[str, Sequence[Chunk]]
-) -> RecordedReplies:
+) -> Mapping[str, str]:
     """Reads HippoRAG's file as replies for `extract.parse_reply`, so that malformed records are
     quarantined.
 
@@ -64,6 +38,9 @@ def recorded_replies(
         path: the file.
         documents: documents that the file must contain.
         chunks: document id -> its chunks.
+
+    Returns:
+        chunk id -> reply, which is made on access.
 
     Raises:
         ValueError: the file has another form or lacks a document.
@@ -83,7 +60,12 @@ def recorded_replies(
                 "extract it too, or name it in config.data.ignored_documents"
             )
         entries[document.id] = entry
-    return RecordedReplies(entries, chunks)
+    place = {chunk.id: document for document in entries for chunk in chunks.get(document, ())}
+    # The chunks of a document follow one another.
+    of_document = functools.lru_cache(maxsize=1)(
+        lambda document: _chunk_replies(entries[document], chunks[document])
+    )
+    return LookedUp(place, lambda chunk_id: of_document(place[chunk_id])[chunk_id])
 
 
 def _entries(path: Path) -> list:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
-from ark_jax.data.text_files import file_problem
 from ark_jax.graph.terms import Names
 
 _LABELS = {  # predicate -> whether it gives a name, or an alias alone
@@ -25,7 +24,7 @@ def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[st
         import pyoxigraph
     except ImportError:
         message = "is N-Triples, which pyoxigraph reads; run: pip install 'ark-jax[graphs]'"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
         return
     opener: Callable = gzip.open if path.suffix == ".gz" else open
     try:
@@ -40,8 +39,7 @@ def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[st
                 yield id(quad.subject), id(quad.predicate), id(quad.object)
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
-        message = f"cannot be read ({reason}); copy it again"
-        findings.problems.stop(file_problem(path, message))
+        findings.problems.stop(path, f"cannot be read ({reason}); copy it again")
 
 
 def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
@@ -60,11 +58,10 @@ def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
             if "UTF-8" in reason or line <= last:
                 message = f"{reason}; save the file as UTF-8: nothing behind it was read"
                 if "UTF-8" in reason:
-                    findings.problems.stop(file_problem(path, message, line))
+                    findings.problems.stop(path, message, line)
                 return
             last = line
-            message = f"is no N-Triples ({reason}); mend the line"
-            findings.problems.append(file_problem(path, message, line))
+            findings.problems.add(path, f"is no N-Triples ({reason}); mend the line", line)
             continue
         findings.problems.rows += 1
         yield quad

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ark_jax.data.characters import INVISIBLE
-from ark_jax.data.rows import has_surrogate
+from ark_jax.data.rows import INVISIBLE, has_surrogate
 from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.interop import GraphFormats

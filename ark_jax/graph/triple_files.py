@@ -24,9 +24,8 @@ import pyarrow as pa
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Problem
 from ark_jax.data.row_files import is_parquet
-from ark_jax.data.text_files import file_head, file_problem, text_lines
+from ark_jax.data.text_files import begins_as_json, filled_lines, head_text
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
 from ark_jax.graph.terms import Names
@@ -37,9 +36,9 @@ from ark_jax.graph.triple_questions import is_questions
 from ark_jax.graph.triple_rows import (
     checked,
     columns_of,
+    first_fields,
     json_kind,
     json_triples,
-    separator_of,
     text_triples,
 )
 from ark_jax.graph.triple_text import faultless_columns
@@ -115,7 +114,7 @@ def recognises(path: Path) -> bool:
         return True
     if is_parquet(path):
         return has_triples(path)
-    lines = [line for line in file_head(path).decode("utf-8", "ignore").splitlines() if line]
+    lines = [line for line in head_text(path).splitlines() if line]
     if lines[:1] and lines[0].lstrip()[:1] == "{":
         row = next(json_rows(path, Findings()), None)
         return row is not None and json_kind(row.values) is not None
@@ -123,8 +122,8 @@ def recognises(path: Path) -> bool:
 
 
 def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
-    separator = separator_of(path, lines[:1])
-    first = [field.strip().lower() for field in lines[0].split(separator)] if lines else []
+    separator, fields = first_fields(path)
+    first = [field.strip().lower() for field in fields]
     if columns_of(first):
         return True
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
@@ -145,11 +144,11 @@ def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
         rows.extend(n_triples(path, findings, names))
     elif is_parquet(path):
         rows.add(parquet_columns(path, findings))
-    elif file_head(path).lstrip()[:1] in (b"{", b"["):
+    elif begins_as_json(path):
         rows.extend(checked(json_triples(path, findings), path, findings))
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
     elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
         findings.problems.rows += len(faultless[0])
         rows.add(faultless)
@@ -163,19 +162,17 @@ def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
         return None
     path, names = storage.local_copy(str(path)), Names()
     lines: dict[str, int] = {}
-    for number, line in text_lines(path, findings):
-        if not line.strip():
-            continue
+    for number, line in filled_lines(path, findings):
         findings.problems.rows += 1
-        fields = line.rstrip("\r\n").split("\t")
+        fields = line.split("\t")
         if len(fields) not in (2, 3):
             message = f"{len(fields)} field(s); write id, name and perhaps aliases, tabs between"
-            findings.problems.append(file_problem(path, message, number))
+            findings.problems.add(path, message, number)
             continue
         for id, name in checked([(number, fields[:2])], path, findings, ("id", "name")):
             if id in lines and name != names.names[id]:
                 message = f"{id!r} of line {lines[id]} has a second name; it becomes an alias"
-                findings.remarks.append(Problem(str(path), number, "name", message))
+                findings.remarks.add(path, message, number, "name")
             lines.setdefault(id, number)
             names.add(id, name)
             for alias in "".join(fields[2:]).split("|"):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Problem
-from ark_jax.data.text_files import file_problem
+from ark_jax.data.table_files import broken_parquet
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
 from ark_jax.graph.triple_columns import PARTS, suspects
@@ -37,11 +37,9 @@ def parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
         if _has_graphs(schema):
             return _without_faults(*_graphs(path, findings), path, findings)
         message = f"has the columns {', '.join(schema.names[:5])}; name them {', '.join(PARTS)}"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        message = f"cannot be read as Parquet ({reason}); copy it again"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, broken_parquet(error))
     return _nothing()
 
 
@@ -62,7 +60,7 @@ def _columns(path: Path, names: Sequence[str], findings: Findings) -> list[pa.Ch
             kind = kind.value_type
         if not (pa.types.is_integer(kind) or _is_text(kind)):
             message = f"is of type {kind}; give strings or whole numbers"
-            findings.problems.append(Problem(str(path), 0, part, message))
+            findings.problems.add(path, message, 0, part)
             return []
         stays = part == "relation" and column.type.equals(pa.dictionary(pa.int32(), TEXT))
         columns.append(column if stays else column.cast(TEXT))
@@ -97,7 +95,7 @@ def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.n
             for place in row[~is_triple].tolist():
                 message = f"row {place + 1} has a triple that is no list of three; write [head, "
                 message += "relation, tail]"
-                findings.problems.append(Problem(str(path), place + 1, "graph", message))
+                findings.problems.add(path, message, place + 1, "graph")
             names = pc.list_flatten(triples.filter(pa.array(is_triple))).cast(TEXT)
             for i, chunks in enumerate(parts):
                 chunks.append(names.take(pa.array(np.arange(i, len(names), 3))))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
-from ark_jax.data.text_files import file_problem, missing_file, unreadable_file
+from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
 SUFFIXES = (".tsv", ".txt", ".csv", ".nt", ".nt.gz", ".parquet", ".jsonl", ".json")
@@ -51,22 +51,18 @@ def local_files(
         if is_glob(local):
             matches = matches_of(local)
             if not matches:
-                message = "matches no file; mend the pattern"
-                findings.problems.append(file_problem(local, message))
+                findings.problems.add(local, "matches no file; mend the pattern")
             files += matches
             continue
         try:
             local.stat()
         except OSError as error:
-            absent = isinstance(error, FileNotFoundError)
-            problem = missing_file(local) if absent else unreadable_file(local, error)
-            findings.problems.append(problem)
+            findings.problems.add(local, unreadable_file(local, error))
             continue
         if not local.is_dir():
             files.append(local)
         elif recognises is None:
-            message = "is a folder; give a file or a pattern such as *.jsonl"
-            findings.problems.append(file_problem(local, message))
+            findings.problems.add(local, "is a folder; give a file or a pattern such as *.jsonl")
         else:
             files += _folder(local, findings, recognises)
     return files
@@ -87,7 +83,7 @@ def _folder(folder: Path, findings: Findings, recognises: Callable[[Path], bool]
         message = (
             f"holds files without triples beside ({listed}); give {_shown(folder, graph_files)}"
         )
-    findings.problems.append(file_problem(folder, message))
+    findings.problems.add(folder, message)
     return []
 
 

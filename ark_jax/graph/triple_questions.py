@@ -21,7 +21,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.row_files import is_parquet
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import file_head, file_problem, text_lines
+from ark_jax.data.text_files import begins_as_json, filled_lines, head_text
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.triple_paths import local_files
 
@@ -69,15 +69,13 @@ def read_questions(
             if question.id in places:
                 message = f"{question.id!r} of {places[question.id]} comes again"
                 fix = "give every question its own id"
-                findings.problems.append(file_problem(path, f"{message}; {fix}", line))
+                findings.problems.add(path, f"{message}; {fix}", line)
                 continue
             places[question.id] = place
             questions.append(question)
     if files and not questions and not findings.problems:
-        findings.problems.append(file_problem(files[0], "holds no question; give another file"))
-    findings.problems.condense()
-    findings.remarks.condense()
-    return questions, findings
+        findings.problems.add(files[0], "holds no question; give another file")
+    return questions, findings.condensed()
 
 
 def _stems(files: Sequence[Path]) -> list[str]:
@@ -91,7 +89,7 @@ def _stems(files: Sequence[Path]) -> list[str]:
 
 def is_questions(path: Path) -> bool:
     """Whether a text file holds questions in PathQuestion's or MetaQA's form."""
-    lines = file_head(path).decode("utf-8", "ignore").splitlines()[:20]
+    lines = head_text(path).splitlines()[:20]
     rows = [line.split("\t") for line in lines if line.strip()]
     return bool(rows) and (
         all(len(row) == 3 and _is_path(row) for row in rows)
@@ -109,7 +107,7 @@ def _questions(
     """The questions of a file and their lines."""
     if is_parquet(path):
         rows = parquet_rows(path, findings, leave_out="graph")
-    elif file_head(path).lstrip()[:1] in (b"{", b"["):
+    elif begins_as_json(path):
         rows = json_rows(path, findings)
     elif "question" in table_header(path)[1]:
         rows = table_rows(path, findings)
@@ -172,23 +170,21 @@ def _text_questions(
     path: Path, stem: str, group: str, findings: Findings
 ) -> Iterator[tuple[int, TripleQuestion]]:
     width = 0
-    for number, line in text_lines(path, findings):
-        if not line.strip():
-            continue
+    for number, line in filled_lines(path, findings):
         findings.problems.rows += 1
         if has_surrogate(line):  # reported already
             continue
-        fields = line.rstrip("\r\n").split("\t")
+        fields = line.split("\t")
         width = width or len(fields)
         if fault := _text_fault(fields, width):
-            findings.problems.append(file_problem(path, fault, number))
+            findings.problems.add(path, fault, number)
             continue
         yield number, _of_text(fields, f"{stem}:{number}", group)
 
 
 def _text_fault(fields: Sequence[str], width: int) -> str:
     """What is wrong with a line, and the fix; empty if nothing is."""
-    if width > 3 or (width == 3 and not _is_path(fields[:3] if len(fields) >= 3 else [""] * 3)):
+    if width > 3 or (width == 3 and not (len(fields) >= 3 and _is_path(fields))):
         return "is no question of MetaQA or PathQuestion; write JSONL with `question` and `answers`"
     if len(fields) != width:
         return f"{len(fields)} field(s), the first line has {width}; write as many, tabs between"

@@ -1,15 +1,13 @@
 """Rows of triples in text and JSON files."""
 
-import csv
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Problem
 from ark_jax.data.rows import InputRow, has_surrogate, type_name
-from ark_jax.data.text_files import file_head, file_problem, text_lines
+from ark_jax.data.table_files import csv_cells
+from ark_jax.data.text_files import filled_lines, head_text
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.terms import name_fault
 from ark_jax.graph.triple_columns import PARTS
@@ -32,24 +30,18 @@ def checked(
             if not isinstance(value, str):
                 fault = f"is {type_name(value)}", "write a string"
             if fault:
-                message = f"{fault[0]}; {fault[1]}"
-                findings.problems.append(Problem(str(path), number, field, message))
-
-
-def separator_of(path: Path, head: Sequence[str]) -> str:
-    """What separates the fields of a text file: by its first line, a comma in CSV."""
-    if path.suffix == ".csv":
-        return ","
-    first = head[0] if head else ""
-    return next((mark for mark in "\t|," if mark in first), "\t")
+                findings.problems.add(path, f"{fault[0]}; {fault[1]}", number, field)
 
 
 def first_fields(path: Path) -> tuple[str, list[str]]:
-    """What separates the fields of a text file, and those of its first line that is not blank."""
-    head = file_head(path).decode("utf-8", "ignore").splitlines()
-    lines = [line for line in head if line.strip()][:1]
-    separator = separator_of(path, lines)
-    return separator, lines[0].split(separator) if lines else []
+    """What separates the fields of a text file, and those of its first line that is not blank.
+
+    It is a comma in CSV, and else the first of tab, bar and comma that this line has.
+    """
+    first = next((line for line in head_text(path).splitlines() if line.strip()), "")
+    separator = next((mark for mark in "\t|," if mark in first), "\t")
+    separator = "," if path.suffix == ".csv" else separator
+    return separator, first.split(separator) if first else []
 
 
 def columns_of(columns: Sequence[str]) -> list[int] | None:
@@ -74,7 +66,7 @@ def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
         if any(map(has_surrogate, fields)):  # reported already
             continue
         if len(fields) != width:
-            findings.problems.append(_wrong_width(path, number, len(fields), separator))
+            findings.problems.add(path, _wrong_width(len(fields), separator), number)
             continue
         values = [fields[place] for place in order]
         quoted += separator != "," and any(
@@ -83,37 +75,23 @@ def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
         yield number, values
     if quoted:
         message = f"{quoted:,} rows have a field in quotes; the quotes are part of the name"
-        findings.remarks.append(Problem(str(path), 0, "", message, quoted))
+        findings.remarks.add(path, message, rows=quoted)
 
 
-def _wrong_width(path: Path, number: int, width: int, separator: str) -> Problem:
+def _wrong_width(width: int, separator: str) -> str:
     shown = {"\t": "a tab"}.get(separator, repr(separator))
     if width > 3:
         fix = f"no name may hold {shown}" + (" outside quotes" if separator == "," else "")
     else:
         fix = f"write head, relation and tail with {shown} between"
-    return file_problem(path, f"{width} field(s), a triple has three; {fix}", number)
+    return f"{width} field(s), a triple has three; {fix}"
 
 
 def _fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line that is not blank. Only CSV knows quotes."""
-    if separator != ",":
-        for number, line in text_lines(path, findings):
-            line = line.rstrip("\r\n")
-            if line.strip():
-                yield number, line.split(separator)
-        return
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((line for _, line in text_lines(path, findings, newline="")), strict=True)
-    next_line = 1
-    try:
-        for fields in reader:
-            line, next_line = next_line, reader.line_num + 1
-            if any(fields):
-                yield line, fields
-    except csv.Error as error:
-        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
-        findings.problems.stop(file_problem(path, message, next_line))
+    if separator == ",":
+        return csv_cells(path, findings)
+    return ((number, line.split(separator)) for number, line in filled_lines(path, findings))
 
 
 def json_kind(values: dict) -> str | None:
@@ -146,8 +124,7 @@ def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
 def remark_graphs(path: Path, count: int, findings: Findings) -> None:
     """Says that the graphs of several questions become one."""
     if count > 1:
-        message = f"{count:,} graphs, one a question, are read as one"
-        findings.remarks.append(Problem(str(path), 0, "", message, count))
+        findings.remarks.add(path, f"{count:,} graphs, one a question, are read as one", rows=count)
 
 
 def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:

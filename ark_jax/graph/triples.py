@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput, Problem
-from ark_jax.data.text_files import file_problem
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
 from ark_jax.graph.store import fold
@@ -231,13 +230,10 @@ class Triples:
             relation_aliases=relations and relations.aliases,
         )
         if not len(graph) and not findings.problems:
-            problem = file_problem(rows.path, "holds no triple; give another file")
-            findings.problems.append(problem)
+            findings.problems.add(rows.path, "holds no triple; give another file")
         if rows.path:
             findings.remarks.extend(graph._remarks_on_names(rows.path))
-        findings.problems.condense()
-        findings.remarks.condense()
-        return graph, findings
+        return graph, findings.condensed()
 
     @classmethod
     def _saved(cls, folder: Path) -> tuple["Triples", Findings]:
@@ -245,8 +241,7 @@ class Triples:
         try:
             return cls.load(folder), findings
         except (OSError, ValueError) as error:
-            message = f"is no saved graph ({error}); give {FORMATS}"
-            findings.problems.append(file_problem(folder, message))
+            findings.problems.add(folder, f"is no saved graph ({error}); give {FORMATS}")
             return cls.from_triples([]), findings
 
     def _remarks_on_names(self, path: Path) -> Iterator[Problem]:

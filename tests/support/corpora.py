@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Corpus, Document, Question
+from ark_jax.data.rows import has_visible
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Document, Problem, Question
-from ark_jax.data.spool import Documents
+from ark_jax.data.records import Corpus, Document, Question
+from ark_jax.data.rows import InputRow
+from ark_jax.data.spool import Documents, Spool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,13 +19,13 @@ class Format:
         name: the name, unless the rows of a file decide it.
         recognises: whether a path, which exists, has this format.
         read: reads the path, and adds problems and remarks to the findings.
-        files: the files that `read` opens, in order.
+        files: the files that `read` opens, in order; by default the path itself.
     """
 
     name: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path, Findings], Corpus]
-    files: Callable[[Path], list[Path]]
+    files: Callable[[Path], list[Path]] = lambda path: [path]
 
 
 def hashed_id(*parts: str) -> str:
@@ -42,14 +43,22 @@ def document_ids(documents: list[Document]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(document.id for document in documents))
 
 
+def row_id(row: InputRow, *content: str) -> str:
+    """The id that a row gives, or else one that its content decides."""
+    return row.text(row.key) if row.key in row.values else hashed_id(*content)
+
+
 def complete_corpus(
-    documents: Documents, questions: list[Question], name: str, findings: Findings
+    documents: Documents,
+    questions: list[Question],
+    name: str,
+    findings: Findings,
+    chunks: Spool | None = None,
 ) -> Corpus:
     """A corpus without the questions whose documents have problems; they are counted."""
     complete = [q for q in questions if all(id in documents.texts for id in q.documents)]
     # An input without documents has a problem of its own.
     if documents and (count := len(questions) - len(complete)):
         message = "ask documents that have problems; they are passed over"
-        remark = Problem(f"{count:,} questions", 0, "", message, count)
-        findings.remarks.append(remark)
-    return Corpus(documents, complete, name, findings.remarks)
+        findings.remarks.add(f"{count:,} questions", message, rows=count)
+    return Corpus(documents, complete, name, findings.remarks, chunks)

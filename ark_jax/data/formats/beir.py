@@ -9,11 +9,10 @@ from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Document, Problem, Question
+from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import csv_rows
-from ark_jax.data.text_files import file_problem
 
 JUDGMENT_COLUMNS = ("query-id", "corpus-id", "score")
 
@@ -80,7 +79,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
     if len(judgments) > 1:
         names = ", ".join(file.stem for file in judgments)
         message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
-        findings.remarks.append(file_problem(root / "qrels", message, 0))
+        findings.remarks.add(root / "qrels", message)
     rows = ((row, _query(row)) for row in json_rows(root / "queries.jsonl", findings))
     relevant, queries = _relevant(judgments, findings, claimed), {}
     passed_over = 0
@@ -94,13 +93,12 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         pairs.append((row, dataclasses.replace(question, documents=documents)))
     if passed_over:
         message = f"{passed_over:,} queries have no relevant document; they are passed over"
-        remark = Problem(str(root / "queries.jsonl"), 0, "", message, passed_over)
-        findings.remarks.append(remark)
+        findings.remarks.add(root / "queries.jsonl", message, rows=passed_over)
     if queries and (unknown := [id for id in relevant if id not in queries]):
         message = (
             f"{len(unknown):,} queries of qrels, such as {unknown[0]!r}, are not found; add them"
         )
-        findings.problems.append(file_problem(root / "queries.jsonl", message))
+        findings.problems.add(root / "queries.jsonl", message)
     return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
 
 

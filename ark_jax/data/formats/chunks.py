@@ -1,5 +1,6 @@
 """Chunks that somebody cut already, such as those of a vector database."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from ark_jax.data.problems import Findings
@@ -34,7 +35,7 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
     that do not say where they start follow one another with a blank line between them.
     """
     lines: dict[str, int] = {}
-    chunks: list[Chunk] = []
+    chunks = Spool(Chunk)
     texts: dict[str, str] = {}
     titles: dict[str, str] = {}
     for row in rows:
@@ -49,10 +50,7 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
     documents = Documents()
     for id, text in texts.items():
         documents.append(Document(id, titles[id], text.replace(_GAP, "\n")))
-    spool = Spool(Chunk)
-    for chunk in chunks:
-        spool.append(chunk)
-    return documents, spool
+    return documents, chunks
 
 
 def _joined(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
@@ -72,15 +70,7 @@ def _joined(before: str, text: str, start: int | None, row: InputRow) -> tuple[s
 
 
 def _moved(chunk: Chunk, start: int) -> Chunk:
-    return Chunk(
-        chunk.id,
-        chunk.document,
-        start,
-        start + len(chunk.text),
-        chunk.tokens,
-        chunk.text,
-        chunk.title,
-    )
+    return dataclasses.replace(chunk, start=start, end=start + len(chunk.text))
 
 
 def place_chunks(

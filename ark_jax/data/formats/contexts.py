@@ -2,7 +2,7 @@
 
 import re
 
-from ark_jax.data.formats.base import document_ids, hashed_document, hashed_id
+from ark_jax.data.formats.base import document_ids, hashed_document, row_id
 from ark_jax.data.records import Document, Question
 from ark_jax.data.rows import InputRow, text_fault
 
@@ -101,9 +101,8 @@ def musique_row(row: InputRow) -> tuple[list[Document], Question]:
     )
     documents, evidence = [], []
     for part in row.objects("paragraphs"):
-        field = "paragraph_text"
-        if field not in part.values and "text" in part.values:
-            field = "text"
+        is_short = "text" in part.values and "paragraph_text" not in part.values
+        field = "text" if is_short else "paragraph_text"
         documents.append(hashed_document(part.text("title", blank=True), part.text(field)))
         if part.flag("is_supporting", False):
             evidence.append(documents[-1].text)
@@ -152,12 +151,8 @@ def ragas_row(row: InputRow) -> tuple[list[Document], Question]:
         row.add_problem("reference", defect, "add one of them")
     documents = [hashed_document("", text) for text in passages]
     ids = document_ids(documents)
-    return documents, Question(_ragas_id(row, question, answers), question, answers, ids, evidence)
-
-
-def _ragas_id(row: InputRow, question: str, answers: tuple[str, ...]) -> str:
-    has_id = "id" in row.values or "_id" in row.values
-    return row.text(row.key) if has_id else hashed_id(question, *answers)
+    id = row_id(row, question, *answers)
+    return documents, Question(id, question, answers, ids, evidence)
 
 
 def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
@@ -171,8 +166,7 @@ def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
         unanswerable(row)
         return [document], None
     answers = _one_or_more(row, field)
-    has_id = "id" in row.values or "_id" in row.values
-    id = row.text(row.key) if has_id else hashed_id(question, document.id)
+    id = row_id(row, question, document.id)
     return [document], Question(id, question, answers, (document.id,), (document.text,))
 
 

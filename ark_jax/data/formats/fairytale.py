@@ -10,8 +10,8 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import csv_files, csv_rows
-from ark_jax.data.text_files import file_problem
+from ark_jax.data.table_files import csv_rows
+from ark_jax.data.text_files import missing_file
 
 FOLDERS = ("section-stories", "questions")
 SHEET_COLUMNS = ("question_id", "cor_section", "question", "answer1")
@@ -32,7 +32,17 @@ def _root_and_split(path: Path) -> tuple[Path, str] | None:
 
 def files(path: Path) -> list[Path]:
     root, split = _root_and_split(path)
-    return [file for name in FOLDERS for file in csv_files(root / name / split, Findings())]
+    return [file for name in FOLDERS for file in _csv_files(root / name / split, Findings())]
+
+
+def _csv_files(folder: Path, findings: Findings) -> list[Path]:
+    """The CSV files in a folder and its subfolders, in order."""
+    paths = sorted(folder.rglob("*.csv")) if folder.is_dir() else []
+    if not folder.exists():
+        findings.problems.add(folder, missing_file(folder))
+    elif not paths:
+        findings.problems.add(folder, "holds no CSV file; put FairytaleQA's there")
+    return paths
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -46,11 +56,11 @@ def read(path: Path, findings: Findings) -> Corpus:
     documents = Documents()
     story_files: dict[str, Path] = {}
     sections: dict[str, dict[str, list[str]]] = {}
-    for file in csv_files(root / "section-stories" / split, findings):
+    for file in _csv_files(root / "section-stories" / split, findings):
         story = file.stem.removesuffix("-story")
         if story in story_files:
             message = f"the story {story!r} is also in {story_files[story]}; delete one"
-            findings.problems.append(file_problem(file, message))
+            findings.problems.add(file, message)
             continue
         story_files[story], before = file, findings.problems.total
         rows = list(csv_rows(file, ("section", "text"), findings))
@@ -61,17 +71,17 @@ def read(path: Path, findings: Findings) -> Corpus:
             sections[story] = texts
     questions: list[Question] = []
     sheets: dict[str, Path] = {}
-    for file in csv_files(root / "questions" / split, findings):
+    for file in _csv_files(root / "questions" / split, findings):
         story = file.stem.removesuffix("-questions")
         if story in sheets:
             message = f"questions on {story!r} are also in {sheets[story]}; delete one"
-            findings.problems.append(file_problem(file, message))
+            findings.problems.add(file, message)
         elif story_files and story not in story_files:
             message = (
                 f"the story {story!r} is not found in section-stories; "
                 f"add {story}-story.csv or delete this file"
             )
-            findings.problems.append(file_problem(file, message))
+            findings.problems.add(file, message)
         else:
             rows = list(csv_rows(file, SHEET_COLUMNS, findings))
             questions += fairytale_questions(story, rows, sections.get(story))

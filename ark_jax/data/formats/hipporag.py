@@ -7,10 +7,9 @@ from pathlib import Path
 from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.rows import ROW_KINDS, document_row, parsed_rows, recognised_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Problem, Question
+from ark_jax.data.records import Corpus, Question
 from ark_jax.data.row_files import rows_of
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_problem
 
 ENDING = "_corpus.json"
 
@@ -40,8 +39,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     """
     if len(corpora := _corpus_files(path)) > 1:
         names = ", ".join(file.name for file in corpora)
-        message = f"holds several corpora, {names}; name one of the files"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, f"holds several corpora, {names}; name one of the files")
         return Corpus([], [], "", findings.remarks)
     corpus_file, *question_files = files(path)
     documents, questions = Documents(), []
@@ -61,7 +59,7 @@ def read(path: Path, findings: Findings) -> Corpus:
                 message = (
                     f"{lost:,} supporting sentences differ in the corpus; they are passed over"
                 )
-                findings.remarks.append(Problem(str(file), 0, "", message, lost))
+                findings.remarks.add(file, message, rows=lost)
     return complete_corpus(documents, questions, HIPPORAG.name, findings)
 
 
@@ -86,7 +84,7 @@ def _join(
         ids[document.id] = known.setdefault(words, document.id)
     if added:
         message = f"{added:,} paragraphs are not in the corpus file; they are added to it"
-        findings.remarks.append(file_problem(file, message))
+        findings.remarks.add(file, message)
     return ids
 
 

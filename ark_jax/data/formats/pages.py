@@ -12,11 +12,11 @@ from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.questions import check_questions, question_rows
 from ark_jax.data.headings import Unreadable
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Document, Problem
+from ark_jax.data.records import Corpus, Document
 from ark_jax.data.row_files import SUFFIXES, named_file
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_head, file_problem
+from ark_jax.data.text_files import file_head
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
 # Beside files of rows, such a file describes them.
@@ -87,7 +87,7 @@ def read(path: Path, findings: Findings) -> Corpus:
                 documents.append(page)
             case file, name, Unreadable() as error:
                 unreadable[name] = 0
-                findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
+                findings.remarks.add(file, f"{error}: the file is passed over")
             case _, name, ImportError() as error:
                 lacking[f"{error.name}"].append(name)
     _note_unread(folder, unread, findings)
@@ -96,14 +96,14 @@ def read(path: Path, findings: Findings) -> Corpus:
             f"{len(names):,} files such as {names[0]!r} need the package {package}; "
             "pip install 'ark-jax[files]'"
         )
-        findings.problems.append(file_problem(folder, message))
+        findings.problems.add(folder, message)
     if not documents and not lacking:
         message = "none of its files can be read, see the remarks; mend them or give other files"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
     questions = []
     if question_file:
         pairs = question_rows(question_file, findings)
-        claimed = {**documents.texts.rows, **unreadable}
+        claimed = {**documents.rows, **unreadable}
         questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
     return complete_corpus(documents, questions, PAGES.name, findings)
 
@@ -149,7 +149,7 @@ def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings)
         shown = shown.encode("utf-8", "replace").decode()
         kind = f"with the suffix {suffix}" if suffix else "without a suffix"
         message = f"{len(names):,} files {kind} ({shown}) are not read; they are passed over"
-        findings.remarks.append(Problem(str(folder), 0, "", message, len(names)))
+        findings.remarks.add(folder, message, rows=len(names))
 
 
 PAGES = Format("files", recognises, read, files)

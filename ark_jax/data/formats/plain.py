@@ -12,7 +12,6 @@ from ark_jax.data.records import Corpus, Document
 from ark_jax.data.row_files import SUFFIXES, named_file, rows_of
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_problem
 
 STEMS = ("documents", "chunks", "questions")
 DOCUMENTS_FIX = "add it, or put text files beside the questions"
@@ -45,7 +44,7 @@ def read(folder: Path, findings: Findings) -> Corpus:
     _note_unread_files(folder, findings)
     if [file for file in folder.iterdir() if file.suffix in SUFFIXES] == [question_file]:
         message = f"does not exist, but {question_file.name} does; {DOCUMENTS_FIX}"
-        findings.problems.append(file_problem(folder / "documents.jsonl", message))
+        findings.problems.add(folder / "documents.jsonl", message)
         return Corpus([], [], PLAIN.name, findings.remarks)
     chunks = None
     if chunk_file and not document_file:
@@ -60,8 +59,7 @@ def read(folder: Path, findings: Findings) -> Corpus:
         source = (document_file or chunk_file or folder / "documents.jsonl").name
         pairs = question_rows(question_file, findings)
         questions = check_questions(pairs, findings, documents.texts, claimed, source)
-    corpus = complete_corpus(documents, questions, PLAIN.name, findings)
-    return Corpus(corpus.documents, corpus.questions, corpus.format, corpus.remarks, chunks)
+    return complete_corpus(documents, questions, PLAIN.name, findings, chunks)
 
 
 def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str, int]]:
@@ -73,8 +71,7 @@ def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str
         if "id" in row.values or document.id not in lines:
             row.claim_id(lines, "id", document.id)
         else:
-            defect = f"the {row.unit} is that of {row.unit} {lines[document.id]} again"
-            row.add_remark("", defect, "it is read once")
+            row.remark_repeat(lines[document.id])
         if findings.settle(row):
             documents.append(document)
     return documents, lines
@@ -89,7 +86,7 @@ def _note_unread_files(folder: Path, findings: Findings) -> None:
         similar = difflib.get_close_matches(path.stem, STEMS, 1, 0.8)
         if similar:
             message = f"is not read; delete it, or name it {similar[0]}{path.suffix} if it counts"
-            findings.remarks.append(file_problem(path, message))
+            findings.remarks.add(path, message)
 
 
 PLAIN = Format("plain", recognises, read, files)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ark_jax.data.formats.base import hashed_id
+from ark_jax.data.formats.base import row_id
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Question
 from ark_jax.data.row_files import rows_of
@@ -27,8 +27,7 @@ def question_row(row: InputRow, *, needs_id: bool = True) -> Question:
     if not (answers or documents or evidence or damaged):
         defect = "is missing, and so are documents and evidence"
         row.add_problem("answers", defect, "add one of them")
-    has_id = needs_id or "id" in row.values or "_id" in row.values
-    id = row.text("id" if needs_id else row.key) if has_id else hashed_id(question, *answers)
+    id = row.text("id") if needs_id else row_id(row, question, *answers)
     return Question(id, question, answers, documents, evidence, row.group)
 
 
@@ -60,8 +59,7 @@ def check_questions(
     unplaced: list[tuple[InputRow, Question]] = []
     for row, question in rows:
         if row.ok and row.key not in row.values and question.id in lines:
-            defect = f"the {row.unit} is that of {row.unit} {lines[question.id]} again"
-            row.add_remark("", defect, "it is read once")
+            row.remark_repeat(lines[question.id])
             findings.settle(row)
             continue
         row.claim_id(lines, row.key if "_id" in row.values else "id", question.id)

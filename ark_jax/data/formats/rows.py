@@ -20,7 +20,6 @@ from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.row_files import rows_of
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_problem
 
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
@@ -44,7 +43,7 @@ class RowKind:
 def document_row(row: InputRow) -> tuple[list[Document], None]:
     """A document; without an id, a hash of its content is the id."""
     title, text = row.text("title", required=False, blank=True), row.text("text")
-    if "id" in row.values or "_id" in row.values:
+    if row.key in row.values:
         return [Document(row.text(row.key), title, text)], None
     return [hashed_document(title, text)], None
 
@@ -92,7 +91,7 @@ def recognised_rows(
     if inspected:
         fields = list(inspected[0].values)[:8]
         message = f"no known format has rows with the fields {fields}; give {KNOWN}"
-        findings.problems.stop(file_problem(path, message, inspected[0].line))
+        findings.problems.stop(path, message, inspected[0].line)
     return None, ()
 
 
@@ -108,15 +107,14 @@ def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpu
     if kind.name == "chunks":
         documents, chunks = read_chunks(rows, findings)
         return Corpus(documents, [], "chunks", findings.remarks, chunks)
-    documents, questions = Documents(), []
-    for question in parsed_rows(kind, rows, documents, findings):
-        questions.append(question)
+    documents = Documents()
+    questions = list(parsed_rows(kind, rows, documents, findings))
     if kind.name == "questions" or (questions and not documents):
         message = (
             "holds questions and no documents; put them into a folder as questions.jsonl beside "
             "documents.jsonl or text files, or name both: `ark-jax init DOCUMENTS --questions=FILE`"
         )
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
     return complete_corpus(documents, questions, kind.name, findings)
 
 
@@ -131,8 +129,7 @@ def parsed_rows(
         id = question.id if question else row_documents[0].id if row_documents else ""
         names_itself = row.key in row.values
         if row.ok and not names_itself and id in hashed_lines:
-            defect = f"is that of {row.unit} {hashed_lines[id]} again"
-            row.add_remark("", f"the {row.unit} {defect}", "it is read once")
+            row.remark_repeat(hashed_lines[id])
             findings.settle(row)
             continue
         if row.ok and names_itself and (question or kind.name == "documents"):
@@ -151,7 +148,7 @@ def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Que
     kind, rows = recognised_rows(rows_of(path, findings), path, findings)
     if kind and kind.name in ("documents", "chunks"):
         message = "holds documents and no questions; give a file whose rows have question"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, message)
         return
     for row in rows:
         _, question = kind.parse(row)
@@ -159,14 +156,6 @@ def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Que
             yield row, question
         else:
             findings.settle(row)
-
-
-def recognises(path: Path) -> bool:
-    return not path.is_dir()
-
-
-def files(path: Path) -> list[Path]:
-    return [path]
 
 
 def _shard_files(folder: Path) -> list[Path]:
@@ -183,7 +172,7 @@ def read_shards(folder: Path, findings: Findings) -> Corpus:
     return read_rows(folder, rows, findings)
 
 
-ROWS = Format("", recognises, read, files)
+ROWS = Format("", lambda path: not path.is_dir(), read)
 SHARDS = Format(
     "", lambda path: path.is_dir() and bool(_shard_files(path)), read_shards, _shard_files
 )

@@ -10,21 +10,14 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_head, file_problem, read_text
+from ark_jax.data.text_files import head_text, read_text
 
 _HEAD = re.compile(r'\s*\{(\s*"version"\s*:\s*("[^"]*"|[\d.]+)\s*,)?\s*"data"\s*:\s*\[')
-_PARAGRAPHS = '"paragraphs"'
 
 
 def recognises(path: Path) -> bool:
-    if path.is_dir():
-        return False
-    head = file_head(path).decode("utf-8", "ignore")
-    return bool(_HEAD.match(head)) and _PARAGRAPHS in head
-
-
-def files(path: Path) -> list[Path]:
-    return [path]
+    head = head_text(path)  # none of a folder
+    return bool(_HEAD.match(head)) and '"paragraphs"' in head
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -39,14 +32,13 @@ def read(path: Path, findings: Findings) -> Corpus:
     try:
         articles = parse_json(text)["data"]
     except (ValueError, RecursionError) as error:
-        message = f"{invalid_json(error)}; mend it, or copy the file again"
-        findings.problems.append(file_problem(path, message))
+        findings.problems.add(path, f"{invalid_json(error)}; mend it, or copy the file again")
         return Corpus([], [], "", findings.remarks)
     for number, article in enumerate(articles, 1):
         findings.problems.rows += 1
         if not isinstance(article, dict):
             message = f"article {number} is no object; write an object, {{...}}"
-            findings.problems.append(file_problem(path, message, number))
+            findings.problems.add(path, message, number)
             continue
         row = InputRow(str(path), number, article, "row")
         title = row.text("title", required=False, blank=True).replace("_", " ")
@@ -76,4 +68,4 @@ def _questions(paragraph: InputRow, document: str, context: str, article: InputR
         yield Question(question.id, question.question, answers, (document,), (context,))
 
 
-SQUAD = Format("squad", recognises, read, files)
+SQUAD = Format("squad", recognises, read)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from ark_jax.data.records import Chunk, Question
-from ark_jax.data.stored_strings import RowsByText
+from ark_jax.data.stored_strings import LookedUp, RowsByText
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_array, read_table, save_rows, save_stream
@@ -119,7 +119,7 @@ def distinct_candidates(context: Context) -> set[str]:
     return set(table["chunk"].unique().to_pylist())
 
 
-class StoredCandidates(Mapping[str, list[tuple[str, float]]]):
+class StoredCandidates(LookedUp[list[tuple[str, float]]]):
     """question -> its candidates and their cosines under the base retriever, nearest first.
 
     Args:
@@ -129,14 +129,9 @@ class StoredCandidates(Mapping[str, list[tuple[str, float]]]):
     def __init__(self, table: pa.Table):
         self._chunks, self._cosines = table["chunk"], table["cosine"]
         self._rows = RowsByText(table["question"])
+        super().__init__(self._rows, self._of)
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __getitem__(self, question: str) -> list[tuple[str, float]]:
+    def _of(self, question: str) -> list[tuple[str, float]]:
         rows = map(int, self._rows[question])
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import __version__
-from ark_jax.data.chunk_files import ChunksByDocument, StoredChunks, record_blocks
+from ark_jax.data.chunk_files import StoredChunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.data.stored_strings import LookedUp
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
@@ -32,20 +33,12 @@ from ark_jax.text.token_vectors import TokenVectors, Vectors
 POOL_FILE = "pool.json"
 
 
-class Passages(Mapping[str, str]):
+class Passages(LookedUp[str]):
     """chunk id -> its passage, read on access: of several processes, each reads its share."""
 
     def __init__(self, chunks: StoredChunks):
-        self._chunks = chunks.by_id
-
-    def __getitem__(self, chunk_id: str) -> str:
-        return self._chunks[chunk_id].passage
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._chunks)
-
-    def __len__(self) -> int:
-        return len(self._chunks)
+        by_id = chunks.by_id
+        super().__init__(by_id, lambda chunk_id: by_id[chunk_id].passage)
 
 
 def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
@@ -65,7 +58,7 @@ def stored_chunks(context: Context) -> StoredChunks:
     return StoredChunks(context / "data")
 
 
-def chunks_by_document(context: Context) -> ChunksByDocument:
+def chunks_by_document(context: Context) -> Mapping[str, list[Chunk]]:
     """document id -> its chunks, in the order of the text."""
     return stored_chunks(context).by_document
 

@@ -11,8 +11,8 @@ from support.paths import REPOSITORY
 
 from ark_jax.__main__ import _main
 from ark_jax.data import readers
-from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Section
+from ark_jax.data.rows import has_visible
 
 LINE = st.from_regex(r"[A-Za-zäßé東京][A-Za-z0-9äßé東京 ,]{0,20}[a-z]", fullmatch=True)
 PIECES = st.lists(st.tuples(st.integers(1, 4), LINE, LINE), min_size=1, max_size=5)

@@ -12,8 +12,8 @@ from support.corpora import WRITTEN, corpora
 
 from ark_jax.data import readers
 from ark_jax.data.beir_writer import write_beir
-from ark_jax.data.characters import has_visible
 from ark_jax.data.records import BadInput, Corpus
+from ark_jax.data.rows import has_visible
 
 ONCE = settings(max_examples=40, deadline=None)
 
