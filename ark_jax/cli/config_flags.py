@@ -138,7 +138,7 @@ def config_of_workdir(workdir: Path | None):
 def packaged_files() -> dict[str, Path]:
     """The configs of the package, which `--config` takes by name: name -> its file."""
     files = {path.parent.name: path for path in sorted(RECIPES.glob("*/config.py"))}
-    return files | {DEMO: RECIPES / "ark" / "demo.py"}
+    return files | {DEMO: RECIPES / "demo.py"}
 
 
 def locate(named: str) -> str:

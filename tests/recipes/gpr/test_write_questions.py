@@ -123,7 +123,7 @@ def test_the_table_is_the_same_each_time_and_streams(tmp_path, demo, monkeypatch
     write(second)
     table = lambda run: (run.workdir / "questions" / "questions.parquet").read_bytes()
     assert table(first) == table(second)
-    monkeypatch.setattr(masked_questions, "_BATCH", 7)
+    monkeypatch.setattr(masked_questions, "_QUESTIONS_AT_ONCE", 7)
     write(second)
     assert questions(first) == questions(second)
 
