@@ -26,7 +26,7 @@ CONFIG = SelectorTraining(
     warmup=0.0,
     weight_decay=0.0,
     clip=1.0,
-    save_every=2,
+    save_every=100,
     questions=4,
     candidates=6,
     draws=5,
@@ -152,7 +152,7 @@ def test_a_step_has_groups_and_not_too_many(count, mesh):
 
 
 def test_it_learns_and_tells_so(tmp_path):
-    curve = run(tmp_path, steps=40, save_every=40, learning_rate=0.2)
+    curve = run(tmp_path, steps=40, learning_rate=0.2)
     mean = lambda rows: np.mean([row["reward"] for row in rows])
     assert mean(curve[:5]) < 2.5 and mean(curve[-5:]) > 3  # 3.5 at most
     assert curve[0]["entropy"] > 2 and curve[-1]["entropy"] < 1.5
@@ -240,7 +240,6 @@ def train_on(task: Task, folder, *, gated: bool, steps: int, seed: int = 0) -> f
         questions=16,
         candidates=CANDIDATES,
         draws=SETS,
-        save_every=steps,
         clip=1e9,
     )
 

@@ -31,7 +31,7 @@ def pair_list(number: int) -> PairList:
 
 
 LISTS = [pair_list(number) for number in range(10)]
-CONFIG = AdapterConfig(save_every=2, remat="products")
+CONFIG = AdapterConfig(save_every=100, remat="products")
 TRAINING = {
     "batch": 4,
     "epochs": 2,

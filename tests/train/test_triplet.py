@@ -32,7 +32,7 @@ CONFIG = TripletConfig(
     margins=(0.2, 0.3),
     negatives="random",
     hub=0,
-    save_every=2,
+    save_every=100,
     remat="products",
 )
 TRAINING = {"epochs": 2, "learning_rate": 1e-3, "seed": 3}
