@@ -94,8 +94,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 def _has_questions(path: Path) -> bool:
     """Whether the rows of a graph's file are questions, each with a part of the graph."""
-    from ark_jax.data.row_files import is_parquet
-    from ark_jax.data.text_files import file_head
+    from ark_jax.data.text_files import file_head, is_parquet
 
     if not path.is_file():
         return False

@@ -7,7 +7,7 @@ from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.rows import InputRow
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import begins_as_json, file_head
+from ark_jax.data.text_files import begins_as_json, is_parquet
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of them can be a corpus
@@ -18,10 +18,6 @@ def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     if is_parquet(path):
         return parquet_rows(path, findings)
     return table_rows(path, findings) if _is_table(path) else json_rows(path, findings)
-
-
-def is_parquet(path: Path) -> bool:
-    return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")
 
 
 def _is_table(path: Path) -> bool:

@@ -46,6 +46,11 @@ def head_text(path: Path) -> str:
     return file_head(path).decode("utf-8", "ignore")
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a file holds Parquet, by its name or its first bytes."""
+    return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")
+
+
 def begins_as_json(path: Path) -> bool:
     return file_head(path).lstrip()[:1] in (b"{", b"[")
 

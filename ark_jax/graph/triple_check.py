@@ -6,7 +6,8 @@ from ark_jax.data import readers
 from ark_jax.data.problems import Findings
 from ark_jax.graph import triple_files
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.triple_questions import is_questions, read_questions
+from ark_jax.graph.triple_questions import read_questions
+from ark_jax.graph.triple_rows import is_questions
 from ark_jax.graph.triples import Triples
 
 

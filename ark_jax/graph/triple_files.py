@@ -24,19 +24,18 @@ import pyarrow as pa
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.row_files import is_parquet
-from ark_jax.data.text_files import begins_as_json, filled_lines, head_text
+from ark_jax.data.text_files import begins_as_json, filled_lines, head_text, is_parquet
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
 from ark_jax.graph.terms import Names
 from ark_jax.graph.triple_columns import TABLES
 from ark_jax.graph.triple_parquet import has_triples, parquet_columns
 from ark_jax.graph.triple_paths import files_in, is_glob, local_files, matches_of
-from ark_jax.graph.triple_questions import is_questions
 from ark_jax.graph.triple_rows import (
     checked,
     columns_of,
     first_fields,
+    is_questions,
     json_kind,
     json_triples,
     text_triples,

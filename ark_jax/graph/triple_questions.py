@@ -12,23 +12,21 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.row_files import is_parquet
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import begins_as_json, filled_lines, head_text
+from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.triple_paths import local_files
+from ark_jax.graph.triple_rows import TOPIC, is_question_path
 
 ANSWERS = ("answers", "answer")
 ENTITIES = ("entities", "q_entity", "question_entities")
 ANSWER_ENTITIES = ("answer_entities", "a_entity")
-_TOPIC = re.compile(r"\[(.+?)\](?!\])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +83,6 @@ def _stems(files: Sequence[Path]) -> list[str]:
         f"{path.parent.name}/{stem}" if stems.count(stem) > 1 else stem
         for path, stem in zip(files, stems, strict=True)
     ]
-
-
-def is_questions(path: Path) -> bool:
-    """Whether a text file holds questions in PathQuestion's or MetaQA's form."""
-    lines = head_text(path).splitlines()[:20]
-    rows = [line.split("\t") for line in lines if line.strip()]
-    return bool(rows) and (
-        all(len(row) == 3 and _is_path(row) for row in rows)
-        or all(len(row) == 2 and _TOPIC.search(row[0]) for row in rows)
-    )
-
-
-def _is_path(fields: Sequence[str]) -> bool:
-    return fields[2].count("#") > 1 and fields[1].endswith("/)")
 
 
 def _questions(
@@ -184,7 +168,7 @@ def _text_questions(
 
 def _text_fault(fields: Sequence[str], width: int) -> str:
     """What is wrong with a line, and the fix; empty if nothing is."""
-    if width > 3 or (width == 3 and not (len(fields) >= 3 and _is_path(fields))):
+    if width > 3 or (width == 3 and not (len(fields) >= 3 and is_question_path(fields))):
         return "is no question of MetaQA or PathQuestion; write JSONL with `question` and `answers`"
     if len(fields) != width:
         return f"{len(fields)} field(s), the first line has {width}; write as many, tabs between"
@@ -199,8 +183,8 @@ def _of_text(fields: Sequence[str], id: str, group: str) -> TripleQuestion:
     if len(fields) == 3:
         entities, answers = (fields[2].split("#")[0],), _path_answers(fields[1])
     else:
-        entities = tuple(dict.fromkeys(_TOPIC.findall(text)))
-        text = _TOPIC.sub(r"\1", text)
+        entities = tuple(dict.fromkeys(TOPIC.findall(text)))
+        text = TOPIC.sub(r"\1", text)
         answers = [answer for field in fields[1:] for answer in field.split("|") if answer.strip()]
     return TripleQuestion(id, text, tuple(dict.fromkeys(answers)), entities, group)
 

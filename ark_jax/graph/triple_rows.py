@@ -1,5 +1,6 @@
 """Rows of triples in text and JSON files."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.terms import name_fault
 from ark_jax.graph.triple_columns import PARTS
 
+TOPIC = re.compile(r"\[(.+?)\](?!\])")  # of a question of MetaQA
 RDF_PARTS = ("subject", "predicate", "object")
 
 Row = tuple[int, Sequence[object]]  # its number, and head, relation and tail
@@ -143,3 +145,18 @@ def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings)
             else:
                 yield row.line, values
     findings.settle(row)
+
+
+def is_questions(path: Path) -> bool:
+    """Whether a text file holds questions in PathQuestion's or MetaQA's form."""
+    lines = head_text(path).splitlines()[:20]
+    rows = [line.split("\t") for line in lines if line.strip()]
+    return bool(rows) and (
+        all(len(row) == 3 and is_question_path(row) for row in rows)
+        or all(len(row) == 2 and TOPIC.search(row[0]) for row in rows)
+    )
+
+
+def is_question_path(fields: Sequence[str]) -> bool:
+    """Whether the fields of a line are a question of PathQuestion: question, answers, path."""
+    return fields[2].count("#") > 1 and fields[1].endswith("/)")

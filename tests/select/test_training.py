@@ -235,12 +235,7 @@ def train_on(task: Task, folder, *, gated: bool, steps: int, seed: int = 0) -> f
     folder.mkdir(exist_ok=True)
     reward = rewards.SetReward(target=2, relevance_form="saturating")
     config = dataclasses.replace(
-        CONFIG,
-        steps=steps,
-        questions=16,
-        candidates=CANDIDATES,
-        draws=SETS,
-        clip=1e9,
+        CONFIG, steps=steps, questions=16, candidates=CANDIDATES, draws=SETS, clip=1e9
     )
 
     def make_groups(step: int, selector: Selector) -> list[SelectorGroup]:

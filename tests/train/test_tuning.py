@@ -19,7 +19,9 @@ from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 from ark_jax.train.groups import Group
 from ark_jax.train.tuning import Demonstration
 
-CONFIG = LanguageModelConfig(warmup=0.1, floor=0.2, save_every=100, remat="products", lora_alpha=8.0)
+CONFIG = LanguageModelConfig(
+    warmup=0.1, floor=0.2, save_every=100, remat="products", lora_alpha=8.0
+)
 SFT = {"learning_rate": 3e-3, "seed": 5, "epochs": 6, "batch": 4}  # of ten answers: 18 steps
 SAMPLES, PROMPTS, TOKENS = 6, 3, 2
 POLICY = GrpoConfig(samples=SAMPLES, keep_dead=True)  # all steps of these tests have one shape
