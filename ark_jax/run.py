@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
-from ark_jax.pipeline import engine, fingerprints, named, own_functions, replaced
+from ark_jax.pipeline import engine, fingerprints, kept_config, named, own_functions
 from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
@@ -116,10 +116,10 @@ def tune(
 
 
 def _refuse_to_replace(stages: list[Stage], config, workdir: Path) -> None:
-    if stale := replaced.replaced_stages(stages, config, workdir):
+    if stale := kept_config.replaced_stages(stages, config, workdir):
         raise ValueError(
-            f"{replaced.describe(stale, workdir)}; call it with replace=True if that is meant, or "
-            "give another workdir"
+            f"{kept_config.describe(stale, workdir)}; call it with replace=True if that is meant, "
+            "or give another workdir"
         )
 
 

@@ -226,7 +226,7 @@ def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
     Raises:
         ValueError: nobody can be asked, or the answer is no.
     """
-    from ark_jax.pipeline.replaced import count_of, describe, replaced_stages, shortened
+    from ark_jax.pipeline.kept_config import count_of, describe, replaced_stages, shortened
 
     replaced = replaced_stages(stages, config, workdir, only=only)
     if not replaced:

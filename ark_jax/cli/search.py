@@ -204,8 +204,7 @@ class Ask(IndexFlags):
 
     def run(self) -> int:
         from ark_jax.data.records import with_title
-        from ark_jax.index.passage_table import table
-        from ark_jax.index.rows import answer_row
+        from ark_jax.index.passages import answer_row, table
 
         self.check()
         with log_on_stderr():
@@ -250,8 +249,7 @@ class Search(Ask):
     example = 'ark-jax search my_index "Who led the first committee?" --k=3'
 
     def run(self) -> int:
-        from ark_jax.index.passage_table import side_by_side, table
-        from ark_jax.index.rows import comparison_row, search_row
+        from ark_jax.index.passages import comparison_row, search_row, side_by_side, table
 
         self.check()
         database = _database(self, "--from")

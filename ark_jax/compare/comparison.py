@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.compare.questions import Task, build_index, make_task, open_index
-from ark_jax.compare.rankings import rank
-from ark_jax.compare.systems import WORDS, System, name_of, parse_systems
+from ark_jax.compare.rankings import WORDS, System, name_of, parse_systems, rank
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
 from ark_jax.evaluate.significance import what_can_be_told

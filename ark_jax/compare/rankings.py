@@ -1,17 +1,105 @@
-"""What each system of a comparison retrieves for each question."""
+"""The systems that are compared on a test set, and what each ranks."""
 
 import dataclasses
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 from ark_jax.compare.questions import Task
-from ark_jax.compare.systems import System
+from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
+from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import fusion_of
 from ark_jax.retrieval.hyde import NAME, Hyde, Write
 from ark_jax.retrieval.searcher import Dense, by_name
 from ark_jax.text import prompts
+
+SUFFIX = f"+{HYDE}"
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """What ranks passages.
+
+    Attributes:
+        name: of its row in the table.
+        model: folder or hub name of the retriever, or the folder of an index; empty for BM25.
+        by: "dense", "bm25" or "hybrid", as `Index.search` takes it.
+        expands: whether the retriever searches by HyDE.
+    """
+
+    name: str
+    model: str
+    by: str
+    expands: bool = False
+
+
+def parse_systems(words: Sequence[str]) -> list[System]:
+    """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`; all but `bm25` may
+    end in `+hyde`.
+
+    A row is called by the last part of a path, or by the whole one if two paths end alike.
+
+    Raises:
+        ValueError: a word is empty or comes twice, no retriever is named, or two indices are.
+    """
+    models = [_model_of(word) for word in words]
+    if repeated := [word for i, word in enumerate(words) if word in words[:i]]:
+        raise ValueError(f"--models: {repeated[0]!r} comes twice; name each system once")
+    if not any(models):
+        raise ValueError(
+            f"--models={','.join(words)}: name a retriever too, such as MODEL or MODEL+bm25; its "
+            "tokens decide how documents are cut"
+        )
+    indices = {model for model in models if model and folders.is_index(Path(model).expanduser())}
+    if len(indices) > 1:
+        raise ValueError(
+            f"--models: {' and '.join(sorted(indices))} are indices; give one, since all systems "
+            "search its passages, and name the models of others"
+        )
+    ends = {model: Path(model).name for model in models if model}
+    unique = lambda model: list(ends.values()).count(ends[model]) == 1
+    short = {model: end if end and unique(model) else model for model, end in ends.items()}
+    return [
+        System(_row_name(word, model, short), model, _by(word, model), word.endswith(SUFFIX))
+        for word, model in zip(words, models, strict=True)
+    ]
+
+
+def _model_of(word: str) -> str:
+    """The retriever that a word names; empty if it names BM25 alone."""
+    model = word.removesuffix(SUFFIX).removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
+    if not model or (model == WORDS and word.strip() != WORDS):
+        raise ValueError(
+            f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25 or MODEL+hyde"
+        )
+    return "" if model == WORDS else model
+
+
+def _row_name(word: str, model: str, short: dict[str, str]) -> str:
+    return word.replace(model, short[model]) if model else WORDS
+
+
+def _by(word: str, model: str) -> str:
+    if not model:
+        return "bm25"
+    return "dense" if word.removesuffix(SUFFIX).strip() == model else "hybrid"
+
+
+def name_of(reference: str, systems: Sequence[System], words: Sequence[str]) -> str:
+    """The row that a reference means: a row's name, or a word as it was given; empty: the first.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not reference:
+        return systems[0].name
+    for system, word in zip(systems, words, strict=True):
+        if reference in (system.name, word):
+            return system.name
+    names = ", ".join(system.name for system in systems)
+    raise ValueError(f"--reference={reference}: must be one of {names}")
 
 
 def rank(

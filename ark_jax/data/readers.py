@@ -17,7 +17,7 @@ from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
-from ark_jax.data.row_files import named_file
+from ark_jax.data.table_files import named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
 from ark_jax.graph.extract import UNKNOWN
-from ark_jax.graph.triple_columns import by_first_appearance, encode
+from ark_jax.graph.triple_rows import by_first_appearance, encode
 
 
 class Nodes(NamedTuple):
@@ -146,7 +146,7 @@ def merge_relations(
 
 
 def distinct(*columns: pa.ChunkedArray) -> tuple[list[np.ndarray], pa.Array]:
-    """As `triple_columns.encode`, but the distinct texts may take more than 2 GiB together."""
+    """As `triple_rows.encode`, but the distinct texts may take more than 2 GiB together."""
     return encode([column.cast(pa.large_string()) for column in columns])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ark_jax.graph.triple_columns import bounds_of, sort_rows
+from ark_jax.graph.triple_rows import bounds_of, sort_rows
 from ark_jax.graph.triple_texts import By, relation_texts
 from ark_jax.graph.triples import Triples
 

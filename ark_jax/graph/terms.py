@@ -1,16 +1,19 @@
-"""Ids, names and aliases of the nodes or the relations of a graph, and where a name leads."""
+"""Ids, names and aliases of nodes or relations, and lists of ids that files name by number."""
 
 import bisect
 import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ark_jax.data.problems import Findings
 from ark_jax.data.rows import text_fault
+from ark_jax.data.text_files import text_lines
 from ark_jax.graph.parquet import TEXT, TEXTS
 
 _BREAK = re.compile("[\t\n\r\x00]")
@@ -155,3 +158,33 @@ class _Index:
         first = bisect.bisect_left(places, text, key=key)
         last = bisect.bisect_right(places, text, lo=first, key=key)
         return sorted(set(self._terms[self._order[first:last]].tolist()))
+
+
+class TermLists:
+    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one.
+
+    Args:
+        folder: where the files lie.
+        findings: where their problems go.
+    """
+
+    def __init__(self, folder: Path, findings: Findings):
+        self._folder, self._findings = folder, findings
+        self._lines: dict[str, list[str]] = {}
+
+    def id(self, part: str, value: object) -> object:
+        """The id at a number; another value as it is; None for a number without a line.
+
+        Args:
+            part: "relation"; any other word is an entity.
+            value: an id, or the number of a line from 0.
+        """
+        if type(value) is not int:
+            return value
+        name = "relations.txt" if part == "relation" else "entities.txt"
+        if name not in self._lines:
+            path = self._folder / name
+            lines = text_lines(path, self._findings) if path.is_file() else ()
+            self._lines[name] = [line.strip() for _, line in lines]
+        lines = self._lines[name]
+        return lines[value] if 0 <= value < len(lines) else None

@@ -14,8 +14,7 @@ from ark_jax.data.records import Problem
 from ark_jax.data.table_files import broken_parquet
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
-from ark_jax.graph.triple_columns import PARTS, suspects
-from ark_jax.graph.triple_rows import columns_of, remark_graphs
+from ark_jax.graph.triple_rows import PARTS, columns_of, remark_graphs, suspects
 
 
 def has_triples(path: Path) -> bool:

@@ -20,8 +20,8 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
-from ark_jax.graph.term_lists import TermLists
-from ark_jax.graph.triple_paths import local_files
+from ark_jax.graph.terms import TermLists
+from ark_jax.graph.triple_files import local_files
 from ark_jax.graph.triple_rows import TOPIC, is_question_path
 
 ANSWERS = ("answers", "answer")

@@ -22,7 +22,8 @@ from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
 from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
-from ark_jax.graph.triple_columns import (
+from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
+from ark_jax.graph.triple_rows import (
     PARTS,
     TABLES,
     bounds_of,
@@ -35,7 +36,6 @@ from ark_jax.graph.triple_columns import (
     sort_rows,
     suspects,
 )
-from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_copy, local_path
 

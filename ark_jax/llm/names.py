@@ -1,11 +1,13 @@
 """Names and rare terms of a text, by capitals and statistics."""
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from ark_jax.llm.unspaced_terms import contained_terms, unspaced_terms
-from ark_jax.text.word_boundaries import is_unspaced
+import regex
+
+from ark_jax.text.word_boundaries import UNSPACED, is_unspaced
 
 # The letters of scripts that put blanks between words; none of them is above U+2E80.
 _LETTERS = [char for char in map(chr, range(0x2E80)) if char.isalpha() and not is_unspaced(char)]
@@ -83,3 +85,45 @@ def _trim_name(name: str) -> str:
     while parts and parts[0].lower() in _FUNCTION_WORDS:
         parts = parts[1:]
     return " ".join(parts)
+
+
+LONGEST_TERM = 6  # characters as a reader counts them
+# One such character: a letter with its marks, or an emoji with what is joined to it.
+_ONE = r"\X\p{M}*"
+_CHARACTER = regex.compile(_ONE)
+# Not the signs that are text unless a selector follows, such as the copyright sign.
+_EMOJI = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)"
+_LETTER = rf"[\p{{L}}&&[{UNSPACED}]]"
+_RUN = regex.compile(
+    rf"(?:(?={_LETTER}){_ONE})+|(?P<emoji>(?:(?={_EMOJI}){_ONE})+)", flags=regex.VERSION1
+)
+
+
+def unspaced_terms(text: str) -> list[str]:
+    """Every sequence of two to six characters of an unspaced script, of one to six emoji."""
+    terms = []
+    for run in _RUN.finditer(text):
+        shortest = 1 if run["emoji"] else 2
+        terms += _sequences(run[0], shortest, LONGEST_TERM)
+    return terms
+
+
+def contained_terms(counts: Mapping[str, int]) -> set[str]:
+    """The terms of `unspaced_terms` that occur only inside a longer one of `counts`.
+
+    Args:
+        counts: how often each term occurs. Words of other scripts contain none.
+    """
+    contained = set()
+    for term, count in counts.items():
+        if _RUN.fullmatch(term):
+            shorter = _sequences(term, 1, LONGEST_TERM - 1)
+            contained |= {part for part in shorter if part != term and counts.get(part) == count}
+    return contained
+
+
+def _sequences(run: str, shortest: int, longest: int) -> Iterator[str]:
+    characters = _CHARACTER.findall(run)
+    for start, length in itertools.product(range(len(characters)), range(shortest, longest + 1)):
+        if start + length <= len(characters):
+            yield "".join(characters[start : start + length])

@@ -1,12 +1,11 @@
-"""Parts of an unfinished stage: files that a killed run has left and the next one goes on with.
+"""Parts of a stage's work that outlive a kill, and shards of it that become parts."""
 
-The manifest of a finished stage tells damage to its files. Until there is one, `parts.jsonl` in the
-stage's folder holds the name and digest of each part.
-"""
-
+import contextlib
 import functools
 import glob
-from collections.abc import Callable
+import operator
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import file_digest
@@ -14,6 +13,7 @@ from ark_jax.pipeline.manifest import sync
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import append_row, read_rows, say
+from ark_jax.runtime.map_shards import Prepare, Shard, are_few, map_shards
 
 PARTS = "parts.jsonl"
 
@@ -57,3 +57,55 @@ def stored_rows(path: Path, make_rows: Callable[[], list[dict]]) -> list[dict]:
         rows = make_rows()
         distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
     return load_rows(path)
+
+
+FOLDER = "shards"  # in that of the stage, until the stage has merged them
+
+
+def map_stored(
+    folder: Path, name: str, prepare: Prepare, shards: Iterable[Shard]
+) -> Iterator[bytes]:
+    """`map_shards`, of work that makes bytes; what an earlier run has made is read from its files.
+
+    A few shards are not worth a file.
+
+    Args:
+        folder: of the stage.
+        name: of this map, among those of the stage.
+        shards: the same in every run of the stage.
+    """
+    few, shards = are_few(shards)
+    if few:
+        yield from map_shards(prepare, shards)
+        return
+    files = folder / FOLDER
+    files.mkdir(exist_ok=True)
+    stored = {path.name for path in whole_parts(files, f"{name}-*.bin")}
+    path = lambda number: files / f"{name}-{number:06d}.bin"
+    numbers: list[int] = []  # of the missing shards, ahead of their results
+
+    def missing() -> Iterator[Shard]:
+        for number, shard in enumerate(shards):
+            if path(number).name not in stored:
+                numbers.append(number)
+                yield shard
+
+    number = 0
+    results: Generator[bytes, None, None] = map_shards(prepare, missing())
+    with contextlib.closing(results):
+        for result in results:
+            missing_number = numbers.pop(0)
+            while number < missing_number:
+                yield path(number).read_bytes()
+                number += 1
+            store_part(path(number), operator.methodcaller("write_bytes", result))
+            yield result
+            number += 1
+    while path(number).name in stored:
+        yield path(number).read_bytes()
+        number += 1
+
+
+def forget_shards(folder: Path) -> None:
+    """Deletes the files of a stage's maps, whose results the stage has merged."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)

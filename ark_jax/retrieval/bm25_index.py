@@ -19,7 +19,6 @@ import numpy as np
 
 from ark_jax.retrieval.array_files import write_array, write_text
 from ark_jax.retrieval.searcher import Ranking, Scopes
-from ark_jax.retrieval.stems import stem_numbers, stems
 from ark_jax.runtime.map_shards import map_shards
 
 K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
@@ -292,3 +291,24 @@ def _of_words(path: Path, low: int, high: int) -> np.ndarray:
     # Of the column's own type: for another one, the whole column would be converted.
     first, last = np.searchsorted(entries["word"], np.array([low, high], np.int32))
     return np.array(entries[first:last])
+
+
+def stems(texts: Sequence[str]) -> list[list[str]]:
+    """The English stems of each text, in order, without stop words."""
+    return _tokenize(texts, return_ids=False)
+
+
+def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]:
+    """`stems` as numbers, and stem -> its number. Which number a stem gets is left open."""
+    numbers = _tokenize(texts, return_ids=True)
+    return numbers.ids, numbers.vocab
+
+
+def _tokenize(texts: Sequence[str], *, return_ids: bool):
+    import bm25s
+    import Stemmer
+
+    stemmer = Stemmer.Stemmer("english")
+    return bm25s.tokenize(
+        list(texts), stopwords="en", stemmer=stemmer, return_ids=return_ids, show_progress=False
+    )

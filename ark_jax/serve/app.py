@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ark_jax.index.rows import answer_row, comparison_row, search_row
+from ark_jax.index.passages import answer_row, comparison_row, search_row
 from ark_jax.serve import embeddings, guard, metrics, page, requests
 from ark_jax.serve.service import Service
 

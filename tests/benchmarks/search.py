@@ -322,8 +322,7 @@ def words() -> None:
     import bm25s
     from models import stories
 
-    from ark_jax.retrieval.bm25_index import count_bm25
-    from ark_jax.retrieval.stems import stems
+    from ark_jax.retrieval.bm25_index import count_bm25, stems
 
     sections, questions = stories()
     lines = [line for section in sections for line in section.split(". ")]

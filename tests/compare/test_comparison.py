@@ -13,7 +13,7 @@ from support.world import HELD_OUT, make_world, tiny_config
 import ark_jax as ark
 from ark_jax.compare import output
 from ark_jax.compare.comparison import compare
-from ark_jax.compare.systems import parse_systems
+from ark_jax.compare.rankings import parse_systems
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows

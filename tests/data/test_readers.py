@@ -8,7 +8,7 @@ import pytest
 from support.input_files import LONG, write
 from support.paths import DATA, REPOSITORY
 
-from ark_jax.data import formats, readers, row_files, rows
+from ark_jax.data import formats, readers, rows, table_files
 from ark_jax.data.records import Corpus, Document, Question
 
 
@@ -136,7 +136,7 @@ def test_summary(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", [readers, row_files, rows, formats, sys.modules[Corpus.__module__]]
+    "module", [readers, table_files, rows, formats, sys.modules[Corpus.__module__]]
 )
 def test_imports_are_the_standard_library(module):
     tree = ast.parse(Path(module.__file__).read_text())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ark_jax as ark
-from ark_jax.graph import triple_columns
+from ark_jax.graph import triple_rows
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.triples import Triples
 
@@ -75,11 +75,11 @@ def test_edges_and_neighbours_are_those_of_networkx(triples):
 def test_rows_too_wide_for_one_integer_are_sorted_equally(triples):
     graph = Triples.from_triples(triples)
     columns = [x[::-1].astype(np.int64) for x in (graph.head, graph.relation, graph.tail)]
-    widths = triple_columns.bit_widths
+    widths = triple_rows.bit_widths
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triple_columns, "bit_widths", lambda *x: [w + 40 for w in widths(*x)])
-        wide = triple_columns.sort_rows(*columns)
-        order = triple_columns.order_by(graph.tail, graph.relation)
+        patch.setattr(triple_rows, "bit_widths", lambda *x: [w + 40 for w in widths(*x)])
+        wide = triple_rows.sort_rows(*columns)
+        order = triple_rows.order_by(graph.tail, graph.relation)
     for column, ours in zip(wide, (graph.head, graph.relation, graph.tail), strict=True):
         assert column.tolist() == ours.tolist()
     assert order.tolist() == graph.incoming[1].tolist()

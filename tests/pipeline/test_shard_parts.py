@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ark_jax.pipeline import shard_parts
+from ark_jax.pipeline import parts
 from ark_jax.runtime import map_shards
 
 
@@ -29,7 +29,7 @@ class Work:
 def run(folder, shards: int, most: int = 1000) -> tuple[list[bytes], list[int]]:
     work, results = Work(most), []
     try:
-        results += shard_parts.map_stored(folder, "facts", lambda: work, iter(range(shards)))
+        results += parts.map_stored(folder, "facts", lambda: work, iter(range(shards)))
     except KeyboardInterrupt:
         results = None
     return results, work.done
@@ -49,14 +49,14 @@ def test_however_often_it_is_killed_all_results_come_and_none_is_made_twice(
         assert results == [b"result %d" % i for i in range(shards)]
         if shards >= map_shards.FEW:
             assert sorted(shards_done) == list(range(shards))
-        shard_parts.forget_shards(folder)
+        parts.forget_shards(folder)
         assert not list(folder.iterdir())
 
 
 @pytest.mark.usefixtures("one_process")
 def test_a_damaged_result_is_made_again(tmp_path, capsys):
     first, _ = run(tmp_path, 6)
-    path = tmp_path / shard_parts.FOLDER / "facts-000002.bin"
+    path = tmp_path / parts.FOLDER / "facts-000002.bin"
     path.write_bytes(path.read_bytes().replace(b"2", b"3"))
     again, done = run(tmp_path, 6)
     assert again == first and done == [2]

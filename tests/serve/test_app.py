@@ -19,7 +19,7 @@ from ark_jax import layout
 from ark_jax.data.records import Document
 from ark_jax.index import reader
 from ark_jax.index.index import Index
-from ark_jax.index.rows import hit_row
+from ark_jax.index.passages import hit_row
 from ark_jax.models import retriever as retrievers
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever

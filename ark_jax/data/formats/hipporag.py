@@ -8,8 +8,8 @@ from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.rows import ROW_KINDS, document_row, parsed_rows, recognised_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Question
-from ark_jax.data.row_files import rows_of
 from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import rows_of
 
 ENDING = "_corpus.json"
 

@@ -13,9 +13,9 @@ from ark_jax.data.formats.questions import check_questions, question_rows
 from ark_jax.data.headings import Unreadable
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
-from ark_jax.data.row_files import SUFFIXES, named_file
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import SUFFIXES, named_file
 from ark_jax.data.text_files import file_head
 from ark_jax.runtime.map_shards import map_shards, shards_of
 

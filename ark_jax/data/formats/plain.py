@@ -9,9 +9,9 @@ from ark_jax.data.formats.chunks import place_chunks, read_chunks
 from ark_jax.data.formats.questions import check_questions, question_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
-from ark_jax.data.row_files import SUFFIXES, named_file, rows_of
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import SUFFIXES, named_file, rows_of
 
 STEMS = ("documents", "chunks", "questions")
 DOCUMENTS_FIX = "add it, or put text files beside the questions"

@@ -6,8 +6,8 @@ from pathlib import Path
 from ark_jax.data.formats.base import row_id
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Question
-from ark_jax.data.row_files import rows_of
 from ark_jax.data.rows import InputRow
+from ark_jax.data.table_files import rows_of
 
 LISTS = ("answers", "answer", "documents", "evidence")
 BLOCK_CHARACTERS = 1 << 20  # of documents that are searched at once

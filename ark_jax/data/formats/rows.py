@@ -17,9 +17,9 @@ from ark_jax.data.formats.contexts import (
 from ark_jax.data.formats.questions import question_row
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
-from ark_jax.data.row_files import rows_of
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import rows_of
 
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "

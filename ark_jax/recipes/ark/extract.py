@@ -19,7 +19,7 @@ from ark_jax.llm.names import candidate_terms, rare_limit
 from ark_jax.llm.pricing import Usage
 from ark_jax.llm.reply_cache import repair_json, strip_thinking
 from ark_jax.llm.rule_based import extract_graph
-from ark_jax.pipeline.shard_parts import forget_shards, map_stored
+from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import RowsFile, read_table, save_rows, save_stream, stream_rows
 from ark_jax.recipes.ark.graph import distinct_candidates

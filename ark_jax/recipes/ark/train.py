@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
-from ark_jax.data.row_files import SUFFIXES
+from ark_jax.data.table_files import SUFFIXES
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.reads import element

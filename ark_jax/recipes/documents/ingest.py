@@ -12,7 +12,7 @@ from ark_jax.data import readers
 from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
-from ark_jax.pipeline.shard_parts import forget_shards, map_stored
+from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core.split import Split, id_set, split_questions

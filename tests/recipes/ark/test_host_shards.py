@@ -7,7 +7,7 @@ from support.host_stages import data_and_extract
 from support.world import make_world, tiny_config
 
 from ark_jax.graph.store import fold
-from ark_jax.pipeline import shard_parts
+from ark_jax.pipeline import parts
 from ark_jax.pipeline.recipe import recipe_of
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
@@ -51,15 +51,15 @@ def test_a_killed_extraction_goes_on_with_its_shards(world, one_process, tmp_pat
         stored.append(path.name)
         store(path, write)
 
-    store = shard_parts.store_part
+    store = parts.store_part
     with monkeypatch.context() as patch:
-        patch.setattr(shard_parts, "store_part", kill)
+        patch.setattr(parts, "store_part", kill)
         with pytest.raises(KeyboardInterrupt):
             data_and_extract(world, tmp_path, wanted=("extract",))
     assert {name.partition("-")[0] for name in stored} == {"terms", "facts"}
     again = []
     record = lambda path, write: (again.append(path.name), store(path, write))
-    monkeypatch.setattr(shard_parts, "store_part", record)
+    monkeypatch.setattr(parts, "store_part", record)
     files, _ = data_and_extract(world, tmp_path, wanted=("extract",))
     assert files == one_process[0]
     assert again and not set(again) & set(stored)

@@ -6,7 +6,7 @@ import pytest
 
 from ark_jax.graph.extract import parse_reply
 from ark_jax.llm import rule_based
-from ark_jax.llm.unspaced_terms import contained_terms, unspaced_terms
+from ark_jax.llm.names import contained_terms, unspaced_terms
 
 
 def test_terms_are_sequences_of_whole_characters():

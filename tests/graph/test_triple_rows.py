@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ark_jax.data.problems import Findings
-from ark_jax.graph.triple_rows import checked, text_triples
-from ark_jax.graph.triple_text import faultless_columns
+from ark_jax.graph.triple_rows import checked, faultless_columns, text_triples
 
 WORDS = ["a", "b c", "ä", "東", "NULL", "", "#", "'", '"', "\\", " ", "\x0b", "\u2028", "\u200b"]
 MARKS = ["\t", "|", "\n", "\r\n", "\r", "\x00", "\ufeff", "x\ty\tz\n", "x|y|z\n"]
