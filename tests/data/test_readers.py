@@ -8,7 +8,7 @@ import pytest
 from support.input_files import LONG, write
 from support.paths import DATA, REPOSITORY
 
-from ark_jax.data import formats, readers, rows, table_files
+from ark_jax.data import formats, readers, rows
 from ark_jax.data.records import Corpus, Document, Question
 
 
@@ -135,9 +135,7 @@ def test_summary(tmp_path):
     assert "documents: 0" in readers.summary(readers.read(tmp_path)[0])
 
 
-@pytest.mark.parametrize(
-    "module", [readers, table_files, rows, formats, sys.modules[Corpus.__module__]]
-)
+@pytest.mark.parametrize("module", [readers, rows, formats, sys.modules[Corpus.__module__]])
 def test_imports_are_the_standard_library(module):
     tree = ast.parse(Path(module.__file__).read_text())
     names = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import tiny
 from support.decoders import open_model, plain_pass
-from support.short_run import checkpoint_names, terminate
+from support.short_run import terminate
 
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
@@ -240,7 +240,7 @@ def test_reinforced_training_is_resumed_bitwise_the_same(updates, folder, tmp_pa
         grpo(folder, tmp_path / "stopped", **changes)
     at_step(0, None)
     (tuned, _, again), rest = grpo(folder, tmp_path / "stopped", **changes)
-    assert again == curve and checkpoint_names(tmp_path / "stopped")[-1] == "6"
+    assert again == curve
     assert_same_weights(tuned, expected)
     for file in whole.folder.iterdir():
         assert file.read_bytes() == (rest.folder / file.name).read_bytes()
