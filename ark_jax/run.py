@@ -86,8 +86,8 @@ def tune(
         retriever: folder or hub name of the model that is tuned.
         documents: a file or folder that `ark-jax check` reads, or rows: dicts with "text" and, if
             there are some, "id" and "title", or `ark_jax.data.records.Document`.
-        questions: likewise; rows have "question", "answers" and, if known, "documents" and
-            "evidence". None: they lie beside the documents.
+        questions: a file, folder or rows too; rows have "question", "answers" and, if known,
+            "documents" and "evidence". None: they lie beside the documents.
         workdir: the folder of the run.
         config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config.ark`.
             It is not changed itself.

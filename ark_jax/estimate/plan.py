@@ -155,7 +155,7 @@ def _notes_on_calls(costs: Sequence[Cost]) -> list[str]:
         price = _unknown_price(x)
         if x.price:
             price = f"${x.price[0]:g} for a million tokens in, ${x.price[1]:g} out"
-        pace = "as replies at hand" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
+        pace = "as cached replies took" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
         notes.append(
             f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
             f"{x.settings.concurrency} at once; what has to be asked again comes on top"

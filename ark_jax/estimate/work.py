@@ -16,7 +16,7 @@ from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.pipeline.stage import Context
 
 SAMPLE = 1000  # texts whose tokens are counted; of more, an even sample stands for all
-ENOUGH_REPLIES = 20  # replies at hand that are believed
+ENOUGH_REPLIES = 20  # cached replies whose mean is trusted
 ENDPOINT_SPEED = 60.0  # tokens a second that an endpoint is assumed to write
 
 
@@ -49,7 +49,7 @@ class Work:
         stored: vectors that are kept on disk.
         label: what the plan calls these calls.
         settings: of calls, who is asked.
-        total: calls, with those whose replies are at hand.
+        total: calls, with those whose replies are cached.
         pace: measured seconds of a reply; 0: unknown.
     """
 
@@ -144,11 +144,11 @@ def asked(
     reply: float,
     more: float = 0,
 ) -> Work:
-    """The calls whose replies are not at hand; those that are tell how long and slow replies are.
+    """The calls whose replies are not cached; the cached ones tell how long and slow replies are.
 
     Args:
         folder: of the model whose tokenizer counts.
-        reply: characters of a reply, unless enough replies are at hand.
+        reply: characters of a reply, unless enough replies are cached.
         more: characters of a prompt that are not in it yet.
     """
     replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values()

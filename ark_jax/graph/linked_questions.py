@@ -49,8 +49,8 @@ def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
 
     `counts` has: questions; topics_given and topics_absent, names of topics in all;
     topics_from_text and without_topic, questions; answers and answers_absent; and
-    without_answer_in_graph, questions with answers of which none is a node. An absent answer is a
-    miss of whoever searches for it.
+    without_answer_in_graph, questions with answers of which none is a node. An absent answer
+    counts as a miss for every system.
     """
     questions = list(questions)
     searched_names = [name for q in questions for name in (*q.entities, *_answer_names(q))]

@@ -96,8 +96,10 @@ class NameIndex:
         return frozenset(self._words[number] for number in numbers)
 
     def overlapping(self, targets: Iterable[Set[str]]) -> list[int]:
-        """The nodes whose names share half of their words with one of `targets`, the largest share
-        first."""
+        """The nodes whose names have a Jaccard similarity of at least 1/2 with one of `targets`.
+
+        The most similar come first.
+        """
         shares: dict[int, float] = {}
         for target in targets:
             for i in set(self._overlap_candidates(target)):
@@ -108,12 +110,12 @@ class NameIndex:
         return [i for _, i in ordered]
 
     def _overlap_candidates(self, target: Set[str]) -> Iterator[int]:
-        """Every node whose name shares half of its words with `target`, and some others; nodes may
-        repeat.
+        """Every node whose name has a Jaccard similarity of at least 1/2 with `target`, and some
+        others; nodes may repeat.
 
-        Names of n and m words share s of them. They overlap by half if s / (n + m - s) >= 1/2. A
-        name that shares s words with `target` has one of any len(target) - s + 1 of its words, so
-        the rarest are enough.
+        Names of n and m words that share s have a similarity of s / (n + m - s), which is at least
+        1/2 if s >= (n + m) / 3. A name that shares s words with `target` has at least one of any
+        len(target) - s + 1 words of `target`, so it is enough to look up the rarest ones.
         """
         for place, length in enumerate(self._lengths):
             shared = -(-(len(target) + length) // 3)

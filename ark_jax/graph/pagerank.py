@@ -154,9 +154,11 @@ def _solve(
 def _sources(
     walk: Walk, sets: list[np.ndarray], teleport: float, dtype: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scaled teleport vectors, one per column, and a lower bound on the sum of each column's ranks.
+    """Teleport vectors `[rows columns]`, and a lower bound on the sum of each column's ranks.
 
-    The sum is below 1 because nodes without outgoing edges return nothing during the iteration.
+    Each seed set has a column; the columns after these are zeros. The vectors are divided by the
+    strength of each node, as the ranks are during the iteration. The sum is below 1 because nodes
+    without outgoing edges return nothing during the iteration.
     """
     shares = 1 if walk.shard == "nodes" else walk.devices
     columns = -(-len(sets) // shares)

@@ -59,11 +59,13 @@ def path_rows(
     inverse: bool | None,
     by: By | None,
 ) -> Iterator[list[dict]]:
-    """A row of each question with its topics and best `k` relation paths, in batches.
+    """Yields batches of rows: a question, its topics, and its `k` best relation paths.
 
     Args:
+        model: folder or hub name of the pair scorer.
+        rules: of the beam search.
         inverse: whether paths also go from tail to head; None: as the model has learned.
-        by: how a relation is written; None: likewise.
+        by: how a relation is written; None: as the model has learned.
     """
     retriever = PathRetriever.from_pretrained(model, graph, inverse=inverse, by=by)
     topics, cuts = iter(_topics(questions, graph)), 0
@@ -82,8 +84,8 @@ def path_rows(
         ]
     if cuts:
         log.say(
-            f"  {cuts:,} paths lead to more than {retriever.steps.hub:,} nodes; how they go on was "
-            "asked of the first of these alone"
+            f"  {cuts:,} paths reach more than {retriever.steps.hub:,} nodes; they were continued "
+            "from the first of these only"
         )
 
 

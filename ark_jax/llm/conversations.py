@@ -110,15 +110,15 @@ class Conversations:
 
     def next_turns(self, call: Call) -> tuple[str, ...] | None:
         """The next turns that the cache has no reply to. None: the call is done."""
-        while turns := self._turns_after(self._rows(call), call):
+        while turns := self._turns_after(self._replies_so_far(call), call):
             key = self.settings.key(turns, call.draw)
             if key not in self.cache.rows:
                 return turns
             self._take(call, key, self.cache.rows[key])
         return None
 
-    def _rows(self, call: Call) -> list[dict]:
-        """The replies to a call so far."""
+    def _replies_so_far(self, call: Call) -> list[dict]:
+        """The stored rows of the replies to a call, in order."""
         return [self.cache.rows.file.row(place) for place in self.places[call.item]]
 
     def record(self, call: Call, turns: tuple[str, ...], reply: dict, seconds: float = 0.0) -> None:

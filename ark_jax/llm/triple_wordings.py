@@ -80,8 +80,8 @@ def _word(words: Sequence[str]) -> _Made:
         _passive,
         _reduced,
         _acting,
-        _governing,
-        _within,
+        _ending_in_preposition,
+        _starting_with_preposition,
     )
     for rule in rules:
         if wordings := rule(words):
@@ -99,7 +99,7 @@ def _quote(relation: str) -> _Made:
 
 
 def _having(words: Sequence[str]) -> _Made | None:
-    """Has genre."""
+    """Wordings of relations such as "has genre"; None for others."""
     if words[0] not in ("has", "have", "had") or len(words) == 1:
         return None
     thing = " ".join(words[1:])
@@ -108,7 +108,7 @@ def _having(words: Sequence[str]) -> _Made | None:
 
 
 def _being(words: Sequence[str]) -> _Made | None:
-    """Is part of, was born in."""
+    """Wordings of relations such as "is part of", "was born in"; None for others."""
     if words[0] not in ("is", "are", "was", "were") or len(words) == 1:
         return None
     predicate = words[1:]
@@ -118,7 +118,7 @@ def _being(words: Sequence[str]) -> _Made | None:
 
 
 def _passive(words: Sequence[str]) -> _Made | None:
-    """Directed by, born in, named after, participated in."""
+    """Wordings of relations such as "directed by", "participated in"; None for others."""
     if len(words) < 2 or words[-1] not in PREPOSITIONS or not is_participle(words[-2]):
         return None
     if not all(map(is_modifier, words[:-2])):
@@ -153,7 +153,7 @@ def _own_act(participle: str, preposition: str) -> _Made:
 
 
 def _reduced(words: Sequence[str]) -> _Made | None:
-    """Languages spoken, countries spoken in, awards won."""
+    """Wordings of relations such as "languages spoken", "awards won"; None for others."""
     places = [i for i, word in enumerate(words) if is_participle(word)]
     if not places or not places[-1] or len(words) - places[-1] > 2:
         return None
@@ -190,7 +190,7 @@ def _with_preposition(things: str, done: str, preposition: str) -> _Made:
 
 
 def _acting(words: Sequence[str]) -> _Made | None:
-    """Contains, plays for, influenced."""
+    """Wordings of relations such as "contains", "plays for", "influenced"; None for others."""
     relation = " ".join(words)
     if len(words) == 1 and is_participle(words[0]):
         past = past_tense(relation)
@@ -211,8 +211,8 @@ def _acting(words: Sequence[str]) -> _Made | None:
     ]
 
 
-def _governing(words: Sequence[str]) -> _Made | None:
-    """Capital of, member of, next to."""
+def _ending_in_preposition(words: Sequence[str]) -> _Made | None:
+    """Wordings of relations such as "capital of", "member of", "next to"; None for others."""
     if len(words) < 2 or words[-1] not in PREPOSITIONS:
         return None
     preposition, relation = words[-1], " ".join(words)
@@ -226,8 +226,8 @@ def _governing(words: Sequence[str]) -> _Made | None:
     return heads, [*tails, f"{preposition} whom or what is {E} {article}{thing}?"]
 
 
-def _within(words: Sequence[str]) -> _Made | None:
-    """In language, at location."""
+def _starting_with_preposition(words: Sequence[str]) -> _Made | None:
+    """Wordings of relations such as "in language", "at location"; None for others."""
     if len(words) < 2 or words[0] not in PREPOSITIONS:
         return None
     preposition, thing = words[0], " ".join(words[1:])
@@ -238,7 +238,7 @@ def _within(words: Sequence[str]) -> _Made | None:
 
 
 def _noun(words: Sequence[str]) -> _Made:
-    """Genre, place of birth, release year, parents."""
+    """Wordings of any other relation, such as "genre", "place of birth", "parents"."""
     relation = " ".join(words)
     main = words[words.index("of") - 1] if "of" in words[1:] else words[-1]
     plural = is_plural(main)

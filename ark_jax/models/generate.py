@@ -104,7 +104,7 @@ class Generation:
         """
         shared = _common_prefix(prompts)
         self.devices, self.step = layout.batch_multiple(), 0
-        self.suffix_length = _round_length(max(map(len, prompts)) - len(shared))
+        self.suffix_length = _padded_length(max(map(len, prompts)) - len(shared))
         self.max_ring = tk.round_up(self.max_new_tokens, STEPS)
         self.ring = min(RING, self.max_ring)
         affordable = max(1, self.cache_positions // (self.suffix_length + self.max_ring))
@@ -133,7 +133,7 @@ class Generation:
 
     def _compute_prefix(self, ids: TokenIds) -> None:
         """Computes the keys and values of the shared prefix on every device."""
-        length = _round_length(len(ids))
+        length = _padded_length(len(ids))
         tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
         seen = layout.rows(mask)
         self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), seen, length)
@@ -289,7 +289,7 @@ class Generation:
         oldest = max((len(row.generated) for row in live), default=0)
         while ring < oldest - 1 + STEPS:
             ring = min(4 * ring, self.max_ring)
-        lengths = [_round_length(len(row.suffix)) for row in live]
+        lengths = [_padded_length(len(row.suffix)) for row in live]
         longest = max(lengths + [shape[1] for _, shape in self.queue])
         if longest <= suffix_length * 2 // 3:
             suffix_length = longest
@@ -331,11 +331,11 @@ def _common_prefix(prompts: Sequence[TokenIds]) -> np.ndarray:
 
 def _prefill_shape(groups: list[Group]) -> Shape:
     lengths = [len(group[0].suffix) for group in groups]
-    return (tk.round_rows(len(groups), 1), _round_length(lengths[0]), _round_length(sum(lengths)))
+    return (tk.round_rows(len(groups), 1), _padded_length(lengths[0]), _padded_length(sum(lengths)))
 
 
-def _round_length(n: int) -> int:
-    """At least `n` tokens, in few values, since each is another program."""
+def _padded_length(n: int) -> int:
+    """At least `n` tokens: a multiple of 8, of few values, since each is compiled separately."""
     return tk.round_rows(n, 8)
 
 

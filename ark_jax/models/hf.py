@@ -380,7 +380,14 @@ def local_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def write_tensors(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
-    """Process 0 writes files of at most `limit` bytes, with an index if there are several."""
+    """Writes model.safetensors in process 0, or several files and their index.
+
+    Those of an earlier export in `folder` are deleted.
+
+    Args:
+        tensors: name -> array.
+        limit: bytes of a file; a larger tensor has a file of its own.
+    """
     if not is_first_process():
         return
     folder.mkdir(parents=True, exist_ok=True)

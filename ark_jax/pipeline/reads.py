@@ -266,7 +266,7 @@ def _recorded(kind: type | None, name: str, value: Any, field: str) -> Iterator[
 
 @functools.cache
 def _view_class(kind: type | None) -> type:
-    # An instance of its schema, so that whoever takes a section of settings takes the view.
+    # An instance of its schema, so that code that takes a section of settings takes the view.
     return type(kind.__name__, (View, kind), {}) if kind else View
 
 

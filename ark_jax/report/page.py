@@ -60,7 +60,7 @@ def format_number(x: float | None, digits: int = 3) -> str:
 
 
 def format_value(x: object) -> str:
-    """A fact or count: `1204` -> `1,204`, floats with four digits, booleans as yes and no."""
+    """A fact or count: `1204` -> `1,204`, floats to four significant digits, `True` -> `yes`."""
     if isinstance(x, bool) or x is None:
         return {True: "yes", False: "no", None: "–"}[x]
     if isinstance(x, int | float):

@@ -81,13 +81,15 @@ def _move_card(move: Mapping, is_open: bool) -> str:
     pieces = [
         html.minor_head("Gold passage"),
         html.passage(move["passage"], move["answers"]),
-        html.sides([(f"{system} ranks first", _side(move, system)) for system in move["first"]]),
+        html.sides(
+            [(f"{system} ranks first", _first_passage(move, system)) for system in move["first"]]
+        ),
     ]
     return html.card(move["question"], move["answers"], pieces, is_open, f"rank {ranks}")
 
 
-def _side(move: Mapping, system: str) -> list[str]:
-    """The passage that a system ranks first, and its answer if it gave one."""
+def _first_passage(move: Mapping, system: str) -> list[str]:
+    """HTML of the passage that a system ranks first, and of its answer if it gave one."""
     first, answer = move["first"][system], move["given"].get(system)
     if first is None:
         pieces = [html.missing("No passage was found.")]

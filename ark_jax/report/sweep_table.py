@@ -170,7 +170,7 @@ def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]
     rows, base = [], None
     for run in runs:
         result = ended[run.name]
-        state, error = _state(result, fields, runs[0].name)
+        state, error = _run_state(result, fields, runs[0].name)
         row = dict.fromkeys(comparison.schema.names) | {
             "run": run.name,
             "state": state,
@@ -196,21 +196,23 @@ def _read_result(run: SweepRun) -> dict | None:
     return json.loads(run.result_file.read_text(encoding="utf-8"))
 
 
-def _state(result: dict | None, fields: list | None, first: str) -> tuple[str, str]:
+def _run_state(result: dict | None, flags: list | None, first: str) -> tuple[str, str]:
     """A run's state, and what is wrong with it.
 
     Args:
-        fields: the flags that the first run was given; a run with others cannot be compared.
+        result: what the run left in its result file; None: nothing yet.
+        flags: those that the first run was given; a run with others cannot be compared.
+        first: the name of that run.
     """
     if result is None:
         return "unfinished", ""
     if result["error"]:
         return "failed", result["error"]
-    stored = result.get("fields", fields)
-    if fields is None or stored == fields:
+    stored = result.get("fields", flags)
+    if flags is None or stored == flags:
         return "done", ""
     error = (
-        f"made with {' '.join(stored) or 'no fields'}, {first} with {' '.join(fields) or 'none'}; "
+        f"made with {' '.join(stored) or 'no fields'}, {first} with {' '.join(flags) or 'none'}; "
         "run it again"
     )
     return "stale", error

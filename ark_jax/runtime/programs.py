@@ -27,6 +27,6 @@ def make_room() -> None:
     except OSError:  # not Linux
         return
     if taken > SHARE * allowed:
-        say(f"  {taken:,} of {allowed:,} memory maps are taken: programs are compiled anew")
+        say(f"  {taken:,} of {allowed:,} memory maps are taken: programs are compiled again")
         jax.clear_caches()
         gc.collect()

@@ -68,7 +68,7 @@ def _connected():
             "as HOST:6379, or take config.data.engine=local"
         )
     try:
-        with _sigterm_kept():
+        with _keep_sigterm_handler():
             import ray
 
             if not ray.is_initialized():
@@ -93,8 +93,8 @@ def _is_running() -> bool:
 
 
 @contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Ray puts its own handler of SIGTERM in the place of the run's, which saves its work."""
+def _keep_sigterm_handler() -> Iterator[None]:
+    """Puts the run's SIGTERM handler, which saves its work, back after Ray has replaced it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -70,7 +70,7 @@ def wandb(workdir: Path, run_id: str, config) -> Iterator[Tracker]:
 def trackio(workdir: Path, run_id: str, config) -> Iterator[Tracker]:
     """Logs to one Trackio run per workdir.
 
-    It is in this machine's database, or in the Space that the environment names.
+    The run is stored in this machine's database, or in the Space that the environment names.
     """
     import trackio
 

@@ -1,4 +1,4 @@
-"""Who may ask a server: whoever bears its token, and else only programs of this machine."""
+"""Who may send requests: clients with the token or, if none is set, programs of this machine."""
 
 import hmac
 import ipaddress

@@ -211,15 +211,22 @@ class _Units:
 
 
 def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterator[Span]:
-    """Chunks of consecutive units; `headings` are characters."""
+    """Chunks of consecutive units, of at most `size` tokens unless a single unit is longer.
+
+    A chunk ends before a heading where that leaves it at least half full.
+
+    Args:
+        overlap: the most tokens that a chunk repeats of the one before.
+        headings: the characters where headings start.
+    """
     at_heading = [start in headings for start in units.starts]
     i = covered = 0
     while covered < len(units):
         j = max(bisect_right(units.last, units.first[i] + size), covered + 1)
         # Units i to j - 1 fit. The chunk has to go beyond the `covered` units of those before.
         ends = range(covered + 1, j + 1)
-        half = (end for end in ends if end < len(units) and at_heading[end])
-        heading = next((end for end in half if 2 * units.tokens(i, end) >= size), None)
+        before_headings = (end for end in ends if end < len(units) and at_heading[end])
+        heading = next((end for end in before_headings if 2 * units.tokens(i, end) >= size), None)
         j = heading or _balance(units, i, ends, size)
         yield Span(units.starts[i], units.ends[j - 1], units.tokens(i, j))
         if j < len(units) and not heading:

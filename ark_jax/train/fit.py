@@ -125,7 +125,7 @@ _merge = jax.jit(merged_model)
 
 
 def current_model(trainable: Any, frozen: Any) -> Any:
-    """`merged_model`, compiled."""
+    """As `merged_model`, outside a compiled step. Without `frozen`, `trainable` is not copied."""
     return trainable if frozen is None else _merge(trainable, frozen)
 
 

@@ -237,8 +237,8 @@ def _cosines(queries: Float[Array, "b *t e"], texts: Float[Array, "c *s e"]) -> 
 def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Float[Array, "b c"]:
     """As `late.maxsim`. Zero vectors are padding.
 
-    Each device has all questions and its texts, whose vectors are many times as large. It takes one
-    question after another, and computes it again for the gradient.
+    Each device has all questions, and its own share of the texts, whose vectors are many times as
+    large. It scores one question after another, and computes the scores again for the gradient.
     """
     is_token = jnp.any(texts != 0, axis=-1)
 
@@ -247,8 +247,9 @@ def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Flo
             "cse,te->cst", texts, query, out_sharding=P(BATCH), preferred_element_type=jnp.float32
         )
         best = jnp.where(is_token[:, :, None], cosines, -1).max(axis=1)
-        asks = jnp.any(query != 0, axis=-1)
-        return jnp.where(asks, best, 0).sum(axis=-1) / jnp.maximum(asks.sum(), 1)
+        is_query_token = jnp.any(query != 0, axis=-1)
+        total = jnp.where(is_query_token, best, 0).sum(axis=-1)
+        return total / jnp.maximum(is_query_token.sum(), 1)
 
     scores = jax.lax.map(jax.checkpoint(compare), jax.sharding.reshard(queries, P()))
     return jax.sharding.reshard(scores, P(BATCH))

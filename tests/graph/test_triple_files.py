@@ -288,7 +288,7 @@ def test_a_glob_or_a_clear_folder_is_one_graph(tmp_path):
         Triples.read(tmp_path)
 
 
-def test_questions_are_no_graph(tmp_path):
+def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
     path = tmp_path / "PQ.txt"
     path.write_text("the son of x ?\ta(a/)\tx#son#a#<end>#a\n" * 3)
     assert not triple_files.recognises(path)

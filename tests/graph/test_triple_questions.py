@@ -99,7 +99,7 @@ def test_a_fault_is_one_line(name, data, words, tmp_path):
     assert "does not exist" in str(read_questions(tmp_path / "absent")[1].problems[0])
 
 
-def test_a_graph_is_no_file_of_questions(tmp_path):
+def test_a_graph_is_not_recognised_as_questions(tmp_path):
     for text in ("a\tr\tb\n", "a|r|b\n", "A text.\n", "a\tr\tb#c#d\n", ""):
         assert not is_questions(write(tmp_path / "a.txt", text))
 

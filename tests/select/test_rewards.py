@@ -29,7 +29,7 @@ def test_boundary_is_a_triangle_with_its_top_at_the_centre(p, centre, expected):
     assert rewards.boundary(float(p), centre=float(centre)) == pytest.approx(float(expected))
 
 
-def test_boundary_of_ten_answers_expects_less_than_its_top():
+def test_expected_boundary_reward_stays_below_its_maximum():
     # By enumeration of the binomial: .754 at the true p = c (K = 10), .625 with four answers.
     for answers, expected in ((10, 0.754), (4, 0.625)):
         mean = sum(

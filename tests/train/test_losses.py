@@ -348,7 +348,7 @@ def weighted_lists(inputs: dict) -> jax.Array:
     return jax.jit(losses.weighted_lists)(**jax.tree.map(layout.rows, inputs))
 
 
-def test_weighted_lists_are_loops(any_mesh):
+def test_weighted_lists_equal_plain_loops(any_mesh):
     inputs = listed_batch()
     expected = weighted_lists_by_loops(**inputs)
     assert float(weighted_lists(inputs)) == pytest.approx(expected, rel=1e-5)
@@ -389,7 +389,7 @@ def list_cross_entropy(inputs: dict) -> tuple[jax.Array, np.ndarray]:
     return value, np.asarray(gradient)
 
 
-def test_list_cross_entropy_is_loops(any_mesh):
+def test_list_cross_entropy_equals_plain_loops(any_mesh):
     inputs, values = listed_batch(), []
     for k in np.flatnonzero(inputs["present"].any(1)):
         keep = inputs["present"][k]
@@ -399,7 +399,7 @@ def test_list_cross_entropy_is_loops(any_mesh):
         logs = scores - np.log(np.exp(scores).sum())
         values.append(-(targets / targets.sum()) @ logs)
     assert float(list_cross_entropy(inputs)[0]) == pytest.approx(np.mean(values), rel=1e-5)
-    assert len(values) == B - 1
+    assert len(values) == B - 1  # list 2 is padding
 
 
 def test_list_cross_entropy_is_torchs(sentence_transformers_losses, mesh):
@@ -460,7 +460,7 @@ def test_distil_is_a_divergence_and_the_mass_of_the_candidates(any_mesh):
         divergence = (shares * np.log(shares / (weights[candidates] / mass))).sum()
         entropy = -(shares * np.log(shares)).sum()
         values.append(divergence + entropy - np.log(mass / weights[candidates | rivals].sum()))
-    assert len(values) == B - 1
+    assert len(values) == B - 1  # list 2 is padding
     assert float(distil(inputs)[0]) == pytest.approx(np.mean(values), rel=1e-5)
 
 

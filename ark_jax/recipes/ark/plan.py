@@ -1,6 +1,6 @@
 """What an ARK run has still to ask, compute and store, for `ark-jax plan`.
 
-What a model has yet to choose (candidates, positives, negatives) is as if drawn at random.
+What a model has yet to choose (candidates, positives, negatives) counts as drawn at random.
 """
 
 import dataclasses

@@ -227,7 +227,7 @@ def _summary(format: str, examples: Sequence) -> str:
 
 
 def check_base(config) -> None:
-    """Refuses a model that is at hand and no encoder, which a run would find out hours later.
+    """Refuses a local or cached model that is no encoder, which a run would find out hours later.
 
     Raises:
         ValueError: the field and the families that can become a reranker.
@@ -242,12 +242,12 @@ def check_base(config) -> None:
 
 
 def _family(path: str) -> str:
-    """The model_type of a model that is at hand, or nothing."""
+    """The model_type of a local or cached model; empty if it cannot be read."""
     try:
         is_remote = storage.is_hub_name(path)
         folder = storage.hub_model(path, download=False) if is_remote else storage.local_copy(path)
         return json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError):  # whoever reads the model says what is wrong with it
+    except (OSError, ValueError, KeyError):  # loading the model reports what is wrong
         return ""
 
 

@@ -451,7 +451,7 @@ def bar_rag(preset: str = "small") -> ConfigDict:
     """The config of `ark-jax run --config=bar_rag`.
 
     Args:
-        preset: `small` is the defaults, for models and machines at hand. `paper` follows the
+        preset: `small` is the defaults, for small models and machines. `paper` follows the
             publication, `official` the released code, both with a language model that selects.
 
     Raises:

@@ -175,7 +175,7 @@ def stages(config) -> list[Stage]:
         Stage("warm", read.train_warm),
     ]
     for iteration in range(1, config.iterations + 1):
-        ordered += _iteration(config, iteration)
+        ordered += _iteration_stages(config, iteration)
     ordered += [
         Stage("baselines", evaluate.measure_baselines),
         Stage("evaluate", evaluate.evaluate),
@@ -184,8 +184,8 @@ def stages(config) -> list[Stage]:
     return with_report(ordered, "BAR-RAG run", report.describe)
 
 
-def _iteration(config, iteration: int) -> list[Stage]:
-    """Filter, selector, evidence and reader."""
+def _iteration_stages(config, iteration: int) -> list[Stage]:
+    """The stages of an iteration: filter and selector if it has them, evidence, reader."""
     works = {"evidence": read.choose_evidence, "read": read.train_reader}
     if config.read.evidence == "selected":
         works = {"select": select.train_selector} | works

@@ -149,18 +149,18 @@ def name_models(config) -> None:
     for role in ON_ACCELERATOR:
         if getattr(config.get(role), "path", None) != "":
             continue
-        name, path, reason = _default(role)
+        name, path, reason = _default_model(role)
         config[role].path = path
         say(f"{role}: {name}, since this run has {reason}; --config.{role}.path=... names another")
 
 
 def default_path(role: str) -> str:
     """The folder or hub name of the retriever or generator of a config that names none."""
-    return _default(role)[1]
+    return _default_model(role)[1]
 
 
-def _default(role: str) -> tuple[str, str, str]:
-    """The published name of a role's default model, its folder or hub name, and why it is it."""
+def _default_model(role: str) -> tuple[str, str, str]:
+    """A role's default model: published name, folder or hub name, and the reason for it."""
     if find_device().platform != "cpu":
         return ON_ACCELERATOR[role], ON_ACCELERATOR[role], "an accelerator"
     from ark_jax.demo import models

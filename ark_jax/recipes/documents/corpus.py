@@ -42,7 +42,7 @@ class Passages(LookedUp[str]):
 
 
 def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
-    """Writes documents without their sections, block by block; returns their ids."""
+    """Writes documents.parquet, without sections, block by block; returns the ids in order."""
     names, ids = ("id", "title", "text"), []
     schema = pa.schema([(name, pa.string()) for name in names])
     with pq.ParquetWriter(folder / "documents.parquet", schema) as file:

@@ -122,7 +122,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
     for opponent, question in itertools.product(config.judge.against, _questions(context)):
         pair = rows[system, question.id], rows[opponent, question.id]
         if pair[0]["answer"] == pair[1]["answer"]:
-            continue  # a tie, whoever is asked
+            continue  # a tie; no judge is needed
         retrieved = {id for row in pair for id in row["ranked"][: config.evaluate.passages]}
         passages = [chunks[row].passage for row in sorted(map(chunks.ids.position, retrieved))]
         orders = itertools.product((pair, pair[::-1]), range(config.judge.repeats))

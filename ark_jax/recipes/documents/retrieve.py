@@ -135,7 +135,7 @@ class Systems:
         return max(DEPTH, self.settings.passages, *cutoffs)
 
     def check(self) -> None:
-        """Refuses, before any work, systems and metrics that are unknown or not at hand.
+        """Refuses, before any work, systems and metrics that are unknown or not installed.
 
         Raises:
             ValueError: a setting, by name.

@@ -187,7 +187,7 @@ def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
     assert other_facts(context) == other_facts(sound[0]) and other_facts(context)
 
 
-def test_replies_that_never_take_the_form_are_set_aside_whole(world, tmp_path):
+def test_replies_that_are_never_valid_are_quarantined_whole(world, tmp_path):
     said = lambda messages: (
         "I would rather not." if "Great Surge" in messages[0]["content"] else model(messages)
     )
@@ -199,7 +199,7 @@ def test_replies_that_never_take_the_form_are_set_aside_whole(world, tmp_path):
         (x["reason"], x["text"]) == ("no record in the reply", "I would rather not.") for x in lost
     )
     per_chunk = collections.Counter(x["chunk"] for x in lost)
-    # The remark is always the same, and to the same words the model says the same.
+    # The correction is always the same, and the model answers it with the same words.
     assert len(again) == counts(context, "extract")["llm"]["asked_again"] > 0
     assert set(per_chunk.values()) == {1} and len(again) == len(per_chunk)
 
