@@ -189,7 +189,7 @@ def _value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
 def at_least_one(text: str) -> int:
     """A number from 1 on."""
     if not re.fullmatch(r"[+-]?\d+", text):
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     if int(text) < 1:
         raise ValueError(f"{int(text)} must be at least 1")
     return int(text)

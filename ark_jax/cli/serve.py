@@ -14,7 +14,7 @@ TOKEN = "ARK_SERVE_TOKEN"  # the environment variable
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise ValueError(f"{text!r} is no port from 0 to 65535")
+        raise ValueError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
 
 

@@ -80,7 +80,7 @@ def unknown(name: str, stages: Sequence[str] = ()) -> str:
     hint = f"; did you mean {nearest}?" if nearest else ""
     if stages:
         return (
-            f"{name!r} is no verb and no stage of this config{hint}; its stages: "
+            f"{name!r} is neither a verb nor a stage of this config{hint}; its stages: "
             f"{', '.join(stages)}; `ark-jax --help` lists the verbs"
         )
     known = "a stage needs --config, or the --workdir of a run"

@@ -47,7 +47,7 @@ def html_page(data: bytes) -> Page:
     try:
         root = html.document_fromstring(data, parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
-        raise Unreadable(f"is no HTML ({error}); check the file") from None
+        raise Unreadable(f"is not HTML ({error}); check the file") from None
     title = " ".join(root.findtext(".//title", "").split())
     builder = _Builder()
     for content in _content(root):

@@ -64,7 +64,7 @@ def _other_content(lines: list[str]) -> str:
                 f"and let its name end in {suffix}"
             )
     return (
-        f"is no JSON (it begins with {lines[0].strip()[:40]!r}); write an object per line, {{...}}"
+        f"is not JSON (it begins with {lines[0].strip()[:40]!r}); write an object per line, {{...}}"
     )
 
 
@@ -117,7 +117,7 @@ def parse_json(text: str) -> object:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or an object has a key twice.
+        ValueError: it is not JSON, or an object has a key twice.
     """
     return json.loads(text, object_pairs_hook=_object)
 

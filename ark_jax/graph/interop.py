@@ -125,7 +125,7 @@ class GraphFormats:
             graph = nx.read_graphml(path)
             graphs = _count_graphs(Path(path))
         except (ET.ParseError, nx.NetworkXError, ValueError, KeyError, IndexError) as e:
-            raise ValueError(f"{path} is no GraphML that networkx can read: {e}") from e
+            raise ValueError(f"{path} is not GraphML that networkx can read: {e}") from e
         if graphs > 1:  # networkx reads the first
             raise ValueError(f"{path} holds {graphs} graphs: write each to a file of its own")
         return _from_networkx(cls, graph, str(path))
@@ -221,7 +221,7 @@ class GraphFormats:
                 if name not in index:
                     raise ValueError(
                         f"{relationships}: row {row}, {column} {name!r} "
-                        f"is no title in {entities.name}"
+                        f"is not a title in {entities.name}"
                     )
             return [index[name] for name in names.to_pylist()]
 

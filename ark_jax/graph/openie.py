@@ -98,7 +98,7 @@ def _texts(entry: dict) -> list[str]:
 
 
 def _entry_error(value: object, place: str) -> ValueError:
-    """Why an object of the file is no entry."""
+    """Why an object of the file is not an entry."""
     if not isinstance(value, dict) or not _texts(value):
         return ValueError(f"{place}: no text and no passage; see config.graph.openie")
     name = next(name for name in RECORDS if not isinstance(value.get(name), list))

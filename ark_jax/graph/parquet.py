@@ -66,7 +66,7 @@ def read_columns(
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is absent") from None
     except (pa.ArrowException, OSError) as e:
-        raise ValueError(f"{path} is no whole Parquet file: {e}") from e
+        raise ValueError(f"{path} is not a whole Parquet file: {e}") from e
     columns = []
     for name, kind in types.items():
         if table.column_names.count(name) != 1:
@@ -74,7 +74,7 @@ def read_columns(
         column = table.column(name)
         try:
             if _is_numeric(column.type) != _is_numeric(kind):
-                raise pa.ArrowInvalid("text is no number")
+                raise pa.ArrowInvalid("text is not a number")
             column = column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             actual = table.schema.field(name).type

@@ -105,7 +105,7 @@ class PathRetriever:
         Raises:
             BadInput: the graph's file has problems.
             FileNotFoundError: there is no such model.
-            ValueError: the model is no pair scorer, or its path_steps.json is damaged.
+            ValueError: the model is not a pair scorer, or its path_steps.json is damaged.
         """
         graph = graph if isinstance(graph, Triples) else Triples.read(graph)
         folder = hf.resolve(str(name_or_folder))

@@ -61,7 +61,7 @@ def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
                     findings.problems.stop(path, message, line)
                 return
             last = line
-            findings.problems.add(path, f"is no N-Triples ({reason}); mend the line", line)
+            findings.problems.add(path, f"is not N-Triples ({reason}); mend the line", line)
             continue
         findings.problems.rows += 1
         yield quad

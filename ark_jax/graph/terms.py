@@ -97,7 +97,7 @@ class Terms:
         """
         matches = self._by_id.matches(id)
         if not matches:
-            raise KeyError(f"{id!r} is no id of this graph; `find` looks up names")
+            raise KeyError(f"{id!r} is not an id of this graph; `find` looks up names")
         return matches[0]
 
     def find(self, name: str) -> list[int]:

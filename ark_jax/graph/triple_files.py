@@ -252,7 +252,7 @@ def _folder(folder: Path, findings: Findings, recognises: Callable[[Path], bool]
     if graph_files and not other_names:
         return graph_files
     if not graph_files:
-        message = "is no saved graph and holds no file of triples; give a file, such as TSV"
+        message = "is not a saved graph and holds no file of triples; give a file, such as TSV"
     else:
         listed = ", ".join(other_names[:3]) + (
             f" and {len(other_names) - 3} more" if other_names[3:] else ""

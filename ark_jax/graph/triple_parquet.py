@@ -92,7 +92,7 @@ def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.n
             is_triple = pc.equal(pc.list_value_length(triples), 3).fill_null(False)
             is_triple = is_triple.to_numpy(zero_copy_only=False)
             for place in row[~is_triple].tolist():
-                message = f"row {place + 1} has a triple that is no list of three; write [head, "
+                message = f"row {place + 1} has a triple that is not a list of three; write [head, "
                 message += "relation, tail]"
                 findings.problems.add(path, message, place + 1, "graph")
             names = pc.list_flatten(triples.filter(pa.array(is_triple))).cast(TEXT)

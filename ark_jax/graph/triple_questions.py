@@ -169,7 +169,7 @@ def _text_questions(
 def _text_fault(fields: Sequence[str], width: int) -> str:
     """What is wrong with a line, and the fix; empty if nothing is."""
     if width > 3 or (width == 3 and not (len(fields) >= 3 and is_question_path(fields))):
-        return "is no question of MetaQA or PathQuestion; write JSONL with `question` and `answers`"
+        return "is not a MetaQA or PathQuestion question; write JSONL with `question` and `answers`"
     if len(fields) != width:
         return f"{len(fields)} field(s), the first line has {width}; write as many, tabs between"
     for part, value in zip(("question", "answer", "path"), fields, strict=False):

@@ -154,7 +154,7 @@ def mapped_columns(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[byt
         raise FileNotFoundError(f"{path} is absent") from None
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is no whole Arrow file ({reason}): save it again") from error
+        raise ValueError(f"{path} is not a whole Arrow file ({reason}): save it again") from error
     columns = []
     for name, kind in types.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -286,7 +286,9 @@ def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings)
     triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
     for i, triple in enumerate(triples if isinstance(triples, list) else []):
         if not isinstance(triple, list) or len(triple) != 3:
-            row.add_problem(f"{kind}[{i}]", "is no list of three", "write [head, relation, tail]")
+            row.add_problem(
+                f"{kind}[{i}]", "is not a list of three", "write [head, relation, tail]"
+            )
         elif kind == "graph":
             yield row.line, triple
         else:

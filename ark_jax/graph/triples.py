@@ -241,7 +241,7 @@ class Triples:
         try:
             return cls.load(folder), findings
         except (OSError, ValueError) as error:
-            findings.problems.add(folder, f"is no saved graph ({error}); give {FORMATS}")
+            findings.problems.add(folder, f"is not a saved graph ({error}); give {FORMATS}")
             return cls.from_triples([]), findings
 
     def _remarks_on_names(self, path: Path) -> Iterator[Problem]:

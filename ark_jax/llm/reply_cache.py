@@ -55,7 +55,7 @@ def content_text(content: object) -> str | None:
 def row_problem(row: object) -> str:
     """What is wrong with a row of the file, in words; empty if nothing is."""
     if isinstance(row, dict) and not is_amount(row.get("cost", 0.0)):
-        return "its cost is no finite number of at least 0"
+        return "its cost is not a finite number of at least 0"
     match row:
         case {"key": str(key), "reply": {"usage": dict() | None}} if key.startswith(UNUSED_PREFIX):
             return ""
@@ -71,7 +71,7 @@ def _reply_problem(reply: object) -> str:
         case {"error": str()}:
             return ""
         case {"usage": usage} if usage is not None and not _is_usage(usage):
-            return "its usage is no object of numbers of at least 0"
+            return "its usage is not an object of numbers of at least 0"
         case {"choices": [{"message": dict(message)}, *_]}:
             is_text = content_text(message.get("content")) is not None
             return "" if is_text else "the content of its message is neither a text nor text parts"

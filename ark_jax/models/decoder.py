@@ -83,7 +83,7 @@ class Config:
         family = hf["model_type"]
         if family not in FAMILIES:
             raise ValueError(
-                f"model_type {family!r} is no decoder we know; known: {', '.join(FAMILIES)}"
+                f"model_type {family!r} is not a decoder we know; known: {', '.join(FAMILIES)}"
             )
         check_sizes(hf, _SIZES, optional=("num_key_value_heads", "head_dim"))
         rope = _rope_settings(hf)

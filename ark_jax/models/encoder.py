@@ -88,7 +88,7 @@ class Config:
         family = hf["model_type"]
         if family not in FAMILIES:
             raise ValueError(
-                f"model_type {family!r} is no encoder we know; known: {', '.join(FAMILIES)}"
+                f"model_type {family!r} is not an encoder we know; known: {', '.join(FAMILIES)}"
             )
         distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
         names: dict[str, str] = _DISTILBERT if distilled else {}

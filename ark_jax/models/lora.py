@@ -85,7 +85,7 @@ def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]
     for name in targets:
         if name not in matrices:
             raise ValueError(
-                f"train.lora_targets: {name!r} is no matrix of {base.name}, which has "
+                f"train.lora_targets: {name!r} is not a matrix of {base.name}, which has "
                 f"{', '.join(matrices)}; () adapts them all"
             )
     return tuple(matrices[name] for name in targets or matrices)
@@ -203,7 +203,7 @@ def save_peft(
             modules have other names.
         base: hub name or folder of the weights that the adapter was trained beside; with others it
             means nothing. In a chain of stages that is the merged model of the stage before, since
-            the whole chain is no adapter of this rank.
+            the whole chain is not an adapter of this rank.
     """
     prefix = _PEFT_PREFIX + ("model." if task == "CAUSAL_LM" else "")
     tensors: dict[str, np.ndarray] = {}

@@ -34,7 +34,7 @@ def family_of(base: Path) -> str:
     """The model_type of a body's folder.
 
     Raises:
-        ValueError: it is no encoder.
+        ValueError: it is not an encoder.
     """
     family = hf.read_config(base).get("model_type")
     if family not in encoder.FAMILIES:
@@ -153,7 +153,7 @@ def write_classifier(
 
     Args:
         extra_tensors: those of `base` that the model does not compute with. They are dropped if
-            `base` is no classifier: what it has, a classifier has not.
+            `base` is not a classifier: what it has, a classifier has not.
     """
     checkpoint = hf.Checkpoint(base)
     stored = {name: checkpoint.stored_name(name) for name in tensors}

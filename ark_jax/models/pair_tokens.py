@@ -46,7 +46,7 @@ class PairTokenizer:
             label: name of the line that reports cut pairs; without it none is shown.
 
         Raises:
-            ValueError: `pairs` is no list of pairs of texts.
+            ValueError: `pairs` is not a list of pairs of texts.
         """
         check_pairs(pairs)
         cut = 0

@@ -69,7 +69,7 @@ class CrossEncoder:
         Raises:
             FileNotFoundError: a file is missing; the message names it.
             ValueError: the folder has no head and none is named, its classifier has several
-                labels, or its architecture is no encoder.
+                labels, or its architecture is not an encoder.
         """
         if head is not None and head not in HEADS:
             raise ValueError(f"head={head!r}: must be one of {', '.join(HEADS)}")
@@ -95,7 +95,7 @@ class CrossEncoder:
         """The cosine head on a retriever: its vectors are what the cosine compares.
 
         Raises:
-            ValueError: the retriever is no encoder, or keeps a vector for each token.
+            ValueError: the retriever is not an encoder, or keeps a vector for each token.
         """
         if retriever.pooling == "none":
             raise tokens_error(str(retriever.base))
@@ -224,7 +224,7 @@ class CrossEncoder:
             batching: cuts texts into batches; None: `batching.little_padding`.
 
         Raises:
-            ValueError: `pairs` is no list of pairs of texts.
+            ValueError: `pairs` is not a list of pairs of texts.
             FloatingPointError: a logit is NaN or infinite.
         """
         check_pairs(pairs)

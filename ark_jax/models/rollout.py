@@ -33,7 +33,8 @@ def draw_numbers(
         places: of each prompt, one number or several; None counts the prompts.
 
     Raises:
-        ValueError: a place is no integer from 0 to 2**31 - 1, or there is not one for each prompt.
+        ValueError: a place is not an integer from 0 to 2**31 - 1, or there is not one for each
+            prompt.
     """
     places = np.arange(prompts) if places is None else np.asarray(places)
     if places.ndim not in (1, 2) or len(places) != prompts:

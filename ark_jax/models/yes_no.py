@@ -62,7 +62,7 @@ class YesNoScorer:
                 it none is shown.
 
         Raises:
-            ValueError: `pairs` is no list of pairs of texts, or a query leaves its document no
+            ValueError: `pairs` is not a list of pairs of texts, or a query leaves its document no
                 room.
         """
         check_pairs(pairs)

@@ -140,7 +140,7 @@ class _Work:
 
     def _refuse(self, stage: Stage, name: str) -> None:
         if name not in self.unready:
-            raise LookupError(f"stage {stage.name} reads {name}, which is no stage before it")
+            raise LookupError(f"stage {stage.name} reads {name}, which is not a stage before it")
         raise Interrupted(
             f"stage {stage.name} needs {name}, which is {self.unready[name]}; run `ark-jax {name}` "
             "or `ark-jax run` first"

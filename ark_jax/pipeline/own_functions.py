@@ -131,7 +131,7 @@ def _file(setting: str, name: str) -> Path:
             "its folder into $PYTHONPATH"
         )
     if not (spec.has_location and spec.origin):
-        raise ValueError(f"{setting}: {name} is no file of Python; name a module")
+        raise ValueError(f"{setting}: {name} is not a Python file; name a module")
     return Path(spec.origin)
 
 

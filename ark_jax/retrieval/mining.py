@@ -166,7 +166,8 @@ def _checked(mined: Sequence[int], task: MiningTask, question: str) -> list[int]
             index = None
         if index is None or index not in within:
             raise ValueError(
-                f"for question {question!r} it returned {value!r}, which is no index of its pool"
+                f"for question {question!r} it returned {value!r}, which is not an index of its "
+                "pool"
             )
         if index in indices:
             raise ValueError(f"for question {question!r} it returned index {index} twice")

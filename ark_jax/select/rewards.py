@@ -18,7 +18,7 @@ def boundary(p: float, *, centre: float = 0.5) -> float:
         p: probability of a right answer; see `zone.p_hat`.
 
     Raises:
-        ValueError: `p` is no probability, or `centre` is not between 0 and 1.
+        ValueError: `p` is not a probability, or `centre` is not between 0 and 1.
     """
     if not 0 < centre < 1:
         raise ValueError(f"centre={centre}: must be above 0 and below 1")

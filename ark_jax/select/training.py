@@ -132,7 +132,7 @@ def place_draws(groups: Sequence[SelectorGroup], config: SelectorTraining) -> di
     """The sets, rewards and advantages of a step as arrays of one shape on every device.
 
     Raises:
-        ValueError: there is no group or there are too many, a set is no draw from its pool, or a
+        ValueError: there is no group or there are too many, a set is not a draw from its pool, or a
             reward or advantage is missing or not finite.
     """
     if not 0 < len(groups) <= config.questions:
@@ -172,6 +172,6 @@ def _check(group: SelectorGroup, config: SelectorTraining) -> None:
         distinct = {number for number in numbers if 0 <= number < candidates}
         if not len(distinct) == len(numbers) == size:
             raise ValueError(
-                f"question {group.id}: {numbers} is no draw of {size} of its {candidates} "
+                f"question {group.id}: {numbers} is not a draw of {size} of its {candidates} "
                 "candidates"
             )

@@ -69,7 +69,7 @@ async def read_json(request: Request) -> Mapping:
         raise bad_input(f"the body is not UTF-8: byte {error.start} is wrong") from None
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise bad_input(f"the body is no JSON: {reason}") from None
+        raise bad_input(f"the body is not JSON: {reason}") from None
     if not isinstance(value, dict):
         raise bad_input("the body must be a JSON object with fields")
     return value
@@ -157,7 +157,7 @@ def _check_text(value: str, name: str) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise bad_input(f"`{name}` holds half of a surrogate pair, which is no text") from None
+        raise bad_input(f"`{name}` holds half of a surrogate pair, which is not text") from None
 
 
 async def result(request: Request, work: Work, lane: Lane, items: Any) -> list:

@@ -76,7 +76,7 @@ def test_what_is_read(words, changed):
     ("words", "message"),
     [
         (("--k=0",), "bad flag: argument --k: 0 must be at least 1; `ark-jax count --help` shows"),
-        (("--k=few",), "argument --k: 'few' is no whole number"),
+        (("--k=few",), "argument --k: 'few' is not a whole number"),
         (("--k",), "argument --k: expected one argument"),
         (("--k", "--fast"), "argument --k: expected one argument"),
         (("--by=page",), "argument --by: invalid choice: 'page' (choose from 'word', 'line')"),

@@ -185,7 +185,9 @@ def test_a_mistyped_verb_is_told_the_nearest(capsys):
 def test_a_stage_that_a_config_lacks_is_told_with_those_it_has():
     stages = ("data", "stage2", "stage3")
     message = unknown("stage4", stages)
-    assert message.startswith("'stage4' is no verb and no stage of this config; did you mean stage")
+    assert message.startswith(
+        "'stage4' is neither a verb nor a stage of this config; did you mean stage"
+    )
     assert "; its stages: data, stage2, stage3; `ark-jax --help`" in message
     assert "did you mean" not in unknown("extract", stages)
     assert "did you mean evaluate?" in unknown("eval", stages)

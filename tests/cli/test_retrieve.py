@@ -154,7 +154,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         ((), {"model": "nowhere"}, "error: nowhere: no such folder, and no hub name"),
         ((), {"model": ""}, "error: ark-jax retrieve needs --model, as in: ark-jax ret"),
         (("--k=0",), {}, "error: bad flag: argument --k: 0 must be at least 1"),
-        (("--k=many",), {}, "error: bad flag: argument --k: 'many' is no whole number"),
+        (("--k=many",), {}, "error: bad flag: argument --k: 'many' is not a whole number"),
         (("--beam=0",), {}, "error: bad flag: argument --beam: 0 must be at least 1"),
         (("--beam=4",), {}, "error: bad flag: --beam is for paths, but m is a model that finds"),
         (("--inverse=maybe",), {}, "error: bad flag: argument --inverse: invalid choice: 'maybe'"),

@@ -21,8 +21,8 @@ def environment(mesh, monkeypatch, tmp_path):
     ("words", "message"),
     [
         ((), "ark-jax serve needs INDEX, as in: ark-jax serve my_index"),
-        (("i", "--port=70000"), "argument --port: '70000' is no port from 0 to 65535"),
-        (("i", "--port=web"), "argument --port: 'web' is no port"),
+        (("i", "--port=70000"), "argument --port: '70000' is not a port from 0 to 65535"),
+        (("i", "--port=web"), "argument --port: 'web' is not a port"),
         (("i", "--rerank=m"), "--rerank=m (did you mean --reranker?)"),
         (("i", "--endpoint=http://x"), "--endpoint needs --reader=NAME"),
         (("i", "--host=0.0.0.0"), "other machines reach this address, so requests need a token"),

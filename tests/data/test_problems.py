@@ -83,7 +83,7 @@ def test_a_fault_of_a_file_is_never_tolerated(tmp_path, name):
     [
         ("Ada\tEve\tUma\n" * 5097, "is TSV, not JSON; name the columns in its first line"),
         ("Ada,Eve\n" * 5097, "is CSV, not JSON; name the columns in its first line"),
-        ("# Notes\n\nThe tide rose.\n" * 180, "is no JSON (it begins with '# Notes')"),
+        ("# Notes\n\nThe tide rose.\n" * 180, "is not JSON (it begins with '# Notes')"),
     ],
 )
 def test_a_file_that_is_no_json_is_one_problem(tmp_path, content, words):

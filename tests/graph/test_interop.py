@@ -308,7 +308,7 @@ def test_two_nodes_of_one_name_are_refused():
 @pytest.mark.parametrize("text", ["", "not XML", "<graphml><graph>", "<html></html>"])
 def test_what_is_no_graphml_is_named(text, tmp_path):
     (tmp_path / "x.graphml").write_text(text)
-    with pytest.raises(ValueError, match=r"x\.graphml is no GraphML that networkx can read: "):
+    with pytest.raises(ValueError, match=r"x\.graphml is not GraphML that networkx can read: "):
         KnowledgeGraph.from_graphml(tmp_path / "x.graphml")
     with pytest.raises(FileNotFoundError):
         KnowledgeGraph.from_graphml(tmp_path / "y.graphml")
@@ -496,9 +496,13 @@ def test_a_graph_of_graphrag(tmp_path, capsys):
         (
             {},
             {"target": ["A", "Z", "C"]},
-            r"relationships\.parquet: row 1, target 'Z' is no title in entities\.parquet",
+            r"relationships\.parquet: row 1, target 'Z' is not a title in entities\.parquet",
         ),
-        ({}, {"source": ["a", "A", "C"]}, r"relationships\.parquet: row 0, source 'a' is no title"),
+        (
+            {},
+            {"source": ["a", "A", "C"]},
+            r"relationships\.parquet: row 0, source 'a' is not a title",
+        ),
     ],
 )
 def test_what_is_wrong_in_graphrags_tables_is_named(entities, relationships, words, tmp_path):

@@ -115,7 +115,7 @@ def test_a_damaged_or_absent_file_is_named(tmp_path):
     records().save(tmp_path)
     path = tmp_path / "relations.parquet"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"relations\.parquet is no whole Parquet file: "):
+    with pytest.raises(ValueError, match=r"relations\.parquet is not a whole Parquet file: "):
         KnowledgeGraph.load(tmp_path)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"relations\.parquet is absent"):

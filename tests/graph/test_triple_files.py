@@ -111,7 +111,10 @@ def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
     assert ("x", "r", "y") in list(graph)
     for problem, words in zip(
         findings.problems,
-        (":2: graph: row 2 has a triple that is no list of three", ":2: relation: is empty in row"),
+        (
+            ":2: graph: row 2 has a triple that is not a list of three",
+            ":2: relation: is empty in row",
+        ),
         strict=True,
     ):
         assert words in str(problem)
@@ -153,7 +156,7 @@ def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
     path.write_text(f"<{IRI}a> <{IRI}p> .\n" + text, encoding="utf-8")
     facts, findings = Triples.examine([path])
     assert list(facts) == list(graph)
-    assert [str(p)[len(str(path)) :][:20] for p in findings.problems] == [":1: is no N-Triples "]
+    assert [str(p)[len(str(path)) :][:20] for p in findings.problems] == [":1: is not N-Triples"]
     path.write_bytes(f'<{IRI}a> <{IRI}p> "'.encode() + b'\xff" .\n')
     with pytest.raises(BadInput, match=r"bad\.nt:1: Invalid UTF-8.*save the file as UTF-8"):
         Triples.read(path)
@@ -188,7 +191,7 @@ def test_names_stand_beside_ids(tmp_path):
         ("a.csv", b"head,relation,tail\n", r"a\.csv: holds no triple; give another file"),
         ("a.jsonl", b'{"head": "a", "relation": 7, "tail": "b"}', r":1: relation: is a number"),
         ("a.jsonl", b'{"head": "a", "tail": "b"}', r":1: has the fields 'head', 'tail'.*name them"),
-        ("a.jsonl", b'{"graph": [["a", "r"]]}', r":1: graph\[0\]: is no list of three"),
+        ("a.jsonl", b'{"graph": [["a", "r"]]}', r":1: graph\[0\]: is not a list of three"),
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),
     ],
 )
@@ -221,7 +224,7 @@ def test_quotes_in_tsv_are_part_of_the_name_and_told(tmp_path):
 
 
 def test_a_missing_file_or_plain_folder_is_named(tmp_path):
-    for path, words in ((tmp_path / "absent.tsv", "does not exist"), (tmp_path, "no saved graph")):
+    for path, words in ((tmp_path / "absent.tsv", "does not exist"), (tmp_path, "not a saved")):
         with pytest.raises((BadInput, FileNotFoundError), match=words):
             Triples.read(path)
 

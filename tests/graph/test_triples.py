@@ -141,7 +141,7 @@ def test_names_and_aliases_find_all_candidates():
     assert graph.find("m.4") == [graph.nodes.index("m.4")]
     assert graph.nodes.name(graph.nodes.index("m.4")) == "m.4"
     assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
-    with pytest.raises(KeyError, match="'Paris' is no id of this graph"):
+    with pytest.raises(KeyError, match="'Paris' is not an id of this graph"):
         graph.nodes.index("Paris")
 
 
@@ -221,7 +221,7 @@ def test_a_damaged_folder_is_named(tmp_path):
         with pytest.raises(ValueError, match=words):
             Triples.load(tmp_path)
     (tmp_path / "nodes.arrow").write_bytes(b"no Arrow")
-    with pytest.raises(ValueError, match=r"nodes\.arrow is no whole Arrow file"):
+    with pytest.raises(ValueError, match=r"nodes\.arrow is not a whole Arrow file"):
         Triples.load(tmp_path)
     (tmp_path / "nodes.arrow").unlink()
     with pytest.raises(FileNotFoundError, match=r"nodes\.arrow is absent"):

@@ -85,7 +85,7 @@ MALFORMED = {
     "the content of its message is neither": {"choices": [{"message": {"content": 7}}]},
     "neither a text nor text parts": {"choices": [{"message": {"content": [{"text": 3}]}}]},
     "it holds no chat completion": {},
-    "its usage is no object of numbers": completion("x") | {"usage": {"prompt_tokens": "many"}},
+    "its usage is not an object of numbers": completion("x") | {"usage": {"prompt_tokens": "many"}},
 }
 
 
@@ -99,7 +99,7 @@ def test_a_cost_that_no_request_has_is_not_counted(cost, recording, capsys):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     replies = ReplyCache(path)
     assert (sorted(replies.rows), replies.spent) == (["extract/1"], 2.0)
-    assert "(lines 1, 3); of line 1, its cost is no finite number" in capsys.readouterr().out
+    assert "(lines 1, 3); of line 1, its cost is not a finite number" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("problem", MALFORMED)

@@ -116,7 +116,7 @@ def test_a_module_that_is_nowhere_is_named_with_its_place(write, tmp_path):
         load("nowhere_of_ours:read")
     with pytest.raises(ValueError, match=r"put nowhere_of_ours/inner\.py into"):
         load("nowhere_of_ours.inner:read")
-    reasons = {"sys:exit": "sys is no file of Python", "__main__:read": "__main__ is the program"}
+    reasons = {"sys:exit": "sys is not a Python file", "__main__:read": "__main__ is the program"}
     for path, reason in reasons.items():
         with pytest.raises(ValueError, match=f"config.reader.backend='{path}': {reason}"):
             load(path)

@@ -189,7 +189,7 @@ def test_a_killed_stage_keeps_what_it_had_read(tmp_path):
 
 
 def test_a_stage_that_reads_what_is_not_there_is_refused(tmp_path):
-    with pytest.raises(LookupError, match="reads later, which is no stage before it"):
+    with pytest.raises(LookupError, match="reads later, which is not a stage before it"):
         run(tmp_path, [stage("one", lambda run: str(run / "later")), stage("later", lambda run: 1)])
     stages = [stage("one", lambda run: 1), stage("two", lambda run: str(run / "one"))]
     context = Context(ConfigDict({}), tmp_path / "w", Metrics(tmp_path / "m"))

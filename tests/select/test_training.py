@@ -131,11 +131,11 @@ def test_a_dead_group_has_no_gradient_and_is_counted(mesh):
         ({"rewards": [1.0]}, r"question q0: rewards \[1.0\] of 5 sets"),
         ({"rewards": [1, 1, 1, 1, np.inf]}, "each needs a finite one"),
         ({"advantages": [1, 1, 1, 1, np.nan]}, "question q0: advantages"),
-        ({"sets": [np.array([0, 5])] * 5}, r"\[0, 5\] is no draw of 2 of its 5 candidates"),
-        ({"sets": [np.array([1, 1])] * 5}, r"\[1, 1\] is no draw"),
-        ({"sets": [np.array([1])] * 5}, r"\[1\] is no draw of 2"),
-        ({"sets": [np.array([0, -1])] * 5}, r"\[0, -1\] is no draw"),
-        ({"sets": [np.array([0, 1, 2])] * 5}, r"\[0, 1, 2\] is no draw"),
+        ({"sets": [np.array([0, 5])] * 5}, r"\[0, 5\] is not a draw of 2 of its 5 candidates"),
+        ({"sets": [np.array([1, 1])] * 5}, r"\[1, 1\] is not a draw"),
+        ({"sets": [np.array([1])] * 5}, r"\[1\] is not a draw of 2"),
+        ({"sets": [np.array([0, -1])] * 5}, r"\[0, -1\] is not a draw"),
+        ({"sets": [np.array([0, 1, 2])] * 5}, r"\[0, 1, 2\] is not a draw"),
     ],
 )
 def test_a_group_that_no_selector_drew_is_refused(change, words, mesh):

@@ -180,7 +180,7 @@ def test_what_a_server_is_and_whether_it_lives(client):
 
 
 BAD = [
-    ("/embed", b"", 422, "the body is no JSON"),
+    ("/embed", b"", 422, "the body is not JSON"),
     ("/embed", b'{"inputs": "a\xff"}', 422, "the body is not UTF-8: byte 13 is wrong"),
     ("/embed", b"[" * 100_000, 422, "nested too deeply"),
     ("/embed", b'["a"]', 422, "the body must be a JSON object"),
@@ -219,7 +219,7 @@ def test_bad_input_is_told_in_the_form_of_text_embeddings_inference(
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b"{", 400, "the body is no JSON"),
+        (b"{", 400, "the body is not JSON"),
         ({"model": "m"}, 400, "`input` is missing"),
         ({"input": [1, 2]}, 400, "check_embedding_ctx_length=False"),
         ({"input": [[1], [2]]}, 400, "token ids"),

@@ -37,7 +37,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     for number, article in enumerate(articles, 1):
         findings.problems.rows += 1
         if not isinstance(article, dict):
-            message = f"article {number} is no object; write an object, {{...}}"
+            message = f"article {number} is not an object; write an object, {{...}}"
             findings.problems.add(path, message, number)
             continue
         row = InputRow(str(path), number, article, "row")

@@ -227,7 +227,7 @@ def _summary(format: str, examples: Sequence) -> str:
 
 
 def check_base(config) -> None:
-    """Refuses a local or cached model that is no encoder, which a run would find out hours later.
+    """Refuses a local or cached model that is not an encoder, hours before a run would fail on it.
 
     Raises:
         ValueError: the field and the families that can become a reranker.

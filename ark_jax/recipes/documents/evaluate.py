@@ -211,7 +211,7 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
     """All systems over the questions of all folds, with intervals and paired tests.
 
     Raises:
-        ValueError: the runs are no folds of one input, or measured different systems.
+        ValueError: the runs are not folds of one input, or measured different systems.
     """
     folders = [workdir / "evaluate" for workdir in workdirs]
     results = [load_json(folder / "metrics.json") for folder in folders]
@@ -238,7 +238,7 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
 
 
 def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> None:
-    """Refuses runs that are no folds of one input, or that measured different systems."""
+    """Refuses runs that are not folds of one input, or that measured different systems."""
     first, *later_workdirs = workdirs
     for workdir in later_workdirs:
         if _divided(workdir) != _divided(first):

@@ -138,8 +138,8 @@ def test_a_loss_must_be_one_number(own_world, mesh):
     [
         ([1], "question id -> indices"),
         ({}, "lacks question 'q'"),
-        ({"q": [0, 3]}, "returned 3, which is no index of its pool"),
-        ({"q": ["c1"]}, "returned 'c1', which is no index of its pool"),
+        ({"q": [0, 3]}, "returned 3, which is not an index of its pool"),
+        ({"q": ["c1"]}, "returned 'c1', which is not an index of its pool"),
         ({"q": [1, 1]}, "returned index 1 twice"),
     ],
 )

@@ -88,7 +88,7 @@ def test_star_learns_against_the_paths_that_are_found(own, tmp_path):
 
 @pytest.mark.parametrize("world", FIELDS)
 def test_a_candidate_of_no_pool_is_named(world, own, tmp_path):
-    message = rf"config\.{FIELDS[world]}='my_miners:outside': .* which is no index of its pool"
+    message = rf"config\.{FIELDS[world]}='my_miners:outside': .* which is not an index of its pool"
     with pytest.raises(ValueError, match=message):
         run(world, tmp_path, "outside")
 
