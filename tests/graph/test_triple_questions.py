@@ -8,7 +8,8 @@ import pytest
 from support.paths import DATA
 
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.triple_questions import TripleQuestion, is_questions, read_questions
+from ark_jax.graph.triple_questions import TripleQuestion, read_questions
+from ark_jax.graph.triple_rows import is_questions
 from ark_jax.graph.triples import Triples
 
 KG = DATA / "kg"
