@@ -198,6 +198,9 @@ def test_the_sweeps_of_a_config_leave_everything_upstream(finished):
 @each_recipe
 def test_what_runs_again_equals_a_run_from_the_beginning(done, tmp_path):
     """So no stage depends on a field that it has not recorded."""
+    # A run of this process: another one, such as `done`, may round otherwise.
+    whole = tmp_path / "whole"
+    run(done.recipe, done.config, whole)
     draw = random.Random(7)
     fields = [spec for spec in schema.fields(done.recipe.schema) if spec.affects_output]
     draw.shuffle(fields)
@@ -208,7 +211,7 @@ def test_what_runs_again_equals_a_run_from_the_beginning(done, tmp_path):
         if new is None or not done.readers(spec.name) - {"export", "report"}:
             continue
         config, again = done.changed(spec.name, new), tmp_path / f"again-{spec.name}"
-        shutil.copytree(done.workdir, again)
+        shutil.copytree(whole, again)
         try:
             run(done.recipe, config, again)
         except (ValueError, RuntimeError):  # not with the others, or not on so small a world
