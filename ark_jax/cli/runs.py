@@ -39,12 +39,12 @@ class Plan(ConfigFlags):
     needed = ("config",)
 
     def run(self) -> int:
+        prepare_environment()
         from ark_jax.estimate import plan
         from ark_jax.pipeline import named
         from ark_jax.recipes.core import models as run_models
 
         recipe, config = opened(self)
-        prepare_environment()
         models = named.paths(recipe, config, "model", "models")
         run_models.fetch_demo_models(models.values())
         say(plan.format_plan(plan.estimate(recipe, config, self.workdir)))
@@ -73,13 +73,13 @@ class Run(ConfigFlags):
     stage = ""  # the one that runs; empty: all
 
     def run(self) -> int:
+        prepare_environment()
         from ark_jax import run
 
         recipe, config = opened(self)
         names = [stage.name for stage in recipe.stages(config)]
         if self.stage not in ("", *names):
             raise ValueError(verbs.unknown(self.verb, names))
-        prepare_environment()
         confirm = lambda stages: ask_before(stages, config, self.workdir, only=self.stage)
         try:
             run.run_recipe(
@@ -125,6 +125,7 @@ class Export(Stage):
     def run(self) -> int:
         if not self.format:
             return super().run()
+        prepare_environment()
         from ark_jax.pipeline.stage import Context
         from ark_jax.runtime.log import Metrics
 
@@ -133,7 +134,6 @@ class Export(Stage):
         if write is None:
             known = ", ".join(recipe.training_files) or "none"
             raise ValueError(f"bad flag: --format={self.format}: recipe {recipe.name} has {known}")
-        prepare_environment()
         try:
             write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
         except OSError as error:
