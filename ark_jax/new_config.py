@@ -94,7 +94,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 def _has_questions(path: Path) -> bool:
     """Whether the rows of a graph's file are questions, each with a part of the graph."""
-    from ark_jax.data.text_files import file_head, is_parquet
+    from ark_jax.data.text_files import head_text, is_parquet
 
     if not path.is_file():
         return False
@@ -102,7 +102,7 @@ def _has_questions(path: Path) -> bool:
         import pyarrow.parquet as pq
 
         return "question" in pq.read_schema(path).names
-    return b'"question"' in file_head(path)
+    return '"question"' in head_text(path)
 
 
 def _absolute(path: str) -> str:

@@ -37,12 +37,12 @@ def has_visible(text: str) -> bool:
     return _VISIBLE.search(text) is not None
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def has_surrogate(text: str) -> bool:
     """Whether `text` contains a surrogate: half a pair, or a byte that was not valid UTF-8."""
-    return not text.isascii() and _SURROGATE.search(text) is not None
+    return not text.isascii() and SURROGATE.search(text) is not None
 
 
 def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:

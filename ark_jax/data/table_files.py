@@ -117,7 +117,7 @@ def csv_cells(
     """The rows of a CSV file that are not empty, each with the line where it begins."""
     csv.field_size_limit(sys.maxsize)  # by default a cell of 128 KiB, a long section, is an error
     quoting = csv.QUOTE_MINIMAL
-    if delimiter == "\t" and (count := _count_plain_quotes(path)):
+    if delimiter == "\t" and (count := _count_plain_quotes(path, findings)):
         quoting = csv.QUOTE_NONE
         message = f"{count:,} lines hold a quote of speech; all quotes of the file are read as text"
         findings.remarks.add(path, message, rows=0)
@@ -134,7 +134,7 @@ def csv_cells(
         findings.problems.stop(path, message, next_line)
 
 
-def _count_plain_quotes(path: Path) -> int:
+def _count_plain_quotes(path: Path, findings: Findings) -> int:
     """The lines of a TSV file that hold a quote of speech; 0 if quotes enclose cells.
 
     Most programs write TSV without quotes around cells. A cell that begins with a quote and does
@@ -142,7 +142,7 @@ def _count_plain_quotes(path: Path) -> int:
     quotes enclose cells, it has a line break, and lines of its row lack columns.
     """
     width, spoken, broken = 0, 0, 0
-    for _, line in text_lines(path, Findings(), newline=""):
+    for _, line in text_lines(path, Findings(findings.reading), newline=""):
         cells = line.rstrip("\r\n").split("\t")
         width = width or len(cells)
         if len(cells) != width:

@@ -15,7 +15,7 @@ from ark_jax.data.records import BadInput
 
 
 def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):
-    bad = LONG.replace('"1"', '"2"').encode().replace(b"When", b"Wh\xe9n")
+    bad = LONG.replace('"1"', '"2"').encode().replace(b"When", b"Wh\xe9n \xc3\xa9")
     write(tmp_path, {"f.json": b"[\n" + LONG.encode() + b"," + bad + b"]"})
     corpus, problems = readers.read(tmp_path / "f.json")
     assert [(p.line, p.field) for p in problems] == [(3, ""), (2, "input")]
