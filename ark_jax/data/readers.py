@@ -71,6 +71,17 @@ def read(
         questions: what `read_questions` reads, in place of questions beside the documents.
         reading: how to read the files.
     """
+    corpus, problems = _read(path, questions, reading)
+    if problems.rows and (unseen := reading.unseen()):
+        message = (
+            f"no row has the column {unseen[0]!r} of --columns (config.data.columns); name one of "
+            f"{', '.join(list(reading.seen)[:12])}"
+        )
+        problems.add(path, message)
+    return corpus, problems
+
+
+def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, Problems]:
     path, findings = storage.local_copy(str(path)), Findings(reading)
     form = _format_of(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
@@ -144,7 +155,7 @@ def read_test(
         Documents of its own and questions, and problems. It is one if a document has another text
         in the input.
     """
-    corpus, problems = read(path, reading=reading)
+    corpus, problems = _read(path, "", reading)
     if not corpus.documents:
         return _read_questions(path, texts, reading)
     for document in corpus.documents:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ark_jax.data.json_files import json_rows, parse_json
 from ark_jax.data.problems import Findings
+from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow
 from ark_jax.data.text_files import begins_as_json, head_text, is_parquet, text_lines
 
@@ -46,7 +47,8 @@ def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
     """
     delimiter, _ = table_header(path)
     for row in csv_rows(path, (), findings, delimiter):
-        cells = {name.strip().lower(): cell for name, cell in row.values.items()}
+        named = findings.reading.named(row.values)
+        cells = {name.strip().lower(): cell for name, cell in named.items()}
         values = {name: cell for name, cell in cells.items() if cell.strip()}
         known = InputRow(row.file, row.line, values, columns=cells.keys())
         for name in LIST_COLUMNS:
@@ -189,6 +191,7 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                         message = f"row {number} is not UTF-8; write the file again as UTF-8"
                         findings.problems.add(path, message, number)
                         continue
+                    values = findings.reading.listed(values)
                     known = _parquet_values(values)
                     yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
@@ -222,13 +225,15 @@ def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a file; it may be missing or damaged, which is a problem."""
     if is_parquet(path):
         return parquet_rows(path, findings)
-    return table_rows(path, findings) if _is_table(path) else json_rows(path, findings)
+    is_table = path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading)
+    return table_rows(path, findings) if is_table else json_rows(path, findings)
 
 
-def _is_table(path: Path) -> bool:
-    if path.suffix in (".csv", ".tsv"):
-        return True
-    return not begins_as_json(path) and bool(CORPUS_COLUMNS & set(table_header(path)[1]))
+def _has_known_header(path: Path, reading: Reading) -> bool:
+    if begins_as_json(path):
+        return False
+    _, names = table_header(path)
+    return bool(CORPUS_COLUMNS & {*names}) or reading.has_column(names)
 
 
 def named_file(folder: Path, stem: str) -> Path | None:

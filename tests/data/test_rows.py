@@ -256,7 +256,7 @@ BAD = {
         "f.jsonl",
         2,
         "",
-        "no known format has rows with the fields ['title', 'body']; give a folder of .txt, .md,",
+        "['title', 'body']; say which is which, such as --columns=question=title,answers=body ",
     ),
     "array: no object": (
         {"f.json": f"[{LONG}, 5]"},

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ark_jax.data.formats.contexts import (
 from ark_jax.data.formats.questions import question_row
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
-from ark_jax.data.rows import InputRow
+from ark_jax.data.rows import LONGEST_NAME, InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import rows_of
 
@@ -89,8 +90,14 @@ def recognised_rows(
             if kind.recognises(row.values):
                 return kind, itertools.chain(inspected, rows)
     if inspected:
-        fields = list(inspected[0].values)[:8]
-        message = f"no known format has rows with the fields {fields}; give {KNOWN}"
+        row = inspected[0]
+        fields = [name[:LONGEST_NAME] for name in list(row.columns or row.values)[:8]]
+        pairs = zip(("question", "answers") if fields[1:] else ("text",), fields, strict=False)
+        flag = shlex.quote(f"--columns={','.join(map('='.join, pairs))}")
+        message = (
+            f"no known format has rows with the fields {fields}; say which is which, such as "
+            f"{flag} (config.data.columns), or give {KNOWN}"
+        )
         findings.problems.stop(path, message, inspected[0].line)
     return None, ()
 

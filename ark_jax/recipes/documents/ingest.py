@@ -107,7 +107,7 @@ def _input(settings, tolerate: float) -> Corpus:
 
 
 def _reading(settings) -> Reading:
-    return Reading(settings.encoding)
+    return Reading(settings.encoding, settings.columns)
 
 
 def _test_set(corpus: Corpus, settings) -> Corpus:
