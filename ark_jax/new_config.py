@@ -79,6 +79,7 @@ def _documents(data: str, questions: str, reading: "Reading | None") -> Understo
             f"--questions={shlex.quote(data)}"
         )
     lines.append(readers.summary(corpus))
+    lines.append(readers.mostly_passed_over(corpus))
     if not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")

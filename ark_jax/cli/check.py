@@ -75,11 +75,12 @@ class Check(DataFlags):
         if corpus.questions and not self.test:
             fifth = max(len(corpus.questions) // 5, 1)
             say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
-        say(readers.verdict(problems))
+        unread = readers.mostly_passed_over(corpus)
+        say(unread if unread and not problems else readers.verdict(problems))
         has_bad_test = bool(self.test) and _check_test(
             self.test, corpus.texts, reading or readers.AS_IT_IS
         )
-        return int(bool(problems) or has_bad_test)
+        return int(bool(problems or unread) or has_bad_test)
 
 
 def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool:

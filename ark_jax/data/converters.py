@@ -13,6 +13,12 @@ from ark_jax.data.text_files import told_encoding
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:\s*(.+?)\s*$", re.MULTILINE)
 _NAMED_CHARSET = re.compile(rb"<[^>]*(?:charset|encoding)\s*=", re.IGNORECASE)
+TREC_LINES = 50  # that tell a table of TREC
+# Judgments: query, 0, document, grade, or three numbers without the 0. A ranking: query, Q0,
+# document, rank, score, name.
+_TREC_LINE = re.compile(
+    r"\s*(?:\S+\s+0\s+\S+\s+-?\d+|\d+\s+\d+\s+-?\d+|\S+\s+Q0\s+\S+\s+\d+\s+\S+\s+\S+)\s*"
+)
 _NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
 _LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # what PDFium has for a hyphen that ends a line
 
@@ -38,7 +44,16 @@ def _decoded(path: Path, named: str) -> tuple[str, str]:
 
 
 def text_page(path: Path, encoding: str) -> Page:
+    """The text of a file, if it is no table of TREC.
+
+    Raises:
+        Unreadable: it is one, or not text.
+    """
     text, remark = _decoded(path, encoding)
+    lines = itertools.islice(filter(str.strip, text.split("\n")), TREC_LINES)
+    if text.strip() and all(map(_TREC_LINE.fullmatch, lines)):
+        fix = "write them as qrels/test.tsv of a BEIR folder"
+        raise Unreadable(f"holds TREC's judgments (qrels) or rankings, not a text; {fix}")
     return Page("", text, remark=remark)
 
 

@@ -224,6 +224,17 @@ def verdict(problems: Problems) -> str:
     return f"{problems.total:,} problem(s) {_advice(problems)}".rstrip()
 
 
+def mostly_passed_over(corpus: Corpus) -> str:
+    """One line if most files of a folder gave no document, with counts by reason; else ""."""
+    count = sum(corpus.passed_over.values())
+    if count <= len(corpus.documents):
+        return ""
+    most_first = sorted(corpus.passed_over.items(), key=lambda reason: -reason[1])
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in most_first)
+    files = f"{count:,} of {count + len(corpus.documents):,} files are passed over"
+    return f"{files}: {reasons}; save them as files that are read, or move them away"
+
+
 def _advice(problems: Problems) -> str:
     """In how many rows problems are, and what to do; empty if a whole file has one."""
     if problems.fatal or not problems.rows:

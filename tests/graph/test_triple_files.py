@@ -307,6 +307,10 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
         ("a.txt", "A text of several words.\n"),
         ("a.csv", "id,title,text\n1,T,A text.\n"),
         ("a.tsv", "query-id\tcorpus-id\tscore\n1\t2\t1\n"),
+        ("a.tsv", "query\tpos\tneg\n" + "what is a tide\tThe sea rises twice.\tIt fell.\n" * 3),
+        ("a.txt", "A man rides.\tHe is outdoors, it seems.\tHe is at home.\n" * 2),
+        ("a.tsv", "a tide\tthe sea that rises and falls twice a day\tthe moon\n" * 2),
+        ("a.tsv", "潮とは\t海は一日に二度満ちる。\t月は丸い。\n"),
     ],
 )
 def test_documents_are_no_graph(name, text, tmp_path):

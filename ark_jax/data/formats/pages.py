@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
+import mimetypes
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from ark_jax.runtime.map_shards import map_shards, shards_of
 
 # Beside files of rows, such a file describes them.
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
+WITHOUT_TEXT = ("image/", "audio/", "video/", "font/", "text/css", "text/javascript")
 NAMED = 5  # files of an unknown suffix that a remark names
 
 
@@ -113,7 +116,18 @@ def read(path: Path, findings: Findings) -> Corpus:
         pairs = question_rows(question_file, findings)
         claimed = {**documents.rows, **unreadable}
         questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
-    return complete_corpus(documents, questions, PAGES.name, findings)
+    corpus = complete_corpus(documents, questions, PAGES.name, findings)
+    return dataclasses.replace(corpus, passed_over=_reasons(unread, len(unreadable)))
+
+
+def _reasons(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
+    """How many files gave no document, by reason; without pictures and what else has no text."""
+    reasons = {"that cannot be read": unreadable}
+    for suffix, names in unread.items():
+        kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
+        if not kind.startswith(WITHOUT_TEXT):
+            reasons[f"with the suffix {suffix}" if suffix else "without a suffix"] = len(names)
+    return {reason: count for reason, count in reasons.items() if count}
 
 
 def _bytes(file: Path) -> int:
