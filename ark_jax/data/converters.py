@@ -8,17 +8,11 @@ from pathlib import Path
 
 from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding
 from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
-from ark_jax.data.text_files import told_encoding
+from ark_jax.data.text_files import TREC_TABLE, is_trec_table, told_encoding
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:\s*(.+?)\s*$", re.MULTILINE)
 _NAMED_CHARSET = re.compile(rb"<[^>]*(?:charset|encoding)\s*=", re.IGNORECASE)
-TREC_LINES = 50  # that tell a table of TREC
-# Judgments: query, 0, document, grade, or three numbers without the 0. A ranking: query, Q0,
-# document, rank, score, name.
-_TREC_LINE = re.compile(
-    r"\s*(?:\S+\s+0\s+\S+\s+-?\d+|\d+\s+\d+\s+-?\d+|\S+\s+Q0\s+\S+\s+\d+\s+\S+\s+\S+)\s*"
-)
 _NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
 _LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # what PDFium has for a hyphen that ends a line
 
@@ -50,10 +44,8 @@ def text_page(path: Path, encoding: str) -> Page:
         Unreadable: it is one, or not text.
     """
     text, remark = _decoded(path, encoding)
-    lines = itertools.islice(filter(str.strip, text.split("\n")), TREC_LINES)
-    if text.strip() and all(map(_TREC_LINE.fullmatch, lines)):
-        fix = "write them as qrels/test.tsv of a BEIR folder"
-        raise Unreadable(f"holds TREC's judgments (qrels) or rankings, not a text; {fix}")
+    if is_trec_table(text):
+        raise Unreadable(TREC_TABLE)
     return Page("", text, remark=remark)
 
 

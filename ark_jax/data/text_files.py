@@ -1,6 +1,9 @@
 """Lines of text files, read one at a time; missing files and damaged bytes become problems."""
 
+import codecs
 import difflib
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,16 @@ from ark_jax.data.rows import SURROGATE, has_surrogate
 
 LONGEST_LINE = 1 << 28  # characters; a longer line is no row
 NOT_TEXT = "is not text, or in an unknown encoding; save it as UTF-8"
+TREC_TABLE = (
+    "holds TREC's judgments (qrels) or rankings, not a text; write judgments as qrels/test.tsv of "
+    "a BEIR folder"
+)
+TREC_LINES = 50  # that tell a table of TREC
+# Judgments: query, 0, document, grade, or three numbers without the 0. A ranking: query, Q0,
+# document, rank, score, name.
+_TREC_LINE = re.compile(
+    r"\s*(?:\S+\s+0\s+\S+\s+-?\d+|\d+\s+\d+\s+-?\d+|\S+\s+Q0\s+\S+\s+\d+\s+\S+\s+\S+)\s*"
+)
 
 
 def missing_file(path: Path) -> str:
@@ -52,6 +65,12 @@ def is_parquet(path: Path) -> bool:
     return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")
 
 
+def is_trec_table(text: str) -> bool:
+    """Whether a text is a table of TREC, by its first lines."""
+    lines = list(itertools.islice(filter(str.strip, text.split("\n")), TREC_LINES))
+    return bool(lines) and all(map(_TREC_LINE.fullmatch, lines))
+
+
 def begins_as_json(path: Path) -> bool:
     return head_text(path).lstrip()[:1] in ("{", "[")
 
@@ -67,7 +86,8 @@ def told_encoding(path: Path, named: str) -> tuple[str, str]:
         OSError: it cannot be read.
         ValueError: it is not text.
     """
-    encoding = named or file_encoding(path)
+    is_utf8 = named and codecs.lookup(named).name == "utf-8"
+    encoding = UTF8 if is_utf8 else named or file_encoding(path)
     if not encoding:
         raise ValueError(NOT_TEXT)
     is_common = named or encoding == UTF8

@@ -67,6 +67,13 @@ def test_the_encoding_of_the_config_overrides(tmp_path, name):
     assert [d.text for d in corpus.documents] == ["Дата"] and not corpus.remarks
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_a_mark_is_no_text_where_the_config_says_utf8(tmp_path, name):
+    write(tmp_path, {name: FORMS[name]("Café").encode("utf-8-sig")})
+    corpus, problems = readers.read(tmp_path / name, reading=Reading("UTF8"))
+    assert [d.text for d in corpus.documents] == ["Café"] and not problems
+
+
 def test_files_of_a_folder_are_told_together(tmp_path):
     write(tmp_path, {f"{i}.txt": f"Café {i} à la carte".encode("cp1252") for i in range(7)})
     write(tmp_path, {"good.txt": "Café à la carte"})

@@ -21,6 +21,7 @@ from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import LONGEST_NAME, InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import rows_of
+from ark_jax.data.text_files import TREC_TABLE, head_text, is_trec_table
 
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
@@ -82,6 +83,9 @@ def recognised_rows(
     rows: Iterator[InputRow], path: Path, findings: Findings
 ) -> tuple[RowKind | None, Iterable[InputRow]]:
     """The kind of the first row that has one, and all rows; a problem if none has."""
+    if is_trec_table(head_text(path)):
+        findings.problems.add(path, TREC_TABLE)
+        return None, ()
     inspected = []
     for row in rows:
         if len(inspected) < 1000:

@@ -227,6 +227,8 @@ def test_tables_of_trec_are_no_documents(tmp_path, text):
     assert [d.id for d in corpus.documents] == ["a.txt", "b.txt"] and not problems
     assert "holds TREC's judgments (qrels)" in corpus.remarks[0].message
     assert readers.read(tmp_path / "qrels.txt")[1]
+    write(tmp_path, {"qrels.tsv": text.replace(" ", "\t")})
+    assert "holds TREC's judgments" in readers.read(tmp_path / "qrels.tsv")[1][0].message
 
 
 def test_links_are_followed_and_circles_are_cut(tmp_path):
