@@ -8,6 +8,7 @@ from pathlib import Path
 HEAD_BYTES = 1 << 16  # what recognising a file looks at
 UTF8 = "utf-8-sig"
 WESTERN = "cp1252"  # of encodings that are equally likely, the most common; Latin-1 is a part of it
+LONGEST_CHARACTER = 4  # bytes; a part of a line may end within one
 _BLOCK = 1 << 20  # bytes
 _MARKS = {
     codecs.BOM_UTF8: UTF8,
@@ -71,8 +72,7 @@ def file_encoding(path: Path) -> str:
 
 def _detected(block: bytes) -> str:
     """The encoding of a part of a file that is not UTF-8; UTF-8 if it is damaged."""
-    lines = (line for line in block.split(b"\n") if not line.isascii())
-    sample = b"\n".join(lines)[:HEAD_BYTES]
+    sample = _sample(block)
     characters, rest = _OF_UTF8.subn(b"", sample)[::-1]
     if characters >= len(_NOT_ASCII.findall(rest)):
         return UTF8
@@ -81,10 +81,25 @@ def _detected(block: bytes) -> str:
     # In Western text no word has a symbol within, such as the "³" for the "ł" of Polish.
     is_western = not _SYMBOL_IN_WORD.search(sample.decode(WESTERN, "replace"))
     candidates = [name for name in _CANDIDATES if is_western or name != WESTERN]
-    matches = list(charset_normalizer.from_bytes(sample, cp_isolation=candidates))
+    find = functools.partial(charset_normalizer.from_bytes, cp_isolation=candidates)
+    ends = range(len(sample), max(len(sample) - LONGEST_CHARACTER, 0), -1)
+    matches = next(filter(None, (list(find(sample[:end])) for end in ends)), [])
     if not matches or _CONTROL.search(str(matches[0])):
         return ""
     quality = lambda match: (match.chaos, -match.coherence)
     equal = [match for match in matches if quality(match) == quality(matches[0])]
     names = [name for match in equal for name in match.could_be_from_charset]
     return WESTERN if is_western and WESTERN in names else matches[0].encoding
+
+
+def _sample(block: bytes) -> bytes:
+    """Lines of a block that are not ASCII, if possible whole ones."""
+    lines = block.split(b"\n")
+    if len(block) == _BLOCK and len(lines) > 2:
+        lines = lines[1:-1]
+    chosen, size = [], 0
+    for line in lines:
+        if not line.isascii() and size < HEAD_BYTES:
+            chosen.append(line)
+            size += len(line)
+    return b"\n".join(chosen)

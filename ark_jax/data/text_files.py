@@ -90,13 +90,9 @@ def told_encoding(path: Path, named: str) -> tuple[str, str]:
     encoding = UTF8 if is_utf8 else named or file_encoding(path)
     if not encoding:
         raise ValueError(NOT_TEXT)
-    is_common = named or encoding == UTF8
-    return (
-        encoding,
-        ""
-        if is_common
-        else f"read as {encoding}; if it is another, name it in config.data.encoding",
-    )
+    if named or encoding == UTF8:
+        return encoding, ""
+    return encoding, f"read as {encoding}; if it is another, name it in config.data.encoding"
 
 
 def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[tuple[int, str]]:
@@ -148,7 +144,7 @@ def _invalid_byte(number: int, line: str, encoding: str) -> str:
     """Names the first byte of a line that its encoding lacks, for which a surrogate stands."""
     start = SURROGATE.search(line).start()
     name = "UTF-8" if encoding == UTF8 else encoding
-    before = line[:start].encode("utf-8" if encoding == UTF8 else encoding)
+    before = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
     place = f"byte {len(before) + 1} of line {number} (0x{ord(line[start]) & 0xFF:02x})"
     return f"{place} is not {name}; save the file as UTF-8"
 

@@ -105,6 +105,17 @@ def test_what_is_utf8_and_what_is_no_text(tmp_path, content, encoding):
     assert file_encoding(tmp_path / "f") == encoding
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("shift", ["", "a"])
+@pytest.mark.parametrize("encoding", ["cp932", "gb18030", "cp1252"])
+def test_a_long_file_is_known_although_a_block_ends_within_a_character(
+    tmp_path, encoding, shift, end
+):
+    text = shift + (WRITTEN[encoding] + end) * 50_000
+    (tmp_path / "f").write_bytes(text.encode(encoding))
+    assert file_encoding(tmp_path / "f") == encoding
+
+
 def test_an_unknown_encoding_is_refused():
     with pytest.raises(ValueError, match=r"config\.data\.encoding: 'utf-9' is unknown; name one"):
         Reading("utf-9")
