@@ -76,6 +76,7 @@ setup(
         "etils[epath]>=1.13",
         "jaxtyping>=0.3",
         "json-repair>=0.50",
+        "charset-normalizer>=3.3",  # the encoding of a text that is not UTF-8
         "bm25s>=0.2",
         "PyStemmer>=2.2",
         "regex>=2025.10.22",

@@ -5,6 +5,10 @@ import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ark_jax.data.reading import Reading
 
 WIDTH = 90  # columns of a comment
 MODELS = ("retriever.path", "generator.path")
@@ -39,30 +43,34 @@ class Understood:
     good: bool
 
 
-def understand(data: str, files: Mapping[str, str]) -> Understood:
+def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = None) -> Understood:
     """What a file or folder is fit for.
 
     Args:
         files: questions, names and relation_names -> files that lie elsewhere.
+        reading: how to read documents, if the user says it.
 
     Raises:
         ValueError: there are questions alone.
     """
     from ark_jax.graph import triple_check
 
-    if triple_check.is_meant(data, **files):
+    if not reading and triple_check.is_meant(data, **files):
         return _graph(data, files)
-    return _documents(data, files.get("questions", ""))
+    return _documents(data, files.get("questions", ""), reading)
 
 
-def _documents(data: str, questions: str) -> Understood:
+def _documents(data: str, questions: str, reading: "Reading | None") -> Understood:
     from ark_jax.data import readers
 
-    corpus, problems = readers.read(data, questions)
+    reading = reading or readers.AS_IT_IS
+    corpus, problems = readers.read(data, questions, reading)
     lines = list(map(str, (*corpus.remarks, *problems)))
     fields = {"data.path": _absolute(data)}
     if questions:
         fields["data.questions"] = _absolute(questions)
+    said = {"data.columns": reading.columns, "data.encoding": reading.encoding}
+    fields |= {field: value for field, value in said.items() if value}
     if problems:
         return Understood("ark", fields, _lines(lines), False)
     if not corpus.documents:
@@ -71,6 +79,7 @@ def _documents(data: str, questions: str) -> Understood:
             f"--questions={shlex.quote(data)}"
         )
     lines.append(readers.summary(corpus))
+    lines.append(readers.mostly_passed_over(corpus))
     if not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
@@ -94,7 +103,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 def _has_questions(path: Path) -> bool:
     """Whether the rows of a graph's file are questions, each with a part of the graph."""
-    from ark_jax.data.text_files import file_head, is_parquet
+    from ark_jax.data.text_files import head_text, is_parquet
 
     if not path.is_file():
         return False
@@ -102,7 +111,7 @@ def _has_questions(path: Path) -> bool:
         import pyarrow.parquet as pq
 
         return "question" in pq.read_schema(path).names
-    return b'"question"' in file_head(path)
+    return '"question"' in head_text(path)
 
 
 def _absolute(path: str) -> str:

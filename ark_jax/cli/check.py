@@ -1,9 +1,13 @@
 """`ark-jax check`: what is understood of an input, and every bad row."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ark_jax.cli.flags import Flags, flag, wrong
 from ark_jax.runtime.log import say
+
+if TYPE_CHECKING:
+    from ark_jax.data.reading import Reading
 
 
 def _file(text: str) -> str:
@@ -23,11 +27,27 @@ class DataFlags(Flags):
     )
     names: str = flag("--names=FILE", "of a graph of triples: names of its nodes", "", read=_file)
     relation_names: str = flag("--relation-names=FILE", "of its relations", "", read=_file)
+    columns: str = flag(
+        "--columns=FIELD=COLUMN,...",
+        "which columns of rows are fields, as in question=Prompt,answers=Response",
+        "",
+    )
+    encoding: str = flag("--encoding=NAME", "of all texts; without it, detected in each file", "")
 
     def files(self) -> dict[str, str]:
         """Those that are given, as `triple_check` takes them."""
         names = ("names", "relation_names", "questions")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def reading(self) -> "Reading | None":
+        """How to read documents, if flags say it, as they say of no graph."""
+        from ark_jax.data.reading import Reading
+
+        if not (self.columns or self.encoding):
+            return None
+        if self.names or self.relation_names:
+            raise wrong(self.verb, "--columns and --encoding are for documents, --names for graphs")
+        return Reading(self.encoding, self.columns)
 
 
 class Check(DataFlags):
@@ -43,29 +63,32 @@ class Check(DataFlags):
         from ark_jax.evaluate.significance import what_can_be_told
         from ark_jax.graph import triple_check
 
-        files = self.files()
+        files, reading = self.files(), self.reading()
         if self.test and files:
             raise wrong(self.verb, "TEST stands alone: --questions and --names are for one input")
-        if not self.test and triple_check.is_meant(self.path, **files):
+        if not (self.test or reading) and triple_check.is_meant(self.path, **files):
             lines, good = triple_check.check(self.path, **files)
             say("\n".join(lines))
             return 0 if good else 1
-        corpus, problems = readers.read(self.path, self.questions)
+        corpus, problems = readers.read(self.path, self.questions, reading or readers.AS_IT_IS)
         say("\n".join(map(str, (*corpus.remarks, *problems, readers.summary(corpus)))))
         if corpus.questions and not self.test:
             fifth = max(len(corpus.questions) // 5, 1)
             say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
-        say(readers.verdict(problems))
-        has_bad_test = bool(self.test) and _check_test(self.test, corpus.texts)
-        return int(bool(problems) or has_bad_test)
+        unread = readers.mostly_passed_over(corpus)
+        say(unread if unread and not problems else readers.verdict(problems))
+        has_bad_test = bool(self.test) and _check_test(
+            self.test, corpus.texts, reading or readers.AS_IT_IS
+        )
+        return int(bool(problems or unread) or has_bad_test)
 
 
-def _check_test(path: str, texts: Mapping[str, str]) -> bool:
+def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool:
     """Prints what is understood of a test set on a corpus; whether it has problems."""
     from ark_jax.data import readers
     from ark_jax.evaluate.significance import what_can_be_told
 
-    test, problems = readers.read_test(path, texts)
+    test, problems = readers.read_test(path, texts, reading)
     count = len(test.questions)
     remark = what_can_be_told(count) if count else "none can be read"
     summary = f"test set: {count:,} questions: {remark}"

@@ -23,7 +23,7 @@ class Init(DataFlags):
         out = Path(self.out).expanduser()
         if out.exists():
             raise ValueError(f"{out} is there already; give another --out, or move it away")
-        understood = understand(self.data, self.files())
+        understood = understand(self.data, self.files(), self.reading())
         for line in understood.lines:
             say(line)
         if not understood.good:

@@ -6,43 +6,54 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding
 from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
-from ark_jax.data.text_files import NOT_TEXT
+from ark_jax.data.text_files import TREC_TABLE, is_trec_table, told_encoding
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:\s*(.+?)\s*$", re.MULTILINE)
+_NAMED_CHARSET = re.compile(rb"<[^>]*(?:charset|encoding)\s*=", re.IGNORECASE)
 _NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
 _LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # what PDFium has for a hyphen that ends a line
 
 
-def _text_bytes(path: Path) -> bytes:
-    data = path.read_bytes()
-    if b"\0" in data:
-        raise Unreadable(NOT_TEXT)
-    return data
-
-
-def _text(path: Path) -> str:
-    """The text of a UTF-8 file, with line ends of Unix.
+def _decoded(path: Path, named: str) -> tuple[str, str]:
+    """The text of a file, with line ends of Unix, and what to tell of its encoding.
 
     Raises:
-        Unreadable: it is binary, or other text.
+        Unreadable: it is not text, or damaged.
     """
-    data = _text_bytes(path)
     try:
-        text = data.decode("utf-8-sig")
+        encoding, remark = told_encoding(path, named)
+        data = path.read_bytes()
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        message = f"is not UTF-8 (byte 0x{data[error.start]:02x} in line {line}); save it as UTF-8"
-        raise Unreadable(message) from None
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        name = "UTF-8" if encoding == UTF8 else encoding
+        byte = f"byte 0x{data[error.start]:02x} in line {line}"
+        raise Unreadable(f"is not {name} ({byte}); save it as UTF-8") from None
+    except ValueError as error:
+        raise Unreadable(str(error)) from None
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), remark
 
 
-def markdown_page(path: Path) -> Page:
+def text_page(path: Path, encoding: str) -> Page:
+    """The text of a file, if it is no table of TREC.
+
+    Raises:
+        Unreadable: it is one, or not text.
+    """
+    text, remark = _decoded(path, encoding)
+    if is_trec_table(text):
+        raise Unreadable(TREC_TABLE)
+    return Page("", text, remark=remark)
+
+
+def markdown_page(path: Path, encoding: str) -> Page:
     """The source of a Markdown file, without its front matter."""
     from markdown_it import MarkdownIt
 
-    text, title = _text(path), ""
+    (text, remark), title = _decoded(path, encoding), ""
     if front := _FRONT_MATTER.match(text):
         named = _FRONT_TITLE.search(front[1])
         title = named[1].strip("\"'") if named else ""
@@ -57,13 +68,18 @@ def markdown_page(path: Path) -> Page:
             pieces = (c.content for c in inline.children or () if c.type in ("text", "code_inline"))
             name = " ".join("".join(pieces).split())
             headings.append(Heading(int(token.tag[1:]), starts[token.map[0]], name))
-    return titled_page(text, headings, title)
+    return titled_page(text, headings, title)._replace(remark=remark)
 
 
-def html_file_page(path: Path) -> Page:
+def html_file_page(path: Path, encoding: str) -> Page:
+    """An HTML file, which may name its encoding itself."""
     from ark_jax.data.html import html_page
 
-    return html_page(_text_bytes(path))
+    data = path.read_bytes()
+    if not encoding and head_encoding(data) == UTF8 and _NAMED_CHARSET.search(data[:HEAD_BYTES]):
+        return html_page(data)
+    text, remark = _decoded(path, encoding)
+    return html_page(text.encode())._replace(remark=remark)
 
 
 def pdf_page(path: Path) -> Page:
@@ -137,28 +153,30 @@ def docx_page(path: Path) -> Page:
     return titled_page("\n\n".join(lines), headings, title)
 
 
-CONVERTERS: dict[str, Callable[[Path], Page]] = {
-    ".txt": lambda path: Page("", _text(path)),
-    ".rst": lambda path: Page("", _text(path)),
+CONVERTERS: dict[str, Callable[[Path, str], Page]] = {
+    ".txt": text_page,
+    ".rst": text_page,
     ".md": markdown_page,
     ".markdown": markdown_page,
     ".html": html_file_page,
     ".htm": html_file_page,
     ".xhtml": html_file_page,
-    ".pdf": pdf_page,
-    ".docx": docx_page,
+    ".pdf": lambda path, encoding: pdf_page(path),
+    ".docx": lambda path, encoding: docx_page(path),
 }
 
 
-def convert(path: Path) -> Page:
+def convert(path: Path, encoding: str = "") -> Page:
     """The page of a file with one of the suffixes of `CONVERTERS`.
+
+    `encoding` is that of texts; "" detects it.
 
     Raises:
         Unreadable: the file is damaged, protected or empty.
         ImportError: the converter's package is not installed.
     """
     try:
-        page = CONVERTERS[path.suffix.lower()](path)
+        page = CONVERTERS[path.suffix.lower()](path, encoding)
     except (Unreadable, ImportError):
         raise
     except OSError as error:

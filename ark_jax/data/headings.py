@@ -13,11 +13,15 @@ class Heading(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The text of a file; `title` is empty if the file has none."""
+    """The text of a file; `title` is empty if the file has none.
+
+    `remark` is what its user should know of how it was read.
+    """
 
     title: str
     text: str
     sections: tuple[Section, ...] = ()
+    remark: str = ""
 
 
 class Unreadable(Exception):

@@ -49,7 +49,7 @@ def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
             findings.problems.add(path, f"{invalid_json(error)}; {_broken_line_fix(line)}", number)
             continue
         if isinstance(value, dict):
-            yield InputRow(str(path), number, value)
+            yield InputRow(str(path), number, findings.reading.listed(value))
         else:
             message = f"the line is {type_name(value)}; write an object, {{...}}"
             findings.problems.add(path, message, number)
@@ -92,7 +92,7 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
             problems.rows += 1
             value, position = decoder.raw_decode(text, _skip_blanks(text, position))
             if isinstance(value, dict):
-                yield InputRow(str(path), number, value, unit="row")
+                yield InputRow(str(path), number, findings.reading.listed(value), unit="row")
             else:
                 message = f"row {number} is {type_name(value)}; write an object, {{...}}"
                 problems.add(path, message, number)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Problem
 
 SYSTEMATIC = 20  # a fault of more rows of a file than this is listed by examples
@@ -92,8 +93,12 @@ def _kind(problem: Problem) -> tuple[str, str, str]:
 
 @dataclasses.dataclass
 class Findings:
-    """What came up while an input was read: problems, and remarks on parts that were ignored."""
+    """What came up while an input was read: problems, and remarks on parts that were ignored.
 
+    `reading` is how the user says to read it.
+    """
+
+    reading: Reading = dataclasses.field(default_factory=Reading)
     problems: Problems = dataclasses.field(default_factory=Problems)
     remarks: Problems = dataclasses.field(default_factory=Problems)
 

@@ -16,10 +16,13 @@ from ark_jax.data.formats import beir, plain
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
 from ark_jax.data.table_files import named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
+
+AS_IT_IS = Reading()  # what the content of files tells
 
 
 def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
@@ -57,20 +60,34 @@ def tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> li
     return [*remarks, *problems]
 
 
-def read(path: str | Path, questions: str = "") -> tuple[Corpus, Problems]:
+def read(
+    path: str | Path, questions: str = "", reading: Reading = AS_IT_IS
+) -> tuple[Corpus, Problems]:
     """Reads a file or folder in any known format and recognises the format by the content.
 
     The README of ark_jax lists the formats.
 
     Args:
         questions: what `read_questions` reads, in place of questions beside the documents.
+        reading: how to read the files.
     """
-    path, findings = storage.local_copy(str(path)), Findings()
+    corpus, problems = _read(path, questions, reading)
+    if problems.rows and (unseen := reading.unseen()):
+        message = (
+            f"no row has the column {unseen[0]!r} of --columns (config.data.columns); name one of "
+            f"{', '.join(list(reading.seen)[:12])}"
+        )
+        problems.add(path, message)
+    return corpus, problems
+
+
+def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, Problems]:
+    path, findings = storage.local_copy(str(path)), Findings(reading)
     form = _format_of(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
     problems = findings.condensed().problems
     if questions and corpus.documents:
-        separate, new_problems = _read_questions(questions, corpus.texts)
+        separate, new_problems = _read_questions(questions, corpus.texts, reading)
         remarks = [*corpus.remarks, *separate.remarks]
         corpus = dataclasses.replace(corpus, questions=separate.questions, remarks=remarks)
         problems.rows += new_problems.rows
@@ -119,25 +136,28 @@ def read_questions(
     Raises:
         BadInput: the input has problems; it lists all of them.
     """
-    corpus, problems = _read_questions(path, texts)
+    corpus, problems = _read_questions(path, texts, AS_IT_IS)
     corpus = within(corpus, problems, tolerate)
     return corpus.questions, corpus.remarks
 
 
-def read_test(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Problems]:
+def read_test(
+    path: str | Path, texts: Mapping[str, str], reading: Reading = AS_IT_IS
+) -> tuple[Corpus, Problems]:
     """Reads a test set: with documents of its own, or on those of the input.
 
     Args:
         path: anything that `read` or `read_questions` reads.
         texts: document id -> text of the input.
+        reading: how to read the files.
 
     Returns:
         Documents of its own and questions, and problems. It is one if a document has another text
         in the input.
     """
-    corpus, problems = read(path)
+    corpus, problems = _read(path, "", reading)
     if not corpus.documents:
-        return _read_questions(path, texts)
+        return _read_questions(path, texts, reading)
     for document in corpus.documents:
         if texts.get(document.id, document.text) != document.text:
             message = f"{document.id!r} has another text in the corpus; give one of them another id"
@@ -145,8 +165,10 @@ def read_test(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Probl
     return corpus, problems
 
 
-def _read_questions(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Problems]:
-    path, findings = storage.local_copy(str(path)), Findings()
+def _read_questions(
+    path: str | Path, texts: Mapping[str, str], reading: Reading
+) -> tuple[Corpus, Problems]:
+    path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
         path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
     if beir.recognises(path):
@@ -200,6 +222,17 @@ def verdict(problems: Problems) -> str:
     if not problems:
         return "no problem found"
     return f"{problems.total:,} problem(s) {_advice(problems)}".rstrip()
+
+
+def mostly_passed_over(corpus: Corpus) -> str:
+    """One line if most files of a folder gave no document, with counts by reason; else ""."""
+    count = sum(corpus.passed_over.values())
+    if count <= len(corpus.documents):
+        return ""
+    most_first = sorted(corpus.passed_over.items(), key=lambda reason: -reason[1])
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in most_first)
+    files = f"{count:,} of {count + len(corpus.documents):,} files are passed over"
+    return f"{files}: {reasons}; save them as files that are read, or move them away"
 
 
 def _advice(problems: Problems) -> str:

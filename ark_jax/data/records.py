@@ -92,6 +92,8 @@ class Problem:
 class Corpus:
     """Documents and questions; `remarks` describe parts of the files that were ignored.
 
+    `passed_over` counts the files of a folder that gave no document, by reason.
+
     Many documents lie on disk and are read on access. `chunks` are those of the input, or None if
     the documents are still to be cut.
     """
@@ -101,6 +103,7 @@ class Corpus:
     format: str
     remarks: list[Problem] = dataclasses.field(default_factory=list)
     chunks: Sequence[Chunk] | None = None
+    passed_over: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def texts(self) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ TYPE_NAMES = {
     type(None): "null",
 }
 
+LONGEST_NAME = 40  # characters of a column's name that a message shows
 GROUP_FIELDS = ("group", "type", "attribute1")  # the last one is FairytaleQA's
 
 # Unicode's Default_Ignorable_Code_Point: soft hyphen, zero-width characters, direction marks,
@@ -37,12 +38,12 @@ def has_visible(text: str) -> bool:
     return _VISIBLE.search(text) is not None
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def has_surrogate(text: str) -> bool:
     """Whether `text` contains a surrogate: half a pair, or a byte that was not valid UTF-8."""
-    return not text.isascii() and _SURROGATE.search(text) is not None
+    return not text.isascii() and SURROGATE.search(text) is not None
 
 
 def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:
@@ -135,6 +136,11 @@ class InputRow:
                 self.problems.append(Problem(self.file, 0, field, message))
             else:
                 self.add_problem(field, defect, fix)
+        elif required and self.columns and field not in self.columns:
+            names = ", ".join(name[:LONGEST_NAME] for name in [*self.columns][:12])
+            fix = f"add it, or say which one it is: --columns={field}=COLUMN (config.data.columns)"
+            message = f"the column is missing; {fix}; there are {names}"
+            self.problems.append(Problem(self.file, 0, field, message))
         elif required:
             self.add_problem(field, "is missing", "add it")
         return False

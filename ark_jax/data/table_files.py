@@ -1,19 +1,28 @@
 """CSV, TSV and Parquet files, and the rows of a file of any form, told by its content."""
 
-import contextlib
+import ast
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows, parse_json
 from ark_jax.data.problems import Findings
+from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow
 from ark_jax.data.text_files import begins_as_json, head_text, is_parquet, text_lines
 
 DELIMITERS = (",", "\t", ";")
-LIST_COLUMNS = ("answers", "answer", "documents", "evidence", "contexts", "reference_contexts")
+LIST_COLUMNS = (
+    *("answers", "answer", "documents", "evidence"),
+    *("contexts", "reference_contexts", "retrieved_contexts", "ground_truths"),  # ragas's
+)
 ID_COLUMNS = ("id", "_id", "document", "documents")  # Parquet may hold them as numbers
+# A string as Python's `repr` writes it, and a list of them, as `str` of a list or of an array.
+_STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_STRINGS = re.compile(rf"\[\s*(?:(?:{_STRING.pattern})[\s,]*)+\]")
+_QUOTED_CELL = re.compile(r'"(?:[^"]|"")*"')
 
 
 def table_header(path: Path) -> tuple[str, list[str]]:
@@ -33,23 +42,39 @@ def table_header(path: Path) -> tuple[str, list[str]]:
 def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a CSV or TSV file whose header is in any case.
 
-    An empty cell is a field that is missing. A cell of `LIST_COLUMNS` is a list as in JSON, or one
-    item.
+    An empty cell is a field that is missing. A cell of `LIST_COLUMNS` is a list as JSON or Python
+    writes it, or one item.
     """
     delimiter, _ = table_header(path)
     for row in csv_rows(path, (), findings, delimiter):
-        cells = {name.strip().lower(): cell for name, cell in row.values.items()}
+        named = findings.reading.named(row.values)
+        cells = {name.strip().lower(): cell for name, cell in named.items()}
         values = {name: cell for name, cell in cells.items() if cell.strip()}
+        known = InputRow(row.file, row.line, values, columns=cells.keys())
         for name in LIST_COLUMNS:
             if name in values:
-                values[name] = _cell_items(values[name])
-        yield InputRow(row.file, row.line, values, columns=cells.keys())
+                values[name] = _cell_items(values[name], name, known)
+        yield known
 
 
-def _cell_items(cell: str) -> list:
-    if cell.lstrip().startswith("["):
-        with contextlib.suppress(ValueError, RecursionError):
-            return parse_json(cell)
+def _cell_items(cell: str, name: str, row: InputRow) -> list:
+    """The items of a list as JSON or Python writes it; any other cell is one item."""
+    text = cell.strip()
+    if not text.startswith("["):
+        return [cell]
+    try:
+        return parse_json(text)
+    except (ValueError, RecursionError):
+        pass
+    if _STRINGS.fullmatch(text):
+        try:
+            # One by one: Python would join the strings of an array, which have no commas between.
+            return [ast.literal_eval(string) for string in _STRING.findall(text)]
+        except (ValueError, SyntaxError):
+            pass
+    if re.match(r"""\[\s*['"]""", text):
+        fix = 'write one as JSON does, ["...", "..."]'
+        row.add_problem(name, f"begins as a list and is none ({text[:40]!r})", fix)
     return [cell]
 
 
@@ -93,8 +118,14 @@ def csv_cells(
 ) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV file that are not empty, each with the line where it begins."""
     csv.field_size_limit(sys.maxsize)  # by default a cell of 128 KiB, a long section, is an error
+    quoting = csv.QUOTE_MINIMAL
+    if delimiter == "\t" and (count := _count_plain_quotes(path, findings)):
+        quoting = csv.QUOTE_NONE
+        message = f"{count:,} lines hold a quote of speech; all quotes of the file are read as text"
+        findings.remarks.add(path, message, rows=0)
     lines = (line for _, line in text_lines(path, findings, newline=""))
-    reader, next_line = csv.reader(lines, strict=True, delimiter=delimiter), 1
+    reader = csv.reader(lines, strict=True, delimiter=delimiter, quoting=quoting)
+    next_line = 1
     try:
         for cells in reader:
             line, next_line = next_line, reader.line_num + 1
@@ -103,6 +134,24 @@ def csv_cells(
     except csv.Error as error:
         message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
         findings.problems.stop(path, message, next_line)
+
+
+def _count_plain_quotes(path: Path, findings: Findings) -> int:
+    """The lines of a TSV file that hold a quote of speech; 0 if quotes enclose cells.
+
+    Most programs write TSV without quotes around cells. A cell that begins with a quote and does
+    not end with its partner in the same line is then speech, and its line has all columns. If
+    quotes enclose cells, it has a line break, and lines of its row lack columns.
+    """
+    width, spoken, broken = 0, 0, 0
+    for _, line in text_lines(path, Findings(findings.reading), newline=""):
+        cells = line.rstrip("\r\n").split("\t")
+        width = width or len(cells)
+        if len(cells) != width:
+            broken += bool(line.strip())
+        else:
+            spoken += any(c[:1] == '"' and not _QUOTED_CELL.fullmatch(c) for c in cells)
+    return spoken if spoken > broken else 0
 
 
 def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] | None:
@@ -142,6 +191,7 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                         message = f"row {number} is not UTF-8; write the file again as UTF-8"
                         findings.problems.add(path, message, number)
                         continue
+                    values = findings.reading.listed(values)
                     known = _parquet_values(values)
                     yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
@@ -175,13 +225,15 @@ def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a file; it may be missing or damaged, which is a problem."""
     if is_parquet(path):
         return parquet_rows(path, findings)
-    return table_rows(path, findings) if _is_table(path) else json_rows(path, findings)
+    is_table = path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading)
+    return table_rows(path, findings) if is_table else json_rows(path, findings)
 
 
-def _is_table(path: Path) -> bool:
-    if path.suffix in (".csv", ".tsv"):
-        return True
-    return not begins_as_json(path) and bool(CORPUS_COLUMNS & set(table_header(path)[1]))
+def _has_known_header(path: Path, reading: Reading) -> bool:
+    if begins_as_json(path):
+        return False
+    _, names = table_header(path)
+    return bool(CORPUS_COLUMNS & {*names}) or reading.has_column(names)
 
 
 def named_file(folder: Path, stem: str) -> Path | None:

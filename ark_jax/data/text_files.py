@@ -1,15 +1,28 @@
 """Lines of text files, read one at a time; missing files and damaged bytes become problems."""
 
+import codecs
 import difflib
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ark_jax.data.encodings import HEAD_BYTES, UTF8, file_encoding, head_encoding
 from ark_jax.data.problems import Findings
-from ark_jax.data.rows import has_surrogate
+from ark_jax.data.rows import SURROGATE, has_surrogate
 
-HEAD_BYTES = 1 << 16  # what recognising a file looks at
 LONGEST_LINE = 1 << 28  # characters; a longer line is no row
-NOT_TEXT = "is binary or UTF-16, not UTF-8 text; save it as UTF-8"
+NOT_TEXT = "is not text, or in an unknown encoding; save it as UTF-8"
+TREC_TABLE = (
+    "holds TREC's judgments (qrels) or rankings, not a text; write judgments as qrels/test.tsv of "
+    "a BEIR folder"
+)
+TREC_LINES = 50  # that tell a table of TREC
+# Judgments: query, 0, document, grade, or three numbers without the 0. A ranking: query, Q0,
+# document, rank, score, name.
+_TREC_LINE = re.compile(
+    r"\s*(?:\S+\s+0\s+\S+\s+-?\d+|\d+\s+\d+\s+-?\d+|\S+\s+Q0\s+\S+\s+\d+\s+\S+\s+\S+)\s*"
+)
 
 
 def missing_file(path: Path) -> str:
@@ -33,17 +46,18 @@ def unreadable_file(path: Path, error: OSError) -> str:
 
 
 def file_head(path: Path) -> bytes:
-    """The first bytes of a file without a byte order mark; none if it cannot be read."""
+    """The first bytes of a file; none if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
+            return file.read(HEAD_BYTES)
     except OSError:
         return b""
 
 
 def head_text(path: Path) -> str:
     """What `file_head` gives as text, without bytes that are none."""
-    return file_head(path).decode("utf-8", "ignore")
+    head = file_head(path)
+    return head.decode(head_encoding(head) or UTF8, "ignore")
 
 
 def is_parquet(path: Path) -> bool:
@@ -51,27 +65,52 @@ def is_parquet(path: Path) -> bool:
     return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")
 
 
+def is_trec_table(text: str) -> bool:
+    """Whether a text is a table of TREC, by its first lines."""
+    lines = list(itertools.islice(filter(str.strip, text.split("\n")), TREC_LINES))
+    return bool(lines) and all(map(_TREC_LINE.fullmatch, lines))
+
+
 def begins_as_json(path: Path) -> bool:
-    return file_head(path).lstrip()[:1] in (b"{", b"[")
+    return head_text(path).lstrip()[:1] in ("{", "[")
+
+
+def told_encoding(path: Path, named: str) -> tuple[str, str]:
+    """The encoding of a file, and what to tell about it: "" if nothing is uncommon.
+
+    Args:
+        path: the file.
+        named: the encoding that the user names, or "".
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not text.
+    """
+    is_utf8 = named and codecs.lookup(named).name == "utf-8"
+    encoding = UTF8 if is_utf8 else named or file_encoding(path)
+    if not encoding:
+        raise ValueError(NOT_TEXT)
+    if named or encoding == UTF8:
+        return encoding, ""
+    return encoding, f"read as {encoding}; if it is another, name it in config.data.encoding"
 
 
 def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file with their ends, and their numbers from 1.
+    """The lines of a text file with their ends, and their numbers from 1.
 
     Invalid bytes are reported and become surrogates, which no row accepts.
 
     Args:
         path: the file.
-        findings: where problems go.
+        findings: where problems go, and how the user says to read the file.
         newline: as for `open`. JSON strings may contain other line separators than "\\n".
     """
-    blank = True
+    blank, number = True, 0
     try:
-        if b"\0" in file_head(path)[:4096]:
-            findings.problems.add(path, NOT_TEXT)
-            return
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
-            number = 0
+        encoding, remark = told_encoding(path, findings.reading.encoding)
+        if remark:
+            findings.remarks.add(path, f"is {remark}", rows=0)
+        with path.open(encoding=encoding, errors="surrogateescape", newline=newline) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
@@ -83,24 +122,31 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
                     return
                 blank = blank and not line.strip()
                 if has_surrogate(line):
-                    findings.problems.add(path, _invalid_byte(number, line), number)
+                    findings.problems.add(path, _invalid_byte(number, line, encoding), number)
                 yield number, line
     except OSError as error:
         findings.problems.add(path, unreadable_file(path, error))
+        return
+    except UnicodeError as error:  # of UTF-16 that is cut off
+        fix = "copy it again, or name its config.data.encoding"
+        reason = getattr(error, "reason", error)
+        message = f"is not {encoding} ({reason}); {fix}: nothing from there on was read"
+        findings.problems.stop(path, message, number + 1)
+        return
+    except ValueError as error:
+        findings.problems.add(path, str(error))
         return
     if blank:
         findings.problems.add(path, "is empty; fill it or give another file")
 
 
-def _invalid_byte(number: int, line: str) -> str:
-    """Names the first byte of a line that is not UTF-8."""
-    data = line.encode("utf-8", "surrogateescape")
-    try:
-        data.decode("utf-8")
-        raise AssertionError("a surrogate stands for an invalid byte")
-    except UnicodeDecodeError as error:
-        place = f"byte {error.start + 1} of line {number} (0x{data[error.start]:02x})"
-        return f"{place} is not UTF-8; save the file as UTF-8"
+def _invalid_byte(number: int, line: str, encoding: str) -> str:
+    """Names the first byte of a line that its encoding lacks, for which a surrogate stands."""
+    start = SURROGATE.search(line).start()
+    name = "UTF-8" if encoding == UTF8 else encoding
+    before = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
+    place = f"byte {len(before) + 1} of line {number} (0x{ord(line[start]) & 0xFF:02x})"
+    return f"{place} is not {name}; save the file as UTF-8"
 
 
 def filled_lines(path: Path, findings: Findings) -> Iterator[tuple[int, str]]:

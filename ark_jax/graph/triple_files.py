@@ -50,6 +50,7 @@ from ark_jax.graph.triple_rows import (
 from ark_jax.runtime import storage
 
 _BATCH = 1 << 16
+LONGEST_RELATION = 8  # words
 FORMATS = "TSV, CSV, JSONL, Parquet, N-Triples, or a folder that `Triples.save` wrote"
 
 
@@ -135,11 +136,24 @@ def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
         return False
     # A table of documents or questions names its columns; a text has few lines of three fields.
     triple_lines = [line for line in lines[:20] if len(line.split(separator)) == 3]
+    sentences = [line for line in triple_lines if _is_sentence(line.split(separator)[1])]
     named = {"id", "_id", "text", "title", "question", "query-id", "answer", "answers"}
     return (
         not named & set(first)
         and 2 * len(triple_lines) > len(lines[:20])
+        and 2 * len(sentences) <= len(triple_lines)
         and not is_questions(path)
+    )
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether a text is too long for a relation, or ends as sentences do."""
+    words = text.split()
+    ends = text.rstrip().endswith
+    return (
+        len(words) > LONGEST_RELATION
+        or (len(words) > 2 and ends((".", "?", "!")))
+        or ends(("。", "？", "！"))
     )
 
 

@@ -13,6 +13,7 @@ from ark_jax import __main__, new_config
 from ark_jax.cli import sweep
 from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
+from ark_jax.recipes.documents import ingest
 from ark_jax.schema import values
 
 DEMO = REPOSITORY / "ark_jax" / "demo"
@@ -118,6 +119,24 @@ def test_questions_may_lie_elsewhere(tmp_path, capsys):
         shown = capsys.readouterr().out
         assert "asked.csv:2: documents: 'moon.md' is not found" in shown
         assert "questions are written" not in shown
+
+
+def test_columns_and_encoding_are_written(tmp_path, capsys):
+    data = tmp_path / "asked.tsv"  # three columns of words, which are no graph
+    data.write_bytes("Prompt\tReply\tPassage\nГде?\tКиль\tЭто Киль\n".encode("cp1251"))
+    flags = ["--columns=question=Prompt,answers=Reply,context=Passage", "--encoding=cp1251"]
+    assert __main__._main(["check", str(data), *flags]) == 0
+    assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
+    written(tmp_path / "c.py", data, *flags)
+    config = loaded(tmp_path / "c.py")
+    assert config.data.columns == "question=Prompt,answers=Reply,context=Passage"
+    assert config.data.encoding == "cp1251" and config.recipe == "ark"
+    assert ingest.look_at(config) == "1 documents, 1 questions"
+    config.data.columns = "question=Promt,answers=Reply,context=Passage"
+    with pytest.raises(ValueError, match="no row has the column 'Promt'"):
+        ingest.look_at(config)
+    assert __main__._main(["check", str(data), *flags, "--names=names.tsv"]) != 0
+    assert "--columns and --encoding are for documents" in capsys.readouterr().err
 
 
 def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):

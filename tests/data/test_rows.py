@@ -98,19 +98,19 @@ BAD = {
     ),
     "empty file": (plain(questions=""), Q, 0, "", "is empty; fill it"),
     "only blanks and a BOM": (plain(questions="\ufeff \n\u2003\n"), Q, 0, "", "is empty; fill it"),
-    "UTF-16": (
-        {"f.jsonl": LONG.encode("utf-16")},
+    "UTF-16 that is cut off": (
+        {"f.jsonl": LONG.encode("utf-16")[:-1]},
         "f.jsonl",
-        0,
+        1,
         "",
-        "UTF-16, not UTF-8 text; save it as",
+        "is not utf-16 (truncated data); copy it again",
     ),
     "invalid UTF-8": (
-        plain(questions=QUESTION.encode() + b'{"id": "caf\xe9"}\n'),
+        plain(questions=QUESTION.encode() + b'{"caf\xe9": "\xc3\xa9"}\n'),
         Q,
         2,
         "",
-        "byte 12 of line 2 (0xe9) is not UTF-8; save",
+        "byte 6 of line 2 (0xe9) is not UTF-8; save",
     ),
     "truncated last line": (
         plain(questions=QUESTION + QUESTION[:20]),
@@ -256,7 +256,7 @@ BAD = {
         "f.jsonl",
         2,
         "",
-        "no known format has rows with the fields ['title', 'body']; give a folder of .txt, .md,",
+        "['title', 'body']; say which is which, such as --columns=question=title,answers=body ",
     ),
     "array: no object": (
         {"f.json": f"[{LONG}, 5]"},
@@ -504,7 +504,7 @@ def test_reading_goes_on_and_every_bad_row_is_reported(tmp_path):
     lines = [
         good,
         '{"id": "broken"',
-        '{"id": "caf\xe9"}',
+        '{"id": "\xc3\xa9caf\xe9"}',
         "17",
         good.replace('"q"', '"r"'),
         "{}",

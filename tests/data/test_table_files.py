@@ -1,5 +1,6 @@
 """Damaged bytes and odd line ends are reported, and never crash."""
 
+import csv
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from ark_jax.data.records import BadInput
 
 
 def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):
-    bad = LONG.replace('"1"', '"2"').encode().replace(b"When", b"Wh\xe9n")
+    bad = LONG.replace('"1"', '"2"').encode().replace(b"When", b"Wh\xe9n \xc3\xa9")
     write(tmp_path, {"f.json": b"[\n" + LONG.encode() + b"," + bad + b"]"})
     corpus, problems = readers.read(tmp_path / "f.json")
     assert [(p.line, p.field) for p in problems] == [(3, ""), (2, "input")]
@@ -50,3 +51,58 @@ def test_a_key_given_twice_is_named(tmp_path, array):
     findings = Findings()
     assert [row.values["id"] for row in json_rows(path, findings)] == ["a"]
     assert "the key 'text' is given twice in an object" in str(findings.problems[0])
+
+
+PLAIN_TSV = 'id\ttext\nd1\t{}\nd2\tThe river froze.\nd3\tThe boy shouted "now"\n'
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['"Stop," said the miller.'],
+        ['"It is late', 'The bell rang twice at dusk."'],  # which CSV would read as one cell
+        ['"It is late', 'A fox crossed the ice.'],
+    ],
+)  # fmt: skip
+def test_quotes_of_a_tsv_without_quoting_are_text(tmp_path, texts):
+    path = tmp_path / "documents.tsv"
+    path.write_text(PLAIN_TSV.format("\ne\t".join(texts)))
+    corpus, problems = readers.read(path)
+    expected = [*texts, "The river froze.", 'The boy shouted "now"']
+    assert [d.text for d in corpus.documents] == expected and not problems
+    assert "1 lines hold a quote of speech" in corpus.remarks[0].message
+
+
+@pytest.mark.parametrize("text", ['"It is\nlate"', '"The ""late"" bell"', '"a\tb"', '"one\n\ntwo"'])
+def test_quotes_around_cells_of_a_tsv_are_no_text(tmp_path, text):
+    path = tmp_path / "documents.tsv"
+    path.write_text(PLAIN_TSV.format(text))
+    corpus, problems = readers.read(path)
+    assert corpus.documents[0].text == text[1:-1].replace('""', '"') and not problems
+
+
+@pytest.mark.parametrize(
+    ("cell", "answers"),
+    [
+        ("['Paris', 'Paris, France']", ("Paris", "Paris, France")),
+        ("""["It wasn't", 'a \\'b\\' \\u00e9']""", ("It wasn't", "a 'b' é")),
+        ("['Paris'\n 'Paris, France']", ("Paris", "Paris, France")),  # an array of NumPy
+        ('["Paris"]', ("Paris",)),
+        ("[Kismet]", ("[Kismet]",)),
+        ("['it'] said", None),
+        ("[__import__('os').getcwd()]", ("[__import__('os').getcwd()]",)),
+        ("['Paris', None]", None),
+        ("['Paris", None),
+        ("['\\x4']", None),
+        ("['a', 'b" + " ['" * 5000, None),
+    ],
+)
+def test_a_cell_with_a_list_as_python_writes_it(tmp_path, cell, answers):
+    path = tmp_path / "questions.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["question", "answers", "context"], ["Where?", cell, "Paris."]])
+    corpus, problems = readers.read(path)
+    assert [q.answers for q in corpus.questions] == [answers] * (answers is not None)
+    faults = [str(problem) for problem in problems]
+    assert len(faults) == (answers is None)
+    assert all("questions.csv:2: answers: begins as a list and is none" in f for f in faults)

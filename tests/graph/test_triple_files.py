@@ -185,8 +185,8 @@ def test_names_stand_beside_ids(tmp_path):
         ("a.txt", b"a|r|b\na||b\n", r"a\.txt:2: relation: is empty; fill it in"),
         ("a.txt", b"a|r|b\na|r|b\tc\n", r"a\.txt:2: tail: 'b\\tc' holds a tab"),
         ("a.csv", b'a,r,b\na,r,"b\n', r"a\.csv:2: the row is broken CSV"),
-        ("a.tsv", b"a\tr\tb\na\tr\t\xff\n", r"a\.tsv:2: byte 5 of line 2 \(0xff\) is not UTF-8"),
-        ("a.tsv", "a\tr\tb\n".encode("utf-16"), r"a\.tsv: is binary or UTF-16"),
+        ("a.tsv", b"\xc3\xa9\tr\tb\na\tr\t\xff\n", r"a\.tsv:2: byte 5 of line 2 \(0xff\)"),
+        ("a.tsv", b"a\tr\0\tb\n", r"a\.tsv: is not text"),
         ("a.tsv", b"", r"a\.tsv: is empty"),
         ("a.csv", b"head,relation,tail\n", r"a\.csv: holds no triple; give another file"),
         ("a.jsonl", b'{"head": "a", "relation": 7, "tail": "b"}', r":1: relation: is a number"),
@@ -307,6 +307,10 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
         ("a.txt", "A text of several words.\n"),
         ("a.csv", "id,title,text\n1,T,A text.\n"),
         ("a.tsv", "query-id\tcorpus-id\tscore\n1\t2\t1\n"),
+        ("a.tsv", "query\tpos\tneg\n" + "what is a tide\tThe sea rises twice.\tIt fell.\n" * 3),
+        ("a.txt", "A man rides.\tHe is outdoors, it seems.\tHe is at home.\n" * 2),
+        ("a.tsv", "a tide\tthe sea that rises and falls twice a day\tthe moon\n" * 2),
+        ("a.tsv", "潮とは\t海は一日に二度満ちる。\t月は丸い。\n"),
     ],
 )
 def test_documents_are_no_graph(name, text, tmp_path):

@@ -2,7 +2,10 @@
 
 import collections
 import contextlib
+import dataclasses
+import functools
 import itertools
+import mimetypes
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,17 +19,18 @@ from ark_jax.data.records import Corpus, Document
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import SUFFIXES, named_file
-from ark_jax.data.text_files import file_head
+from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
 # Beside files of rows, such a file describes them.
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
+WITHOUT_TEXT = ("image/", "audio/", "video/", "font/", "text/css", "text/javascript")
 NAMED = 5  # files of an unknown suffix that a remark names
 
 
 def recognises(path: Path) -> bool:
     if not path.is_dir():
-        begins_as_rows = path.suffix == ".txt" and file_head(path).lstrip().startswith(b"{")
+        begins_as_rows = path.suffix == ".txt" and head_text(path).lstrip().startswith("{")
         return path.suffix.lower() in CONVERTERS and not begins_as_rows
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
     has_rows = rows and not named_file(path, "questions")
@@ -69,6 +73,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     question_file = named_file(path, "questions") if path.is_dir() else None
     unread: dict[str, list[str]] = collections.defaultdict(list)
     lacking: dict[str, list[str]] = collections.defaultdict(list)
+    told: dict[str, list[str]] = collections.defaultdict(list)
     unreadable: dict[str, int] = {}
 
     def pages() -> Iterator[tuple[Path, str]]:
@@ -80,16 +85,22 @@ def read(path: Path, findings: Findings) -> Corpus:
                 unread[file.suffix.lower()].append(name)
 
     shards = shards_of(pages(), lambda page: _bytes(page[0]))
-    for page in itertools.chain.from_iterable(map_shards(_page_converter, shards)):
+    converter = functools.partial(_page_converter, findings.reading.encoding)
+    for page in itertools.chain.from_iterable(map_shards(converter, shards)):
         findings.problems.rows += 1
         match page:
-            case Document():
-                documents.append(page)
+            case Document() as document, remark:
+                documents.append(document)
+                if remark:
+                    told[remark].append(document.id)
             case file, name, Unreadable() as error:
                 unreadable[name] = 0
                 findings.remarks.add(file, f"{error}: the file is passed over")
             case _, name, ImportError() as error:
                 lacking[f"{error.name}"].append(name)
+    for remark, names in sorted(told.items()):
+        message = f"{len(names):,} files ({_shown(names)}) are {remark}"
+        findings.remarks.add(folder, message, rows=0)
     _note_unread(folder, unread, findings)
     for package, names in lacking.items():
         message = (
@@ -105,7 +116,18 @@ def read(path: Path, findings: Findings) -> Corpus:
         pairs = question_rows(question_file, findings)
         claimed = {**documents.rows, **unreadable}
         questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
-    return complete_corpus(documents, questions, PAGES.name, findings)
+    corpus = complete_corpus(documents, questions, PAGES.name, findings)
+    return dataclasses.replace(corpus, passed_over=_reasons(unread, len(unreadable)))
+
+
+def _reasons(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
+    """How many files gave no document, by reason; without pictures and what else has no text."""
+    reasons = {"that cannot be read": unreadable}
+    for suffix, names in unread.items():
+        kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
+        if not kind.startswith(WITHOUT_TEXT):
+            reasons[f"with the suffix {suffix}" if suffix else "without a suffix"] = len(names)
+    return {reason: count for reason, count in reasons.items() if count}
 
 
 def _bytes(file: Path) -> int:
@@ -115,40 +137,45 @@ def _bytes(file: Path) -> int:
     return 0
 
 
-def _page_converter() -> Callable[[Iterable[tuple[Path, str]]], list]:
-    """Work that converts files with these names to documents.
+def _page_converter(encoding: str) -> Callable[[Iterable[tuple[Path, str]]], list]:
+    """Work that converts files with these names to documents, each with what to tell of it.
 
     In the place of a file that cannot be converted stand the file, its name and the error.
     """
 
-    def convert_page(file: Path, name: str) -> Document | tuple[Path, str, Exception]:
+    def convert_page(file: Path, name: str) -> tuple[Document, str] | tuple[Path, str, Exception]:
         if not os.path.lexists(file):  # it was there when the folder was listed
             raise FileNotFoundError(
                 f"{file}: is not there for the process that converts it; do not change the folder "
                 "meanwhile, and with config.data.engine=ray let every node see it"
             )
         try:
-            return _converted(file, name)
+            return _converted(file, name, encoding)
         except (Unreadable, ImportError) as error:
             return file, name, error
 
     return lambda pages: [convert_page(file, name) for file, name in pages]
 
 
-def _converted(file: Path, name: str) -> Document:
+def _converted(file: Path, name: str, encoding: str) -> tuple[Document, str]:
     if has_surrogate(name):
         raise Unreadable("has a name that is not UTF-8; rename it")
-    page = convert(file)
-    return Document(name, page.title or file.stem, page.text, page.sections)
+    page = convert(file, encoding)
+    return Document(name, page.title or file.stem, page.text, page.sections), page.remark
+
+
+def _shown(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
+    return shown.encode("utf-8", "replace").decode()
 
 
 def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings) -> None:
     """A remark for each suffix that is not read."""
     for suffix, names in sorted(unread.items()):
-        shown = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
-        shown = shown.encode("utf-8", "replace").decode()
         kind = f"with the suffix {suffix}" if suffix else "without a suffix"
-        message = f"{len(names):,} files {kind} ({shown}) are not read; they are passed over"
+        message = (
+            f"{len(names):,} files {kind} ({_shown(names)}) are not read; they are passed over"
+        )
         findings.remarks.add(folder, message, rows=len(names))
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from ark_jax.data.formats.contexts import (
 from ark_jax.data.formats.questions import question_row
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
-from ark_jax.data.rows import InputRow
+from ark_jax.data.rows import LONGEST_NAME, InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import rows_of
+from ark_jax.data.text_files import TREC_TABLE, head_text, is_trec_table
 
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
@@ -81,6 +83,9 @@ def recognised_rows(
     rows: Iterator[InputRow], path: Path, findings: Findings
 ) -> tuple[RowKind | None, Iterable[InputRow]]:
     """The kind of the first row that has one, and all rows; a problem if none has."""
+    if is_trec_table(head_text(path)):
+        findings.problems.add(path, TREC_TABLE)
+        return None, ()
     inspected = []
     for row in rows:
         if len(inspected) < 1000:
@@ -89,8 +94,14 @@ def recognised_rows(
             if kind.recognises(row.values):
                 return kind, itertools.chain(inspected, rows)
     if inspected:
-        fields = list(inspected[0].values)[:8]
-        message = f"no known format has rows with the fields {fields}; give {KNOWN}"
+        row = inspected[0]
+        fields = [name[:LONGEST_NAME] for name in list(row.columns or row.values)[:8]]
+        pairs = zip(("question", "answers") if fields[1:] else ("text",), fields, strict=False)
+        flag = shlex.quote(f"--columns={','.join(map('='.join, pairs))}")
+        message = (
+            f"no known format has rows with the fields {fields}; say which is which, such as "
+            f"{flag} (config.data.columns), or give {KNOWN}"
+        )
         findings.problems.stop(path, message, inspected[0].line)
     return None, ()
 

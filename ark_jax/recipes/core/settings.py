@@ -44,6 +44,16 @@ class InputSection:
         "File of questions about the documents of `path`, instead of those that lie beside them.",
         content="input",
     )
+    encoding: str = field(
+        "",
+        "Encoding of all texts and rows, such as cp1252 or shift_jis; empty: detected in each "
+        "file.",
+    )
+    columns: str = field(
+        "",
+        "Columns of rows that are fields, as in `question=Prompt,answers=Response`; empty: those "
+        "with the names of fields.",
+    )
     held_out: float = field(
         0.2,
         "Fraction to hold out for evaluation, drawn by a hash of `seed` and document id.",

@@ -1,7 +1,6 @@
 """The data stage: documents and questions are read, split and cut into chunks."""
 
 import collections
-import dataclasses
 import functools
 import itertools
 import statistics
@@ -11,6 +10,7 @@ from pathlib import Path
 from ark_jax.data import readers
 from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.evidence import count_absent_answers
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
@@ -33,7 +33,7 @@ def ingest(context: Context, folder: Path) -> dict:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.
     """
     config, settings = context.config, context.config.data
-    corpus = _input(settings.path, settings.questions, settings.tolerate)
+    corpus = _input(settings, settings.tolerate)
     test = _test_set(corpus, settings)
     _check_ids(corpus, settings)
     parts = split_questions(corpus.questions, test.questions, config)
@@ -96,24 +96,27 @@ def look_at(config) -> str:
     Raises:
         BadInput: its problems.
     """
-    corpus = _input(config.data.path, config.data.questions)
+    corpus = _input(config.data, 0)
     return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
 
 
-def _input(path: str, questions: str, tolerate: float = 0.0) -> Corpus:
+def _input(settings, tolerate: float) -> Corpus:
     """Documents and their questions, which may lie elsewhere."""
-    corpus = readers.load(path, tolerate)
-    if not questions:
-        return corpus
-    loaded, remarks = readers.read_questions(questions, corpus.texts, tolerate)
-    return dataclasses.replace(corpus, questions=loaded, remarks=[*corpus.remarks, *remarks])
+    read = readers.read(settings.path, settings.questions, _reading(settings))
+    return readers.within(*read, tolerate)
+
+
+def _reading(settings) -> Reading:
+    return Reading(settings.encoding, settings.columns)
 
 
 def _test_set(corpus: Corpus, settings) -> Corpus:
     """The test set that the config names, if it names one."""
     if not settings.test:
         return Corpus([], [], "")
-    return readers.within(*readers.read_test(settings.test, corpus.texts), settings.tolerate)
+    return readers.within(
+        *readers.read_test(settings.test, corpus.texts, _reading(settings)), settings.tolerate
+    )
 
 
 class _Documents:

@@ -158,8 +158,8 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         "good.txt": "Tide.",
         "broken.docx": b"PK\3\4 no more",
         "cut.pdf": b"%PDF-1.4\n1 0 obj\n<<",
-        "latin.txt": b"caf\xe9",
-        "wide.md": "Tide.".encode("utf-16"),
+        "odd.txt": "Café".encode() + b"\xe9",
+        "wide.md": "Tide.".encode("utf-16")[:-1],
         "nul.html": b"<p>a\0b</p>",
         "blank.txt": " \n",
         "void.html": "",
@@ -178,9 +178,9 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         "scan.pdf": "holds no text, perhaps it was scanned",
         "broken.docx": "is damaged (",
         "cut.pdf": "is damaged (",
-        "latin.txt": "is not UTF-8 (byte 0xe9 in line 1); save it as UTF-8",
-        "wide.md": "is binary or UTF-16",
-        "nul.html": "is binary or UTF-16",
+        "odd.txt": "is not UTF-8 (byte 0xe9 in line 1); save it as UTF-8",
+        "wide.md": "is not utf-16 (byte",
+        "nul.html": "is not text, or in an unknown encoding; save it",
         "blank.txt": "holds no text",
         "void.html": "",
     }.items():
@@ -190,8 +190,45 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         (1, "1 files without a suffix (Makefile)"),
         (2, "2 files with the suffix .zip (a.zip, b.zip)"),
     ]
+    assert _main(["check", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "passed over: 12" in said and "no problem found" not in said
+    assert (
+        "\n12 of 13 files are passed over: 9 that cannot be read, 2 with the suffix .zip, "
+        "1 without a suffix; save them"
+    ) in said
+    write(tmp_path, {f"{i}.txt": "Tide." for i in range(11)})
     assert _main(["check", str(tmp_path)]) == 0
-    assert "passed over: 12" in capsys.readouterr().out
+    assert "\nno problem found" in capsys.readouterr().out
+
+
+def test_pictures_of_pages_are_not_missed(tmp_path, capsys):
+    write(tmp_path, {"a.md": "# Tide", "a.png": b"\x89PNG", "b.svg": "<svg/>", "c.css": "p{}"})
+    assert _main(["check", str(tmp_path)]) == 0
+    write(tmp_path, {"b.xlsx": b"PK", "c.xlsx": b"PK"})
+    assert _main(["check", str(tmp_path)]) == 1
+    assert "\n2 of 3 files are passed over: 2 with the suffix .xlsx;" in capsys.readouterr().out
+    assert _main(["init", str(tmp_path), f"--out={tmp_path / 'c.py'}"]) == 0  # a run reads the rest
+    assert "2 of 3 files are passed over" in (tmp_path / "c.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 0 184 2\n1 0 29 -1\n",
+        "q1\t0\tdoc-7\t1\r\n\r\nq2\t0\tdoc8\t0",
+        "1 184 2\n1 29 3\n",
+        "1 Q0 184 1 12.5 bm25\n1 Q0 29 2 1e-3 bm25\n",
+    ],
+)
+def test_tables_of_trec_are_no_documents(tmp_path, text):
+    write(tmp_path, {"qrels.txt": text, "a.txt": "Psalm 23 verse 4", "b.txt": f"Tide.\n{text}"})
+    corpus, problems = readers.read(tmp_path)
+    assert [d.id for d in corpus.documents] == ["a.txt", "b.txt"] and not problems
+    assert "holds TREC's judgments (qrels)" in corpus.remarks[0].message
+    assert readers.read(tmp_path / "qrels.txt")[1]
+    write(tmp_path, {"qrels.tsv": text.replace(" ", "\t")})
+    assert "holds TREC's judgments" in readers.read(tmp_path / "qrels.tsv")[1][0].message
 
 
 def test_links_are_followed_and_circles_are_cut(tmp_path):
@@ -237,4 +274,6 @@ def test_a_missing_package_is_one_problem(tmp_path, monkeypatch):
 def test_any_bytes_are_a_document_or_a_remark(tmp_path_factory, data, suffix):
     folder = write(tmp_path_factory.mktemp("any"), {f"a{suffix}": data, "b.txt": "Tide."})
     corpus, problems = readers.read(folder)
-    assert not problems and len(corpus.documents) + len(corpus.remarks) == 2
+    passed_over = sum(remark.rows for remark in corpus.remarks)
+    assert not problems and len(corpus.documents) + passed_over == 2
+    assert len(corpus.remarks) < 2

@@ -1,0 +1,105 @@
+"""The encoding of a text file: what a byte order mark says, UTF-8, or what a detector finds."""
+
+import codecs
+import functools
+import re
+from pathlib import Path
+
+HEAD_BYTES = 1 << 16  # what recognising a file looks at
+UTF8 = "utf-8-sig"
+WESTERN = "cp1252"  # of encodings that are equally likely, the most common; Latin-1 is a part of it
+LONGEST_CHARACTER = 4  # bytes; a part of a line may end within one
+_BLOCK = 1 << 20  # bytes
+_MARKS = {
+    codecs.BOM_UTF8: UTF8,
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's mark, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# What people's programs write; among more, the detector mistakes short texts.
+_CANDIDATES = (
+    *(WESTERN, "cp1250", "cp1251", "cp1253", "koi8_r"),
+    *("cp932", "euc_jp", "gb18030", "big5", "euc_kr"),
+)
+# A character of UTF-8 of several bytes; also half of a pair, which some programs write so.
+_OF_UTF8 = re.compile(
+    rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+)
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_SYMBOL_IN_WORD = re.compile(r"[^\W\d_][¡-¶¸-¿][^\W\d_]")
+_CONTROL = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def head_encoding(head: bytes) -> str:
+    """What the first bytes of a file say for sure, else UTF-8; "" if they are not text."""
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    if b"\0" not in head[:4096]:
+        return UTF8
+    first, second = head[:4096:2], head[1:4096:2]
+    # Every second byte of most letters in UTF-16 is 0.
+    for zeros, others, encoding in ((second, first, "utf-16-le"), (first, second, "utf-16-be")):
+        if zeros.count(0) > 0.5 * len(zeros) and not others.count(0):
+            return encoding
+    return ""
+
+
+def file_encoding(path: Path) -> str:
+    """The encoding that a file seems to have; "" if it is not text.
+
+    A file with damaged UTF-8 has UTF-8: it is more likely than another encoding if most of its
+    bytes beyond ASCII are whole characters.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+        if (encoding := head_encoding(head)) != UTF8:
+            return encoding
+        file.seek(0)
+        decoder, has_characters = codecs.getincrementaldecoder("utf-8")(), False
+        for block in iter(functools.partial(file.read, _BLOCK), b""):
+            try:
+                decoder.decode(block, final=len(block) < _BLOCK)
+            except UnicodeDecodeError:
+                return UTF8 if has_characters else _detected(block)
+            has_characters = has_characters or not block.isascii()
+    return UTF8
+
+
+def _detected(block: bytes) -> str:
+    """The encoding of a part of a file that is not UTF-8; UTF-8 if it is damaged."""
+    sample = _sample(block)
+    characters, rest = _OF_UTF8.subn(b"", sample)[::-1]
+    if characters >= len(_NOT_ASCII.findall(rest)):
+        return UTF8
+    import charset_normalizer
+
+    # In Western text no word has a symbol within, such as the "³" for the "ł" of Polish.
+    is_western = not _SYMBOL_IN_WORD.search(sample.decode(WESTERN, "replace"))
+    candidates = [name for name in _CANDIDATES if is_western or name != WESTERN]
+    find = functools.partial(charset_normalizer.from_bytes, cp_isolation=candidates)
+    ends = range(len(sample), max(len(sample) - LONGEST_CHARACTER, 0), -1)
+    matches = next(filter(None, (list(find(sample[:end])) for end in ends)), [])
+    if not matches or _CONTROL.search(str(matches[0])):
+        return ""
+    quality = lambda match: (match.chaos, -match.coherence)
+    equal = [match for match in matches if quality(match) == quality(matches[0])]
+    names = [name for match in equal for name in match.could_be_from_charset]
+    return WESTERN if is_western and WESTERN in names else matches[0].encoding
+
+
+def _sample(block: bytes) -> bytes:
+    """Lines of a block that are not ASCII, if possible whole ones."""
+    lines = block.split(b"\n")
+    if len(block) == _BLOCK and len(lines) > 2:
+        lines = lines[1:-1]
+    chosen, size = [], 0
+    for line in lines:
+        if not line.isascii() and size < HEAD_BYTES:
+            chosen.append(line)
+            size += len(line)
+    return b"\n".join(chosen)

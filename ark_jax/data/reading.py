@@ -1,0 +1,92 @@
+"""How a user says that files are to be read, where their content does not tell."""
+
+import csv
+import dataclasses
+import functools
+import io
+from collections.abc import Mapping
+
+LISTS = ("answers", "documents", "evidence", "contexts")
+FIELDS = (
+    *("id", "title", "text", "question", "answer", "context", "group", "document", "start", "end"),
+    *LISTS,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How files are to be read.
+
+    Attributes:
+        encoding: that of all texts; "" detects it for each file.
+        columns: which columns of rows are fields, as in "question=Prompt,answers=Response"; a
+            column with a comma is quoted as in CSV.
+        seen: the names of columns that rows had, if `columns` names any.
+
+    Raises:
+        ValueError: the encoding or a field is unknown, or something is given twice.
+    """
+
+    encoding: str = ""
+    columns: str = ""
+    seen: dict[str, None] = dataclasses.field(default_factory=dict, compare=False)
+
+    def __post_init__(self):
+        try:
+            io.TextIOWrapper(io.BytesIO(), self.encoding or "utf-8")
+        except LookupError:
+            names = "utf-8, utf-16, cp1252, latin-1 or shift_jis"
+            raise ValueError(
+                f"config.data.encoding: {self.encoding!r} is unknown; name one, such as {names}"
+            ) from None
+        _ = self.by_field
+
+    @functools.cached_property
+    def by_field(self) -> dict[str, str]:
+        """field -> its column."""
+        by_field: dict[str, str] = {}
+        for part in next(csv.reader([self.columns], skipinitialspace=True), []):
+            field, equals, column = (word.strip() for word in part.partition("="))
+            if not (equals and column and field in FIELDS):
+                fault = f"{part!r} is not FIELD=COLUMN with one of the fields {', '.join(FIELDS)}"
+            elif field in by_field or column in by_field.values():
+                fault = f"{part!r} gives a field or a column twice"
+            else:
+                by_field[field] = column
+                continue
+            raise ValueError(f"--columns (config.data.columns): {fault}")
+        return by_field
+
+    def named(self, values: Mapping[str, object]) -> Mapping[str, object]:
+        """The values of a row with fields for names; a named column hides one with its name.
+
+        The case of a column counts only if two differ in nothing else.
+        """
+        if not self.by_field:
+            return values
+        self.seen.update(dict.fromkeys(values))
+        columns = {field: _match(column, values) for field, column in self.by_field.items()}
+        used = {*columns.values(), *self.by_field}
+        fields = {field: values[name] for field, name in columns.items() if name in values}
+        return {**fields, **{name: value for name, value in values.items() if name not in used}}
+
+    def listed(self, values: Mapping[str, object]) -> Mapping[str, object]:
+        """As `named`, for rows whose values have types: one text in a list's place is an item."""
+        values = self.named(values)
+        lists = {name: values.get(name) for name in LISTS if name in self.by_field}
+        return {**values, **{name: [v] for name, v in lists.items() if isinstance(v, str)}}
+
+    def has_column(self, names: list[str]) -> bool:
+        """Whether a column that is named is among these."""
+        return any(_match(column, names) is not None for column in self.by_field.values())
+
+    def unseen(self) -> list[str]:
+        """The columns that are named and that no row had."""
+        return [name for name in self.by_field.values() if _match(name, self.seen) is None]
+
+
+def _match(column: str, names) -> str | None:
+    """The name of a column among those of a row."""
+    if column in names:
+        return column
+    return next((name for name in names if name.strip().lower() == column.lower()), None)
