@@ -12,7 +12,10 @@ from ark_jax.data.rows import InputRow
 from ark_jax.data.text_files import begins_as_json, head_text, is_parquet, text_lines
 
 DELIMITERS = (",", "\t", ";")
-LIST_COLUMNS = ("answers", "answer", "documents", "evidence", "contexts", "reference_contexts")
+LIST_COLUMNS = (
+    *("answers", "answer", "documents", "evidence", "contexts", "reference_contexts"),
+    *("pos", "neg"),
+)
 ID_COLUMNS = ("id", "_id", "document", "documents")  # Parquet may hold them as numbers
 
 

@@ -14,6 +14,7 @@ from ark_jax.data.formats.contexts import (
     ragas_row,
     squad_row,
 )
+from ark_jax.data.formats.pairs import is_pair, pair_row, read_pairs
 from ark_jax.data.formats.questions import question_row
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
@@ -24,7 +25,8 @@ from ark_jax.data.table_files import rows_of
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
     "questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have text "
-    "(documents), or question, context and answers (the README of ark_jax lists all formats)"
+    "(documents), question, context and answers, or query and positive (the README of ark_jax "
+    "lists all formats)"
 )
 
 
@@ -72,6 +74,7 @@ ROW_KINDS = (
         lambda values: "question" in values,
         lambda row: ([], question_row(row, needs_id=False)),
     ),
+    RowKind("pairs", is_pair, pair_row),
     RowKind("chunks", _is_chunk, document_row),
     RowKind("documents", lambda values: "text" in values, document_row),
 )
@@ -108,6 +111,9 @@ def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpu
         documents, chunks = read_chunks(rows, findings)
         return Corpus(documents, [], "chunks", findings.remarks, chunks)
     documents = Documents()
+    if kind.name == "pairs":
+        questions = read_pairs(rows, documents, findings)
+        return complete_corpus(documents, questions, kind.name, findings)
     questions = list(parsed_rows(kind, rows, documents, findings))
     if kind.name == "questions" or (questions and not documents):
         message = (

@@ -73,6 +73,17 @@ def given_questions(context: Context, part: str) -> list[Question]:
     return load_rows(context / "data" / f"questions_{part}.parquet", Question)
 
 
+def save_questions(questions: Sequence[Question], path: Path) -> None:
+    """Writes questions; a column of negatives only if one has any, as in files of earlier runs."""
+    rows = [dataclasses.asdict(question) for question in questions]
+    columns = [field.name for field in dataclasses.fields(Question)]
+    if not any(question.negatives for question in questions):
+        columns.remove("negatives")
+    table = pa.table({name: [row[name] for row in rows] for name in columns})
+    if distributed.is_first_process():
+        pq.write_table(table, path)
+
+
 def written_questions(context: Context, part: str) -> list[Question]:
     """The questions that the stage `questions` wrote; none if the config has no such stage."""
     config = context.config

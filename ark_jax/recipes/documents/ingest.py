@@ -14,10 +14,10 @@ from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.core.split import Split, id_set, split_questions
 from ark_jax.recipes.documents import written_questions
-from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents
+from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents, save_questions
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
@@ -54,8 +54,8 @@ def ingest(context: Context, folder: Path) -> dict:
     pool = choose_pool(settings.pool, [*parts.train, *parts.held_out], sizes)
     written_questions.save_sides(ids, parts, config, folder)
     save_json({"pool": pool}, folder / POOL_FILE)
-    save_rows(parts.train, folder / "questions_train.parquet", Question)
-    save_rows(parts.held_out, folder / "questions_held_out.parquet", Question)
+    save_questions(parts.train, folder / "questions_train.parquet")
+    save_questions(parts.held_out, folder / "questions_held_out.parquet")
     return {
         "format": corpus.format,
         "documents": len(ids),
