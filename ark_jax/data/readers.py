@@ -182,7 +182,13 @@ def summary(corpus: Corpus) -> str:
             "--questions=FILE, put questions.csv beside them, or let a run write questions"
         )
     if unanswered := sum(not question.answers for question in questions):
-        lines.append(f"without answers: {unanswered:,} questions, which measure retrieval only")
+        lines.append(
+            f"without answers: {unanswered:,} questions, which measure retrieval, and train with "
+            "score.supervision=gold and mine.by=question"
+        )
+    if counts := [len(question.negatives) for question in questions if question.negatives]:
+        mean = statistics.fmean(counts)
+        lines.append(f"negatives: given for {len(counts):,} questions, {mean:.1f} each")
     if unplaced := sum(not question.documents for question in questions):
         lines.append(f"without documents: {unplaced:,} questions, asked of the whole corpus")
     if absent:
