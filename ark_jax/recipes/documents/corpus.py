@@ -111,8 +111,9 @@ def searches_corpus(context: Context) -> bool:
 
 
 def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> list[Chunk]:
-    """The chunks of the question's documents."""
-    return [chunk for document in question.documents for chunk in chunks.get(document, ())]
+    """The chunks of the question's documents, and of those that the input calls irrelevant."""
+    documents = (*question.documents, *question.negatives)
+    return [chunk for document in documents for chunk in chunks.get(document, ())]
 
 
 class SearchedChunks(NamedTuple):
@@ -132,7 +133,7 @@ class SearchedChunks(NamedTuple):
 def searched_in_training(
     questions: Sequence[Question], chunks: StoredChunks, *, whole: bool
 ) -> SearchedChunks:
-    """All chunks if the whole corpus is searched, else those of the questions' documents."""
+    """All chunks if the whole corpus is searched, else those of `candidate_chunks`."""
     if whole:
         return SearchedChunks(chunks.ids, passages_of(views_of(chunks)), chunks.ids.position)
     groups = (candidate_chunks(question, chunks.by_document) for question in questions)
