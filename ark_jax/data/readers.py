@@ -152,7 +152,7 @@ def _read_questions(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus,
     if beir.recognises(path):
         questions = beir.read_queries(path, findings, texts, texts)
     else:
-        pairs = parsed_pairs(path, findings)
+        pairs = parsed_pairs(path, findings, texts)
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
     return Corpus([], questions, "", findings.condensed().remarks), findings.problems
 

@@ -6,7 +6,14 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ark_jax.data.formats.base import Format, complete_corpus, document_ids, hashed_document, row_id
+from ark_jax.data.formats.base import (
+    Format,
+    complete_corpus,
+    document_ids,
+    hashed_document,
+    hashed_id,
+    row_id,
+)
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow, text_fault
@@ -54,24 +61,69 @@ def _documents(row: InputRow, field: str) -> list[Document]:
 def read_pairs(
     rows: Iterable[InputRow], documents: Documents, findings: Findings
 ) -> list[Question]:
-    """Adds the texts of all good rows to the documents; returns the questions, each once.
+    """Adds the texts of all good rows to the documents; returns the questions, each once."""
+
+    def parsed() -> Iterator[tuple[InputRow, Question]]:
+        for row in rows:
+            row_documents, question = pair_row(row)
+            yield row, question
+            if row.ok:  # it is settled by now
+                for document in row_documents:
+                    documents.append(document)
+
+    return [question for _, question in _merged(parsed(), findings)]
+
+
+def pairs_on(
+    rows: Iterable[InputRow], texts: Mapping[str, str], findings: Findings
+) -> list[tuple[InputRow, Question]]:
+    """The questions, each once and with its first row, on the documents of a corpus.
+
+    A row names a document by its text or by its id.
+
+    Args:
+        texts: document id -> text.
+    """
+    ids: dict[str, str] = {}  # hash of a text -> the first document with it
+    for id, text in texts.items():
+        ids.setdefault(hashed_id(text), id)
+
+    def placed() -> Iterator[tuple[InputRow, Question]]:
+        for row in rows:
+            row_documents, question = pair_row(row)
+            known = {x.id: x.text if x.text in texts else ids.get(x.id) for x in row_documents}
+            for document in row_documents:
+                if texts and known[document.id] is None:
+                    defect = f"{document.text[:60]!r} is neither text nor id of a document"
+                    fix = "add it to the corpus, or read the pairs without one"
+                    row.add_problem(_field_of(row, POSITIVE_FIELDS), defect, fix)
+            documents, negatives = (
+                tuple(dict.fromkeys(map(known.get, names)))
+                for names in (question.documents, question.negatives)
+            )
+            yield row, dataclasses.replace(question, documents=documents, negatives=negatives)
+
+    return _merged(placed(), findings)
+
+
+def _merged(
+    pairs: Iterable[tuple[InputRow, Question]], findings: Findings
+) -> list[tuple[InputRow, Question]]:
+    """The questions of all good rows, each once and with its first row.
 
     Rows that ask the same are one question, for a positive of one row must not be a negative of
     the other. A text that is both is a positive.
     """
-    questions: dict[str, Question] = {}
+    merged: dict[str, tuple[InputRow, Question]] = {}
     lines: dict[str, int] = {}
-    for row in rows:
-        row_documents, question = pair_row(row)
-        if question.question not in questions:
+    for row, question in pairs:
+        first = merged.get(question.question)
+        if not first:
             row.claim_id(lines, row.key, question.id)
-        if not findings.settle(row):
-            continue
-        for document in row_documents:
-            documents.append(document)
-        earlier = questions.get(question.question)
-        questions[question.question] = _joined(earlier, question) if earlier else question
-    return [_without_copies(question) for question in questions.values()]
+        if findings.settle(row):
+            joined = (first[0], _joined(first[1], question)) if first else (row, question)
+            merged[question.question] = joined
+    return [(row, _without_copies(question)) for row, question in merged.values()]
 
 
 def _joined(first: Question, second: Question) -> Question:

@@ -14,7 +14,7 @@ from ark_jax.data.formats.contexts import (
     ragas_row,
     squad_row,
 )
-from ark_jax.data.formats.pairs import is_pair, pair_row, read_pairs
+from ark_jax.data.formats.pairs import is_pair, pair_row, pairs_on, read_pairs
 from ark_jax.data.formats.questions import question_row
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
@@ -149,12 +149,21 @@ def parsed_rows(
                 yield question
 
 
-def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]:
-    """The rows of a file that hold a question, and the questions, without their contexts."""
+def parsed_pairs(
+    path: Path, findings: Findings, texts: Mapping[str, str]
+) -> Iterator[tuple[InputRow, Question]]:
+    """The rows of a file that hold a question, and the questions, without their contexts.
+
+    Args:
+        texts: document id -> text, of the documents that pairs are about.
+    """
     kind, rows = recognised_rows(rows_of(path, findings), path, findings)
     if kind and kind.name in ("documents", "chunks"):
         message = "holds documents and no questions; give a file whose rows have question"
         findings.problems.add(path, message)
+        return
+    if kind and kind.name == "pairs":
+        yield from pairs_on(rows, texts, findings)
         return
     for row in rows:
         _, question = kind.parse(row)

@@ -112,3 +112,24 @@ def test_our_own_export_is_read(tmp_path, format):
     rows = list(format_rows(format, examples, {"q": "When?"}, passages))
     (question,) = readers.load(write_rows(tmp_path / "f.jsonl", rows)).questions
     assert question.documents == ids(MILL, KILN) and question.negatives == ids(FORGE)
+
+
+def test_pairs_on_a_corpus_name_its_documents_by_text_or_id(tmp_path):
+    documents = [
+        {"id": "d1", "text": MILL},
+        {"id": "d2", "text": KILN},
+        {"id": "d3", "text": FORGE},
+    ]
+    corpus = write_rows(tmp_path / "documents.jsonl", documents)
+    rows = [
+        {"query": "When?", "pos": [MILL], "neg": ["d2"]},
+        {"query": "When?", "pos": ["d2"], "neg": [FORGE]},
+    ]
+    pairs = write_rows(tmp_path / "pairs.jsonl", rows)
+    read, problems = readers.read(corpus, str(pairs))
+    assert not problems and len(read.documents) == 3
+    (question,) = read.questions
+    assert (question.documents, question.negatives) == (("d1", "d2"), ("d3",))
+    write_rows(pairs, [*rows, {"query": "Who?", "pos": [MILL], "neg": ["Nobody."]}])
+    _, (problem,) = readers.read(corpus, str(pairs))
+    assert problem.line == 3 and "'Nobody.' is neither text nor id of a document" in str(problem)
