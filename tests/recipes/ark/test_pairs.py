@@ -8,12 +8,15 @@ import pytest
 from support.world import make_world, tiny_config
 
 from ark_jax import new_config
+from ark_jax.data.beir_writer import write_beir
+from ark_jax.data.records import Corpus, Document, Question
+from ark_jax.estimate import devices, plan
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.alignment import load_positives
-from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.documents.corpus import load_questions, stored_chunks
 from ark_jax.runtime.log import Metrics
 
@@ -93,3 +96,32 @@ def test_held_out_questions_are_measured_by_their_documents(run):
     rows = load_rows(run / "evaluate" / "questions.parquet")
     assert {row["system"] for row in rows} >= {"base", "stage1", "stage2", "stage3"}
     assert all(row["ndcg@10"] is not None and row["answer"] is None for row in rows)
+
+
+def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
+    texts = {word: " ".join([text] * 9) for word, text in zip(WORDS, TEXTS, strict=True)}
+    documents = [Document(word, "", text) for word, text in texts.items()]
+    questions = [Question(f"q-{word}", f"who kept the {word}?", (), (word,)) for word in WORDS]
+    write_beir(Corpus(documents, questions, "beir"), tmp_path / "beir")
+    c = config_of(make_world(tmp_path), tmp_path / "beir")
+    context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "w" / "metrics.jsonl"))
+    for name in ("data", "candidates", "score", "positives"):
+        engine.run(stages(c), context, only=name)
+    positives, trained = load_positives(context / "positives"), load_questions(context, "train")
+    assert positives.keys() == {question.id for question in trained}
+    assert all(len(chunks) > 1 for chunks in positives.values())
+    assert {id.removeprefix("q-") for id in positives} == {
+        stored_chunks(context).by_id[chunk].document for own in positives.values() for chunk in own
+    }
+
+
+def test_a_plan_scores_nothing_and_reads_no_answer(run, tmp_path, monkeypatch, mesh):
+    monkeypatch.setattr(devices, "product_speed", lambda *_: 1e9)
+    root = run.workdir.parent
+    c = config_of(root, root / "pairs.jsonl")
+    c.generator.path = str(root / "generator")  # a plan opens the tokenizer of each model
+    planned = plan.estimate(RECIPE, c, tmp_path)
+    assert planned.inputs["training questions"] == len(load_questions(run, "train"))
+    works = [cost.work for cost in planned.costs]
+    assert {work.kind for work in works} == {"embedding", "training"}
+    assert not any(work.stage == "score" for work in works)
