@@ -96,6 +96,8 @@ def test_held_out_questions_are_measured_by_their_documents(run):
     rows = load_rows(run / "evaluate" / "questions.parquet")
     assert {row["system"] for row in rows} >= {"base", "stage1", "stage2", "stage3"}
     assert all(row["ndcg@10"] is not None and row["answer"] is None for row in rows)
+    card = (run / "export" / "README.md").read_text(encoding="utf-8")
+    assert "Relevant are the documents of the question. Each question searches the whole" in card
 
 
 def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
