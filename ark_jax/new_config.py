@@ -25,6 +25,9 @@ TITLES = {
     "star": "STAR: relation paths of a graph, tuned on its questions",
 }
 
+# The fields of ARK that train on questions without answers.
+MARKS_ALONE = {"score.supervision": "gold", "mine.by": "question"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Understood:
@@ -80,7 +83,13 @@ def _documents(data: str, questions: str, reading: "Reading | None") -> Understo
         )
     lines.append(readers.summary(corpus))
     lines.append(readers.mostly_passed_over(corpus))
-    if not any(question.answers for question in corpus.questions):
+    if len(corpus.questions) > 1 and not any(q.answers for q in corpus.questions):
+        fields |= MARKS_ALONE
+        lines.append(
+            "no question has an answer: what is marked for it trains (score.supervision), hard "
+            "negatives are given or found by the question (mine.by), and no language model is used"
+        )
+    elif not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
     return Understood("ark", fields, _lines(lines), True)

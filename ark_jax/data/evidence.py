@@ -90,12 +90,27 @@ def needed_passages(
     """
     marked = marked_passages(questions, chunks, texts)
     by_answer = [q for q in questions if q.answers and not (by == "evidence" and marked[q.id])]
-    gold = marked | chunks_with_answers(by_answer, chunks)
-    for question in questions:
-        if not (question.answers or gold[question.id]):
-            groups = (chunks.get(document, ()) for document in question.documents)
-            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
+    gold = with_documents(marked | chunks_with_answers(by_answer, chunks), questions, chunks)
     return gold, sum(not passages for passages in marked.values())
+
+
+def with_documents(
+    passages: Mapping[str, list[list[str]]],
+    questions: Sequence[Question],
+    chunks: Mapping[str, Sequence[Chunk]],
+) -> dict[str, list[list[str]]]:
+    """The passages of each question; of one without answers and passages, each of its documents.
+
+    Args:
+        passages: question -> its passages, each as the ids of the chunks that hold it.
+        chunks: document id -> its chunks.
+    """
+    completed = dict(passages)
+    for question in questions:
+        if not (question.answers or completed[question.id]):
+            groups = (chunks.get(document, ()) for document in question.documents)
+            completed[question.id] = [[chunk.id for chunk in group] for group in groups if group]
+    return completed
 
 
 def _occurrences(text: str, passage: str) -> list[int]:

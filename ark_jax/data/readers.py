@@ -174,7 +174,7 @@ def _read_questions(
     if beir.recognises(path):
         questions = beir.read_queries(path, findings, texts, texts)
     else:
-        pairs = parsed_pairs(path, findings)
+        pairs = parsed_pairs(path, findings, texts)
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
     return Corpus([], questions, "", findings.condensed().remarks), findings.problems
 
@@ -204,7 +204,13 @@ def summary(corpus: Corpus) -> str:
             "--questions=FILE, put questions.csv beside them, or let a run write questions"
         )
     if unanswered := sum(not question.answers for question in questions):
-        lines.append(f"without answers: {unanswered:,} questions, which measure retrieval only")
+        lines.append(
+            f"without answers: {unanswered:,} questions, which measure retrieval, and train with "
+            "score.supervision=gold and mine.by=question"
+        )
+    if counts := [len(question.negatives) for question in questions if question.negatives]:
+        mean = statistics.fmean(counts)
+        lines.append(f"negatives: given for {len(counts):,} questions, {mean:.1f} each")
     if unplaced := sum(not question.documents for question in questions):
         lines.append(f"without documents: {unplaced:,} questions, asked of the whole corpus")
     if absent:

@@ -30,9 +30,10 @@ class Question:
     """A question with its accepted answers.
 
     `documents` are the ids of documents that may hold the answer; without any, it may be anywhere
-    in the corpus. `evidence` are verbatim passages that do. A question without answers measures
-    retrieval only: its relevant passages are its evidence, or else its documents. `group` is what
-    results are broken down by, such as a type of question; empty if the input has none.
+    in the corpus. `evidence` are verbatim passages that do. Of a question without answers the
+    relevant passages are its evidence, or else its documents. `group` is what results are broken
+    down by, such as a type of question; empty if the input has none. `negatives` are the ids of
+    documents that the input calls irrelevant.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Question:
     documents: tuple[str, ...]
     evidence: tuple[str, ...] = ()
     group: str = ""
+    negatives: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

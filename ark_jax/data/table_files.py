@@ -17,6 +17,7 @@ DELIMITERS = (",", "\t", ";")
 LIST_COLUMNS = (
     *("answers", "answer", "documents", "evidence"),
     *("contexts", "reference_contexts", "retrieved_contexts", "ground_truths"),  # ragas's
+    *("pos", "neg"),
 )
 ID_COLUMNS = ("id", "_id", "document", "documents")  # Parquet may hold them as numbers
 # A string as Python's `repr` writes it, and a list of them, as `str` of a list or of an array.

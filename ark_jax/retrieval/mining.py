@@ -184,6 +184,7 @@ def choose_negatives(
     margin: float,
     spared: Collection[Key],
     keep: int,
+    trusted: Collection[Key] = (),
 ) -> tuple[list[tuple[Key, float]], Counter]:
     """Chooses the first `keep` candidates of a question that may serve as negatives.
 
@@ -202,6 +203,7 @@ def choose_negatives(
         spared: chunks that are not chosen, because they explain the answer nearly as well as the
             positives.
         keep: largest number of negatives.
+        trusted: chunks that are known to be irrelevant: only the rule of copies is for them.
 
     Returns:
         The chosen (chunk, score) pairs, and the number of candidates that each rule excluded.
@@ -218,9 +220,9 @@ def choose_negatives(
         original = first_copy.get(chunk, chunk)
         if original in seen:
             dropped["copies"] += 1
-        elif cosine[chunk] > ceiling:
+        elif cosine[chunk] > ceiling and chunk not in trusted:
             dropped["margin"] += 1
-        elif chunk in spared:
+        elif chunk in spared and chunk not in trusted:
             dropped["aligned"] += 1
         else:
             chosen.append((chunk, score))

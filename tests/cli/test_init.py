@@ -101,6 +101,19 @@ def test_documents_without_questions_get_written_ones(tmp_path, capsys):
     assert "questions are written" in text and "questions are written" in capsys.readouterr().out
 
 
+def test_questions_without_answers_train_by_what_is_marked(tmp_path, capsys):
+    rows = ["query,positive,negative", "When?,in 1802,by the lake", "Where?,by the lake,in 1802"]
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    text = written(tmp_path / "c.py", tmp_path / "pairs.csv")
+    config = loaded(tmp_path / "c.py")
+    assert (config.score.supervision, config.mine.by) == ("gold", "question")
+    assert config.questions.source == "given"
+    assert "no language model is used" in text and "negatives: given for 2" in text
+    assert __main__._main(["check", str(tmp_path / "pairs.csv")]) == 0
+    shown = capsys.readouterr().out
+    assert "format: pairs" in shown and "train with score.supervision=gold" in shown
+
+
 def test_questions_may_lie_elsewhere(tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "tides.md").write_text("# Tides\n\nThe tide rose twice a day.\n")

@@ -92,3 +92,16 @@ def test_answers_that_no_document_holds_are_counted():
         question_on("anywhere", ("the tide",), ()),
     ]
     assert count_absent_answers(questions, documents) == (2, 3)
+
+
+def test_the_documents_of_a_question_without_answers_are_its_passages():
+    chunks = {"d": [Chunk("d#0", "d", 0, 1, 1, "x"), Chunk("d#1", "d", 1, 2, 1, "y")]}
+    asked = [
+        Question("judged", "?", (), ("d", "empty")),
+        Question("marked", "?", (), ("d",)),
+        Question("answered", "?", ("x",), ("d",)),
+    ]
+    passages = {"judged": [], "marked": [["d#1"]], "answered": []}
+    completed = evidence.with_documents(passages, asked, chunks)
+    assert completed == {"judged": [["d#0", "d#1"]], "marked": [["d#1"]], "answered": []}
+    assert passages["judged"] == []

@@ -157,6 +157,9 @@ def chosen(
         (["f"], {"margin": 0.97}, "acd", (1, 2, 0)),
         (["f"], {"spared": "bd"}, "aBc", (1, 0, 2)),
         (["f"], {"spared": "abB", "margin": 0.97}, "cd", (1, 2, 1)),
+        # Of given negatives only copies are left out.
+        (["f"], {"spared": "abB", "margin": 0.97, "trusted": "bBc"}, "bcd", (2, 0, 1)),
+        (["b"], {"margin": 0.95, "trusted": "Bc"}, "acd", (2, 1, 0)),
     ],
 )
 def test_what_may_be_a_positive_is_no_negative(positives, changes, kept, dropped):

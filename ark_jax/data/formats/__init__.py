@@ -5,10 +5,21 @@ from ark_jax.data.formats.beir import BEIR
 from ark_jax.data.formats.fairytale import FAIRYTALE
 from ark_jax.data.formats.hipporag import HIPPORAG
 from ark_jax.data.formats.pages import PAGES
+from ark_jax.data.formats.pairs import TRIPLES
 from ark_jax.data.formats.plain import PLAIN
 from ark_jax.data.formats.rows import KNOWN, ROWS, SHARDS
 from ark_jax.data.formats.squad import SQUAD
 
-FORMATS: tuple[Format, ...] = (BEIR, PLAIN, FAIRYTALE, HIPPORAG, SHARDS, PAGES, SQUAD, ROWS)
+FORMATS: tuple[Format, ...] = (
+    BEIR,
+    PLAIN,
+    FAIRYTALE,
+    HIPPORAG,
+    SHARDS,
+    PAGES,
+    SQUAD,
+    TRIPLES,
+    ROWS,
+)
 
 __all__ = ["FORMATS", "KNOWN", "Format"]

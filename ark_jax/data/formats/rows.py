@@ -15,6 +15,7 @@ from ark_jax.data.formats.contexts import (
     ragas_row,
     squad_row,
 )
+from ark_jax.data.formats.pairs import is_pair, pair_row, pairs_on, read_pairs
 from ark_jax.data.formats.questions import question_row
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
@@ -26,7 +27,8 @@ from ark_jax.data.text_files import TREC_TABLE, head_text, is_trec_table
 KNOWN = (
     "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
     "questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have text "
-    "(documents), or question, context and answers (the README of ark_jax lists all formats)"
+    "(documents), question, context and answers, or query and positive (the README of ark_jax "
+    "lists all formats)"
 )
 
 
@@ -74,6 +76,7 @@ ROW_KINDS = (
         lambda values: "question" in values,
         lambda row: ([], question_row(row, needs_id=False)),
     ),
+    RowKind("pairs", is_pair, pair_row),
     RowKind("chunks", _is_chunk, document_row),
     RowKind("documents", lambda values: "text" in values, document_row),
 )
@@ -119,6 +122,9 @@ def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpu
         documents, chunks = read_chunks(rows, findings)
         return Corpus(documents, [], "chunks", findings.remarks, chunks)
     documents = Documents()
+    if kind.name == "pairs":
+        questions = read_pairs(rows, documents, findings)
+        return complete_corpus(documents, questions, kind.name, findings)
     questions = list(parsed_rows(kind, rows, documents, findings))
     if kind.name == "questions" or (questions and not documents):
         message = (
@@ -154,12 +160,21 @@ def parsed_rows(
                 yield question
 
 
-def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]:
-    """The rows of a file that hold a question, and the questions, without their contexts."""
+def parsed_pairs(
+    path: Path, findings: Findings, texts: Mapping[str, str]
+) -> Iterator[tuple[InputRow, Question]]:
+    """The rows of a file that hold a question, and the questions, without their contexts.
+
+    Args:
+        texts: document id -> text, of the documents that pairs are about.
+    """
     kind, rows = recognised_rows(rows_of(path, findings), path, findings)
     if kind and kind.name in ("documents", "chunks"):
         message = "holds documents and no questions; give a file whose rows have question"
         findings.problems.add(path, message)
+        return
+    if kind and kind.name == "pairs":
+        yield from pairs_on(rows, texts, findings)
         return
     for row in rows:
         _, question = kind.parse(row)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ark_jax.data.evidence import with_documents
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
@@ -336,11 +337,15 @@ LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
 
 def score(context: Context, folder: Path) -> dict:
-    """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard."""
+    """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard.
+
+    A question without answers has none; where all are, no model is loaded.
+    """
 
     config, limit = context.config, context.config.score.candidates or None
     chunks = stored_chunks(context).by_id
-    questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
+    answered = [question for question in load_questions(context, "train") if question.answers]
+    questions = sorted(answered, key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
     nearest = load_candidates(context)
     candidates = lambda q: [(chunks[chunk], cos) for chunk, cos in nearest.get(q.id, ())[:limit]]
@@ -374,7 +379,7 @@ def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
 def _join_shards(folder: Path, questions: list[Question]) -> dict:
     """Replaces the shards' tables by one, in the order of the questions."""
     paths = sorted(folder.glob(SHARDS))
-    table = pa.concat_tables([read_table(path) for path in paths])
+    table = pa.concat_tables([read_table(path) for path in paths] or [SCHEMA.empty_table()])
     position = {question.id: i for i, question in enumerate(questions)}
     positions = [position[id] for id in table.column("question").to_pylist()]
     table = table.take(np.argsort(positions, kind="stable"))
@@ -399,14 +404,19 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
 
 
 def choose_positives(context: Context, folder: Path) -> dict:
-    """Stores each question's positives: its top M chunks by weighted score, or its evidence."""
+    """Stores each question's positives: its top M chunks by weighted score, or what is marked.
+
+    Marked are the chunks of its evidence; those of its documents, if it has no answer either.
+    """
 
     settings = context.config.score
     fields = [field.name for field in dataclasses.fields(Weighing)]
     weighing = Weighing(**{name: settings[name] for name in fields})
     rows = unify(read_table(context / "score" / "scores.parquet"), weighing)
     questions = load_questions(context, "train")
-    marked = evidence_chunks(context, questions, chunks_by_document(context))
+    chunks = chunks_by_document(context)
+    # A question without answers is here only if it is trained on by what is marked.
+    marked = with_documents(evidence_chunks(context, questions, chunks), questions, chunks)
     evidence = {
         question: {chunk for holders in passages for chunk in holders}
         for question, passages in marked.items()

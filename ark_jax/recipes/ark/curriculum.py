@@ -123,6 +123,7 @@ class _Corpus:
     queries: dict[str, Vectors]  # question -> its vector, as the vectors of one text
     positives: dict[str, list[int]]  # question -> its positives
     pools: dict[str, Sequence[int]]  # question -> the chunks that it may be answered from
+    given: dict[str, list[int]]  # question -> the chunks that the input calls irrelevant
 
     def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
         """Of a question with chunks, float32 `[c]`."""
@@ -135,6 +136,8 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     """Stores hard negatives for one training stage, and the positives, each with its cosine.
 
     The model of the stage before finds them, or the base model for the first.
+
+    Negatives that the input gives come first, the hardest of them ahead.
 
     The difficulty of a negative is the gap between its cosine to the question and that of the most
     similar positive.
@@ -186,6 +189,7 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
     encoded = encode(context, system, asked, "query", "embed questions")
     everything = range(len(searched.ids))
     own_chunks = lambda q: [searched.position(chunk.id) for chunk in candidate_chunks(q, groups)]
+    irrelevant = lambda q: (chunk for document in q.negatives for chunk in groups.get(document, ()))
     return _Corpus(
         searched.ids,
         searched.texts,
@@ -194,6 +198,7 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
         queries={q.id: encoded[i : i + 1] for i, q in enumerate(questions)},
         positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
         pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
+        given={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
     )
 
 
@@ -282,15 +287,17 @@ def _negatives(
     for question in corpus.questions:
         positives = corpus.positives[question.id]
         candidates, scores = (values.tolist() for values in mined[question.id])
-        known = [*positives, *candidates]
+        given = corpus.given[question.id]
+        known = [*positives, *given, *candidates]
         cosine = dict(zip(known, corpus.cosines(question.id, known).tolist(), strict=True))
         spared_ids = spared.get(question.id, ())
         negatives, dropped = mining.choose_negatives(
-            list(zip(candidates, scores, strict=True)),
+            [*_hardest_first(given, cosine), *zip(candidates, scores, strict=True)],
             positives,
             cosine=cosine,
             first_copy=originals,
             margin=settings.margin,
+            trusted=set(given),
             spared={chunk for chunk in candidates if corpus.chunk_ids[chunk] in spared_ids},
             keep=settings.negatives,
         )
@@ -312,13 +319,19 @@ def _negatives(
             }
 
 
+def _hardest_first(chunks: Sequence[int], cosine: Mapping[int, float]) -> list[tuple[int, float]]:
+    """The chunks and their cosines; of equal ones the first stays first."""
+    return sorted([(chunk, cosine[chunk]) for chunk in chunks], key=lambda pair: -pair[1])
+
+
 def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, int]:
-    """As `mining.first_copies`, of the chunks that were mined and the positives."""
+    """As `mining.first_copies`, of the chunks that were mined or given and the positives."""
     from ark_jax.retrieval import mining
 
     is_known = np.zeros(len(corpus.chunk_ids), bool)
     for question, positives in corpus.positives.items():
         is_known[positives] = is_known[mined[question].ids] = True
+        is_known[corpus.given[question]] = True
     known = np.flatnonzero(is_known).tolist()
     copies = mining.first_copies(corpus.texts[chunk] for chunk in known)
     return {known[copy]: known[first] for copy, first in copies.items()}

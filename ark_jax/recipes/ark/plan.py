@@ -70,7 +70,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             works += _likelihoods(context, "questions", asked_of, 2 * len(train))
     scores = scored * sum(len(q.answers[: config.score.references or None]) for q in train)
     prefixes = documents * plan.distinct(pool, scored, len(train) / documents)
-    works += _likelihoods(context, "score", prefixes, 2 * scores)
+    if scores:  # of a question without answers there is none
+        works += _likelihoods(context, "score", prefixes, 2 * scores)
     is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
     kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
     batch = min(config.train.batch, kept)

@@ -1,5 +1,6 @@
 """What the report of an ARK run shows."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -232,8 +233,11 @@ def cut_answers(context: Context) -> Callable[[str | None], bool]:
         return lambda answer: False
     from ark_jax.text.tokens import load_tokenizer
 
-    tokenizer = load_tokenizer(reader_path(context) or config.generator.path)
-    count = lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    # Only an answer asks for it: where no question has one, there may be no such model.
+    tokenizer = functools.cache(
+        lambda: load_tokenizer(reader_path(context) or config.generator.path)
+    )
+    count = lambda text: len(tokenizer()(text, add_special_tokens=False)["input_ids"])
     return lambda answer: answer is not None and count(answer) >= config.evaluate.max_new_tokens
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.records import Question
 from ark_jax.data.table_files import SUFFIXES
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.manifest import read_manifest
@@ -528,7 +529,7 @@ bootstrap interval):
 
 {" ".join(filter(None, sentences))}
 
-{_how_measured(context, counts["pool"])}
+{_how_measured(context, counts["pool"], measured)}
 
 To search documents of your own by this model and BM25, joined as `{FUSION_FILE}` says:
 
@@ -545,12 +546,14 @@ def _data_name(context: Context) -> str:
     return path.stem if path.suffix in SUFFIXES else path.name or path.resolve().name
 
 
-def _how_measured(context: Context, pool: str) -> str:
-    """What counts as relevant, and what a question searches."""
+def _how_measured(context: Context, pool: str, measured: Sequence[Question]) -> str:
+    """What counts as relevant to the questions that were measured, and what each searches."""
     evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
     unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
     by_answer = "chunks that contain an answer, of which one is needed"
-    if settings.gold == "answers" or unmarked == questions:
+    if unmarked == questions and not any(question.answers for question in measured):
+        relevant = "Relevant are the documents of the question."
+    elif settings.gold == "answers" or unmarked == questions:
         relevant = f"Relevant are {by_answer}, or else the documents of the question."
     else:
         relevant = (

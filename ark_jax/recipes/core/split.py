@@ -37,7 +37,8 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     The config names held-out questions or documents. Else a hash of ids draws a share, so that a
     new document moves no other one, or one fold of several. Documents that one question joins are
     drawn together; if such questions join most of them, questions are drawn instead. A question
-    without an answer cannot be trained on: if a share is drawn, it is held out.
+    without an answer cannot be trained on unless `trains_by_marks`: if a share is drawn, it is held
+    out.
 
     Raises:
         ValueError: the config says in more than one way what is held out, a question of the test
@@ -54,13 +55,13 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     used, unused = _without_ignored(questions, settings)
     if settings.test:
         _check_test_ids(questions, test, settings)
-        return _without_answers(Split(used, list(test), unused, "file"), "unused")
+        return _without_answers(Split(used, list(test), unused, "file"), "unused", config)
     if names:
         parts = _divide(used, lambda q: "held_out" if q.id in names else "train")
-        return _without_answers(Split(*parts[:2], unused + parts[2], "question"), "unused")
+        return _without_answers(Split(*parts[:2], unused + parts[2], "question"), "unused", config)
     if documents:
         parts = _divide(used, lambda q: _part_by_documents(q, documents))
-        return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused")
+        return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused", config)
     keys, by = _draw_keys(used)
     key_of = dict(zip([q.id for q in used], keys, strict=True))
     if folds:
@@ -68,10 +69,10 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
         fold_of = assign_folds(keys, folds, config.seed)
         parts = _divide(used, lambda q: "held_out" if fold_of[key_of[q.id]] == fold else "train")
         # Held out here, a question without an answer would be measured in every fold.
-        return _without_answers(Split(*parts[:2], unused, by), "unused")
+        return _without_answers(Split(*parts[:2], unused, by), "unused", config)
     drawn = _draw_held_out(keys, settings.held_out, config.seed)
     parts = _divide(used, lambda q: "held_out" if key_of[q.id] in drawn else "train")
-    return _without_answers(Split(*parts[:2], unused, by), "held_out")
+    return _without_answers(Split(*parts[:2], unused, by), "held_out", config)
 
 
 def _without_ignored(
@@ -102,9 +103,22 @@ def _divide(questions: Sequence[Question], part) -> tuple[list[Question], ...]:
     return tuple(parts.values())
 
 
-def _without_answers(split: Split, part: str) -> Split:
-    """Moves training questions without an answer to another part."""
+def trains_by_marks(config) -> bool:
+    """Whether questions without an answer are trained on, by what is marked for them.
+
+    Rewriting needs an answer, so hard negatives must be found without it.
+    """
+    return (
+        "score" in config and config.score.supervision == "gold" and config.mine.by != "rewritten"
+    )
+
+
+def _without_answers(split: Split, part: str, config) -> Split:
+    """Moves training questions without an answer to another part, if they cannot be trained on."""
     unanswered = [question for question in split.train if not question.answers]
+    # The config is read only where it decides: a manifest holds each setting that a stage reads.
+    if not unanswered or trains_by_marks(config):
+        return split
     return dataclasses.replace(
         split,
         train=[question for question in split.train if question.answers],

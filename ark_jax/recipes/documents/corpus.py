@@ -73,6 +73,17 @@ def given_questions(context: Context, part: str) -> list[Question]:
     return load_rows(context / "data" / f"questions_{part}.parquet", Question)
 
 
+def save_questions(questions: Sequence[Question], path: Path) -> None:
+    """Writes questions; a column of negatives only if one has any, as in files of earlier runs."""
+    rows = [dataclasses.asdict(question) for question in questions]
+    columns = [field.name for field in dataclasses.fields(Question)]
+    if not any(question.negatives for question in questions):
+        columns.remove("negatives")
+    table = pa.table({name: [row[name] for row in rows] for name in columns})
+    if distributed.is_first_process():
+        pq.write_table(table, path)
+
+
 def written_questions(context: Context, part: str) -> list[Question]:
     """The questions that the stage `questions` wrote; none if the config has no such stage."""
     config = context.config
@@ -100,8 +111,9 @@ def searches_corpus(context: Context) -> bool:
 
 
 def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> list[Chunk]:
-    """The chunks of the question's documents."""
-    return [chunk for document in question.documents for chunk in chunks.get(document, ())]
+    """The chunks of the question's documents, and of those that the input calls irrelevant."""
+    documents = (*question.documents, *question.negatives)
+    return [chunk for document in documents for chunk in chunks.get(document, ())]
 
 
 class SearchedChunks(NamedTuple):
@@ -121,7 +133,7 @@ class SearchedChunks(NamedTuple):
 def searched_in_training(
     questions: Sequence[Question], chunks: StoredChunks, *, whole: bool
 ) -> SearchedChunks:
-    """All chunks if the whole corpus is searched, else those of the questions' documents."""
+    """All chunks if the whole corpus is searched, else those of `candidate_chunks`."""
     if whole:
         return SearchedChunks(chunks.ids, passages_of(views_of(chunks)), chunks.ids.position)
     groups = (candidate_chunks(question, chunks.by_document) for question in questions)

@@ -52,8 +52,10 @@ class Candidate:
     def row(self) -> dict:
         """A row of questions.parquet and dropped.parquet."""
         names = ("part", "reason", "with_passage", "without_passage", "rank")
+        question = dataclasses.asdict(self.question)
+        del question["negatives"]  # a written question has none
         return {
-            **dataclasses.asdict(self.question),
+            **question,
             **{name: getattr(self, name) for name in names},
             "chunks": [chunk.id for chunk in self.chunks],
         }

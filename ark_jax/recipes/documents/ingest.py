@@ -14,10 +14,10 @@ from ark_jax.data.reading import Reading
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.core.split import Split, id_set, split_questions
+from ark_jax.pipeline.tables import save_json
+from ark_jax.recipes.core.split import Split, id_set, split_questions, trains_by_marks
 from ark_jax.recipes.documents import written_questions
-from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents
+from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents, save_questions
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
@@ -51,11 +51,15 @@ def ingest(context: Context, folder: Path) -> dict:
     )
     save_chunks(_counted(chunks, sizes), folder)
     forget_shards(folder)
-    pool = choose_pool(settings.pool, [*parts.train, *parts.held_out], sizes)
+    choice = settings.pool
+    if choice == "auto" and any(map(_is_judged, parts.train)):
+        say("  questions have relevant documents alone, so the whole corpus is searched")
+        choice = "corpus"
+    pool = choose_pool(choice, [*parts.train, *parts.held_out], sizes)
     written_questions.save_sides(ids, parts, config, folder)
     save_json({"pool": pool}, folder / POOL_FILE)
-    save_rows(parts.train, folder / "questions_train.parquet", Question)
-    save_rows(parts.held_out, folder / "questions_held_out.parquet", Question)
+    save_questions(parts.train, folder / "questions_train.parquet")
+    save_questions(parts.held_out, folder / "questions_held_out.parquet")
     return {
         "format": corpus.format,
         "documents": len(ids),
@@ -69,6 +73,11 @@ def ingest(context: Context, folder: Path) -> dict:
     }
 
 
+def _is_judged(question: Question) -> bool:
+    """Whether all that is known of a question is which documents are relevant to it."""
+    return not (question.answers or question.evidence)
+
+
 def _rules(settings) -> ChunkRules:
     return ChunkRules(
         settings.chunking, settings.chunk_tokens, settings.chunk_overlap, settings.titles
@@ -79,15 +88,25 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
     settings = config.data
     for part in needed:
         if not getattr(parts, part):
-            if part == "train" and not any(q.answers for q in (*parts.held_out, *parts.unused)):
+            answered = any(q.answers for q in (*parts.held_out, *parts.unused))
+            if part == "train" and not answered and not trains_by_marks(config):
                 raise ValueError(
                     f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
-                    f"can be trained on: add answers{written_questions.advice(config)}"
+                    f"can be trained on: add answers{_advice(config)}"
                 )
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
                 f"{len(parts)}; change config.data.held_out or name config.data.held_out_documents"
             )
+
+
+def _advice(config) -> str:
+    """What else to do where answers are missing."""
+    by_marks = (
+        ", or train on the documents and evidence that are marked for them with "
+        "--config.score.supervision=gold --config.mine.by=question"
+    )
+    return by_marks * ("score" in config) + written_questions.advice(config)
 
 
 def look_at(config) -> str:
@@ -197,7 +216,9 @@ def _count_useless(
     unanswered = sum(not question.answers for question in used)
     if without_chunks:
         say(f"  {without_chunks:,} questions ask documents without any text, and teach nothing")
-    if unanswered:
+    if any(not question.answers for question in parts.train):
+        say(f"  {unanswered:,} questions have no answer: what is marked for them is relevant")
+    elif unanswered:
         say(f"  {unanswered:,} questions have no answer: they are held out and measure retrieval")
     counts = {
         "questions_without_text": without_chunks,

@@ -65,11 +65,14 @@ def test_a_corpus_is_searched_by_vectors_and_words(world, tmp_path):
 def test_questions_without_documents_search_the_whole_corpus(world, tmp_path, monkeypatch, capsys):
     from ark_jax.data import readers
 
-    load = readers.load
-    unnamed = lambda path, tolerate: dataclasses.replace(
-        load(path), questions=[dataclasses.replace(q, documents=()) for q in load(path).questions]
-    )
-    monkeypatch.setattr(readers, "load", unnamed)
+    read = readers.read
+
+    def unnamed(*asked):
+        corpus, problems = read(*asked)
+        questions = [dataclasses.replace(q, documents=()) for q in corpus.questions]
+        return dataclasses.replace(corpus, questions=questions), problems
+
+    monkeypatch.setattr(readers, "read", unnamed)
     context, candidates = find(world, tmp_path, held_out_documents=(), candidates=5)
     assert read_manifest(context / "data")["counts"]["pool"] == "corpus"
     assert "name no document, so the whole corpus is searched" in capsys.readouterr().out

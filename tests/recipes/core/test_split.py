@@ -129,6 +129,18 @@ def test_a_question_without_answers_is_never_trained_on():
     assert {len(q.answers) for q in named["unused"]} == {0}
 
 
+@pytest.mark.parametrize("supervision", ["alignment", "gold"])
+@pytest.mark.parametrize("by", ["rewritten", "question"])
+def test_what_is_marked_trains_a_question_without_answers_if_nothing_needs_answers(supervision, by):
+    c = config.ark()
+    c.score.supervision, c.mine.by = supervision, by
+    questions = [Question(f"q{i}", "?", ("a",) * (i % 2), (f"d{i}",)) for i in range(40)]
+    parts = split_questions(questions, (), c)
+    trained = {len(question.answers) for question in parts.train}
+    assert trained == ({0, 1} if (supervision, by) == ("gold", "question") else {1})
+    assert not parts.unused
+
+
 def test_a_test_set_of_its_own_is_all_that_is_held_out():
     c = config.ark()
     c.data.test = "test.jsonl"

@@ -107,6 +107,7 @@ def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world
     done = call_here(world, tmp_path / "w", "data", f"--config.data.path={corpus}")
     assert done.returncode == 1 and "questions has an answer, so none can be" in done.stderr
     assert "--config.questions.source=written" in done.stderr
+    assert "--config.score.supervision=gold --config.mine.by=question" in done.stderr
 
 
 def test_a_run_says_that_a_question_searches_its_own_documents(world, tmp_path):

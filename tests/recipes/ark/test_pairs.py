@@ -1,0 +1,129 @@
+"""ARK on pairs and triplets: questions without answers, no language model, no graph."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+from support.world import make_world, tiny_config
+
+from ark_jax import new_config
+from ark_jax.data.beir_writer import write_beir
+from ark_jax.data.records import Corpus, Document, Question
+from ark_jax.estimate import devices, plan
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.ark import curriculum
+from ark_jax.recipes.ark.alignment import load_positives
+from ark_jax.recipes.ark.recipe import RECIPE, stages
+from ark_jax.recipes.documents.corpus import load_questions, stored_chunks
+from ark_jax.runtime.log import Metrics
+
+WORDS = ("tide", "lamp", "salt", "lathe", "wool", "pilot", "bell", "ledger", "strike", "harbour")
+TEXTS = [f"The clerk kept every {word} of the town at the old quay." for word in WORDS]
+
+
+def write_triplets(path: Path) -> Path:
+    """A question for each text; the next text is its negative, and so is a copy of its own."""
+    rows = [
+        {
+            "query": f"who kept the {word}?",
+            "pos": [text],
+            "neg": [TEXTS[(i + 1) % len(TEXTS)], text.replace(" ", "  ", 1)],
+        }
+        for i, (word, text) in enumerate(zip(WORDS, TEXTS, strict=True))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def config_of(world: Path, data: Path):
+    """The config that `ark-jax init` writes, with tiny models."""
+    path = world / "pairs_config.py"
+    path.write_text(new_config.text_of(new_config.understand(str(data), {}), str(path)))
+    written = runpy.run_path(str(path))["get_config"]()
+    c = tiny_config(world)
+    c.data.path, c.data.held_out_documents = written.data.path, ()
+    c.score.supervision, c.mine.by = written.score.supervision, written.mine.by
+    assert written.questions.source == "given"
+    c.generator.path = str(world / "no-such-model")  # nothing opens it
+    return c
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pairs")
+    c = config_of(make_world(root), write_triplets(root / "pairs.jsonl"))
+    context = engine.Context(c, root / "w", Metrics(root / "w" / "metrics.jsonl"))
+    engine.run(stages(c), context)
+    return context
+
+
+def test_a_run_trains_from_data_to_export_without_language_model_or_graph(run):
+    names = [stage.name for stage in stages(run.config)]
+    assert not {"extract", "graph", "communities", "rewrite"} & {*names}
+    assert all((run.workdir / name / "manifest.json").is_file() for name in names)
+    assert (run.workdir / "export" / "model.safetensors").is_file()
+    counts = lambda stage: read_manifest(run / stage)["counts"]
+    assert counts("score")["scored"] == 0 and counts("data")["pool"] == "corpus"
+    assert counts("stage3")["steps"] > 0
+    assert counts("evaluate")["answered"] == 0
+    assert "generator" not in run.models
+
+
+def test_positives_are_the_marked_documents(run):
+    questions = load_questions(run, "train")
+    assert questions and not any(question.answers for question in questions)
+    by_document = stored_chunks(run).by_document
+    positives = load_positives(run / "positives")
+    assert positives == {
+        q.id: [chunk.id for d in q.documents for chunk in by_document[d]] for q in questions
+    }
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_given_negatives_come_first_and_copies_of_a_positive_are_spared(run, stage):
+    negatives = curriculum.load_negatives(run / curriculum.mine_name(stage))
+    chunks = stored_chunks(run).by_id
+    for question in load_questions(run, "train"):
+        given, copy = question.negatives
+        assert chunks[negatives[question.id][0]].document == given
+        assert copy not in {chunks[id].document for id in negatives[question.id]}
+
+
+def test_held_out_questions_are_measured_by_their_documents(run):
+    rows = load_rows(run / "evaluate" / "questions.parquet")
+    assert {row["system"] for row in rows} >= {"base", "stage1", "stage2", "stage3"}
+    assert all(row["ndcg@10"] is not None and row["answer"] is None for row in rows)
+    card = (run / "export" / "README.md").read_text(encoding="utf-8")
+    assert "Relevant are the documents of the question. Each question searches the whole" in card
+
+
+def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
+    texts = {word: " ".join([text] * 9) for word, text in zip(WORDS, TEXTS, strict=True)}
+    documents = [Document(word, "", text) for word, text in texts.items()]
+    questions = [Question(f"q-{word}", f"who kept the {word}?", (), (word,)) for word in WORDS]
+    write_beir(Corpus(documents, questions, "beir"), tmp_path / "beir")
+    c = config_of(make_world(tmp_path), tmp_path / "beir")
+    context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "w" / "metrics.jsonl"))
+    for name in ("data", "candidates", "score", "positives"):
+        engine.run(stages(c), context, only=name)
+    positives, trained = load_positives(context / "positives"), load_questions(context, "train")
+    assert positives.keys() == {question.id for question in trained}
+    assert all(len(chunks) > 1 for chunks in positives.values())
+    assert {id.removeprefix("q-") for id in positives} == {
+        stored_chunks(context).by_id[chunk].document for own in positives.values() for chunk in own
+    }
+
+
+def test_a_plan_scores_nothing_and_reads_no_answer(run, tmp_path, monkeypatch, mesh):
+    monkeypatch.setattr(devices, "product_speed", lambda *_: 1e9)
+    root = run.workdir.parent
+    c = config_of(root, root / "pairs.jsonl")
+    c.generator.path = str(root / "generator")  # a plan opens the tokenizer of each model
+    planned = plan.estimate(RECIPE, c, tmp_path)
+    assert planned.inputs["training questions"] == len(load_questions(run, "train"))
+    works = [cost.work for cost in planned.costs]
+    assert {work.kind for work in works} == {"embedding", "training"}
+    assert not any(work.stage == "score" for work in works)
