@@ -26,7 +26,7 @@ TITLES = {
 }
 
 # The fields of ARK that train on questions without answers.
-MARKS_ALONE = {"score.supervision": "gold", "mine.by": "question"}
+MARKS_ALONE = {"score.supervision": "gold"}
 
 
 @dataclasses.dataclass(frozen=True)
