@@ -231,13 +231,13 @@ def unify(table: pa.Table, weighing: Weighing) -> pa.Table:
         raise ValueError(f"score.answers={weighing.answers!r}: must be one of {known}")
     if weighing.normalise not in ("none", "minmax"):
         raise ValueError(f"score.normalise={weighing.normalise!r}: must be 'none' or 'minmax'")
-    rows, blocks = _unified(table, weighing), [UNIFIED.empty_table()]
+    rows, blocks = _unified_rows(table, weighing), [UNIFIED.empty_table()]
     while block := list(itertools.islice(rows, BLOCK)):
         blocks.append(pa.Table.from_pylist(block, schema=UNIFIED))
     return pa.concat_tables(blocks)
 
 
-def _unified(table: pa.Table, weighing: Weighing) -> Iterator[dict]:
+def _unified_rows(table: pa.Table, weighing: Weighing) -> Iterator[dict]:
     codes = table["question"].combine_chunks().dictionary_encode().indices.to_numpy()
     table = table.take(np.argsort(codes, kind="stable"))  # rows of a question one after another
     by_question = itertools.groupby(stream_rows(table), operator.itemgetter("question"))
@@ -425,16 +425,16 @@ def choose_positives(context: Context, folder: Path) -> dict:
         positives = _marked_positives(evidence)
         rows = pa.concat_tables([rows, _unscored_rows(rows, positives)])
     else:
-        top = top_chunks(_ranking(rows), settings.positives)
-        positives = keep_clearest(_ranking(rows), top, settings.keep)
-    flags = [row["chunk"] in positives.get(row["question"], ()) for row in _ranking(rows)]
+        top = top_chunks(_scored_chunks(rows), settings.positives)
+        positives = keep_clearest(_scored_chunks(rows), top, settings.keep)
+    flags = [row["chunk"] in positives.get(row["question"], ()) for row in _scored_chunks(rows)]
     if is_first_process():
         flagged = rows.append_column("positive", pa.array(flags, pa.bool_()))
         pq.write_table(flagged.combine_chunks(), folder / FILE)
     return _count_positives(positives, evidence)
 
 
-def _ranking(rows: pa.Table) -> Iterator[dict]:
+def _scored_chunks(rows: pa.Table) -> Iterator[dict]:
     return stream_rows(rows.select(["question", "chunk", "score"]))
 
 
@@ -452,7 +452,7 @@ def _unscored_rows(rows: pa.Table, positives: Mapping[str, Sequence[str]]) -> pa
     """Rows for positives that were not scored, with a score below all others."""
     known = {
         (row["question"], row["chunk"])
-        for row in _ranking(rows)
+        for row in _scored_chunks(rows)
         if row["chunk"] in positives.get(row["question"], ())
     }
     unscored = [

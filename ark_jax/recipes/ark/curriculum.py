@@ -150,13 +150,13 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     queries = corpus.queries
     if config.mine.by == "rewritten":
         queries = _encode_rewritten(context, system, stage, set(queries))
-    search = _search(config, corpus, queries)
+    search = _candidate_search(config, corpus, queries)
 
     def choose() -> dict:
         tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
-        rows = _negatives(config.mine, corpus, search(), spared, tally)
+        rows = _negative_rows(config.mine, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
-        save_stream(_positives(corpus), folder / "positives.parquet", POSITIVES)
+        save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)
         return {
             "negatives": count,
             "questions_without": tally.questions_without,
@@ -202,7 +202,7 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
     )
 
 
-def _search(
+def _candidate_search(
     config, corpus: _Corpus, queries: Mapping[str, Vectors]
 ) -> Callable[[], dict[str, Ranking]]:
     """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
@@ -267,14 +267,14 @@ class _Tally:
     above_the_positive: int = 0
 
 
-def _positives(corpus: _Corpus) -> Iterator[dict]:
+def _positive_rows(corpus: _Corpus) -> Iterator[dict]:
     for question in corpus.questions:
         chunks = corpus.positives[question.id]
         for chunk, cosine in zip(chunks, corpus.cosines(question.id, chunks).tolist(), strict=True):
             yield {"question": question.id, "chunk": corpus.chunk_ids[chunk], "cosine": cosine}
 
 
-def _negatives(
+def _negative_rows(
     settings,
     corpus: _Corpus,
     mined: Mapping[str, Ranking],

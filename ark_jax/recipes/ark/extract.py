@@ -56,7 +56,7 @@ class Replies(NamedTuple):
 
 def fact_parser() -> Callable[[Sequence[Replies]], bytes]:
     """Work that parses the replies of each chunk into `FACTS`, packed."""
-    return lambda shard: _packed(map(_parse, shard))
+    return lambda shard: _pack_facts(map(_parse_facts, shard))
 
 
 def term_counter() -> Callable[[Sequence[Passage]], bytes]:
@@ -80,22 +80,22 @@ def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Pas
 
     def extract(passage: Passage) -> tuple[list, list, list]:
         chunk, text, title = passage
-        return _parse(
+        return _parse_facts(
             Replies(chunk, [([extract_graph(text, frequency, title, max_frequency)], None)])
         )
 
-    return lambda shard: _packed(map(extract, shard))
+    return lambda shard: _pack_facts(map(extract, shard))
 
 
-def _packed(facts: Iterable[tuple[list, list, list]]) -> bytes:
+def _pack_facts(facts: Iterable[tuple[list, list, list]]) -> bytes:
     rows = [[], [], []]
     for parsed in facts:
         for kind, new in zip(rows, parsed, strict=True):
             kind += new
-    return pack(*map(_table, FACTS.values(), rows))
+    return pack(*map(_fact_table, FACTS.values(), rows))
 
 
-def _table(row_type: type, rows: list) -> pa.Table:
+def _fact_table(row_type: type, rows: list) -> pa.Table:
     fields = dataclasses.fields(row_type)
     columns = {
         field.name: pa.array([getattr(row, field.name) for row in rows], _TYPES[field.type])
@@ -104,7 +104,7 @@ def _table(row_type: type, rows: list) -> pa.Table:
     return pa.table(columns)
 
 
-def _parse(replies: Replies) -> tuple[list, list, list]:
+def _parse_facts(replies: Replies) -> tuple[list, list, list]:
     """Entities, relations and unreadable records of one chunk, over all its replies."""
     entities, relations, lost = [], [], []
     known_entities, known_pairs = set(), set()
@@ -170,11 +170,11 @@ def extract(context: Context, folder: Path) -> dict:
         if context.config.graph.openie:
             replies, usage = _recorded_replies(context, chunk_ids), Usage()
         else:
-            passes = _passes(context, extraction_calls(context, chunk_ids))
+            passes = _ask_passes(context, extraction_calls(context, chunk_ids))
             asked = (item.removeprefix("extract/") for item in passes[0].texts)
-            replies = (_replies(chunk_id, passes) for chunk_id in asked)
+            replies = (_replies_of_passes(chunk_id, passes) for chunk_id in asked)
             usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
-        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _characters))
+        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _count_characters))
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
@@ -220,13 +220,13 @@ def _rule_based_facts(
     yield from map_stored(folder, "facts", prepare, shards())
 
 
-def _passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
+def _ask_passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
     """The replies to all calls: those of the first pass, and of each gleaning."""
-    answers = ask(context, calls, "extract", _remark)
+    answers = ask(context, calls, "extract", _extraction_remark)
     return [answers, *_glean(context, calls, answers)]
 
 
-def _replies(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
+def _replies_of_passes(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
     """The replies of each pass to one chunk."""
     of_passes = []
     for number, answers in enumerate(passes):
@@ -235,7 +235,7 @@ def _replies(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
     return Replies(chunk_id, of_passes)
 
 
-def _characters(replies: Replies) -> int:
+def _count_characters(replies: Replies) -> int:
     return sum(len(text) for texts, _ in replies.passes for text in texts)
 
 
@@ -249,7 +249,7 @@ def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[
     return (Replies(chunk.id, [([texts[chunk.id]], None)]) for chunk in chunks)
 
 
-def _remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
+def _extraction_remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
     """What the model is told about its reply, if it has to write again."""
     from ark_jax.graph.extract import parse_reply
 
@@ -293,7 +293,7 @@ def _gleaning_call(
     """The call of the next pass over a chunk, which holds the replies of all passes so far."""
     call = calls[number]
     chunk_id, turns = call.item.removeprefix("extract/"), call.turns
-    for texts, _ in _replies(chunk_id, passes).passes:
+    for texts, _ in _replies_of_passes(chunk_id, passes).passes:
         turns = (*turns, "\n".join(texts), request)
     return complete.Call(f"glean{len(passes)}/{chunk_id}", "glean", turns)
 
@@ -315,7 +315,7 @@ def rewriting_calls(
     graph = None
     if communities is None:
         graph = KnowledgeGraph.load(context / "graph")
-        table = _communities(context)
+        table = _load_communities(context)
         row_at = lambda number: table.slice(number, 1).to_pylist()[0]
         communities = distributed.LazySequence(row_at, range(len(table)))
     questions = {question.id: question for question in load_questions(context, "train")}
@@ -328,7 +328,7 @@ def rewriting_calls(
             template,
             question=question.question,
             answer=question.answers[0],
-            entities="\n".join(_describe(graph, node) for node in row["nodes"]),
+            entities="\n".join(_entity_line(graph, node) for node in row["nodes"]),
             count=count,
         )
         names = [graph.names[node] for node in row["nodes"]]
@@ -338,7 +338,7 @@ def rewriting_calls(
             "count": count,
             "answers": question.answers,
         }
-        return complete.Call(_item(row), "rewrite", (filled,), fields)
+        return complete.Call(_rewrite_item(row), "rewrite", (filled,), fields)
 
     return distributed.LazySequence(call, communities)
 
@@ -354,7 +354,7 @@ def rewrite(context: Context, folder: Path) -> dict:
     original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
     accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
     answers = ask(context, calls, "rewrite", accept)
-    communities = _communities(context)
+    communities = _load_communities(context)
     if len(communities):  # else it has no columns
         communities = communities.select(["question", "size"])
     quarantine, leaking, without = [], 0, 0
@@ -362,7 +362,7 @@ def rewrite(context: Context, folder: Path) -> dict:
     def rows() -> Iterator[dict]:
         nonlocal leaking, without
         for community in stream_rows(communities):
-            question, item = questions[community["question"]], _item(community)
+            question, item = questions[community["question"]], _rewrite_item(community)
             texts = answers.texts[item]
             parsed = parse_questions(*texts)
             problem = answers.rejected.get(item) or remark(parsed, question, count)
@@ -389,15 +389,15 @@ def rewrite(context: Context, folder: Path) -> dict:
     }
 
 
-def _communities(context: Context) -> pa.Table:
+def _load_communities(context: Context) -> pa.Table:
     return read_table(context / "communities" / "communities.parquet")
 
 
-def _describe(graph, node: int) -> str:
+def _entity_line(graph, node: int) -> str:
     return f"- {graph.names[node]} ({graph.types[node]}): {graph.descriptions.first(node)}"
 
 
-def _item(community: dict) -> str:
+def _rewrite_item(community: dict) -> str:
     """What the call of a community is known by."""
     return f"rewrite/{community['question']}/{community['size']}"
 
@@ -443,14 +443,14 @@ def _parse_reply(reply: str) -> list[str]:
             continue
         except RecursionError:  # it would come again from each of its thousand brackets
             break
-        questions = _strings(value)
+        questions = _question_strings(value)
         if questions and isinstance(value, dict) and "questions" in value:
             return questions
         fallback = fallback or questions
-    return fallback or (_strings(repair_json(text[starts[0] :])) if starts else [])
+    return fallback or (_question_strings(repair_json(text[starts[0] :])) if starts else [])
 
 
-def _strings(value) -> list[str]:
+def _question_strings(value) -> list[str]:
     """The strings of a list, or of an object's list `questions`, or else of its first list."""
     if isinstance(value, dict):
         values = (value.get("questions"), *value.values())

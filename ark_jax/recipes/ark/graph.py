@@ -51,15 +51,15 @@ def find_candidates(context: Context, folder: Path) -> dict:
     queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
     if whole:
-        pools = _search(questions, groups, searched, (queries, vectors), context.config.data)
+        pools = _search_corpus(questions, groups, searched, (queries, vectors), context.config.data)
     else:
         pools = {question.id: _own_chunks(question, groups, searched) for question in questions}
-    rows = _rows(questions, pools, searched.ids, queries, vectors)
+    rows = _candidate_rows(questions, pools, searched.ids, queries, vectors)
     count = save_stream(rows, folder / "candidates.parquet", SCHEMA)
     return {"candidates": count, "cut_by_the_retriever": cut}
 
 
-def _search(
+def _search_corpus(
     questions: Sequence[Question],
     chunks: Mapping[str, list[Chunk]],
     searched: SearchedChunks,
@@ -93,7 +93,7 @@ def _own_chunks(
     return np.array([searched.position(chunk.id) for chunk in own], np.int32)
 
 
-def _rows(
+def _candidate_rows(
     questions: Sequence[Question],
     pools: Pools,
     chunk_ids: Sequence[str],
@@ -128,11 +128,11 @@ class StoredCandidates(LookedUp[list[tuple[str, float]]]):
 
     def __init__(self, table: pa.Table):
         self._chunks, self._cosines = table["chunk"], table["cosine"]
-        self._rows = RowsByText(table["question"])
-        super().__init__(self._rows, self._of)
+        self._candidate_rows = RowsByText(table["question"])
+        super().__init__(self._candidate_rows, self._candidates)
 
-    def _of(self, question: str) -> list[tuple[str, float]]:
-        rows = map(int, self._rows[question])
+    def _candidates(self, question: str) -> list[tuple[str, float]]:
+        rows = map(int, self._candidate_rows[question])
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
 
@@ -204,7 +204,7 @@ def build_graph(context: Context, folder: Path) -> dict:
             else "look at extract/quarantine.parquet for what the model replied"
         )
         raise ValueError(f"the extraction gave no entity: {fix}")
-    vectors = _encode(context, graph.texts(), "document", "embed entities")
+    vectors = _encode_one_vector(context, graph.texts(), "document", "embed entities")
     settings = context.config.graph
     say(f"  cosines of entities: {_describe_cosines(vectors)}")
     graph = graph.with_similar(vectors, settings.similarity, NEAREST)
@@ -214,7 +214,7 @@ def build_graph(context: Context, folder: Path) -> dict:
     return graph.summary()
 
 
-def _encode(
+def _encode_one_vector(
     context: Context, texts: Sequence[str], kind: str, label: str = ""
 ) -> Float[np.ndarray, "n e"]:
     """A unit vector for each text by the base retriever, of one with tokens' vectors their mean."""
@@ -280,7 +280,7 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
     vectors = read_array(context / "graph" / "vectors.npy")
 
     def nearest(text: str) -> np.ndarray:
-        similarities = vectors @ _encode(context, [text], "query")[0]
+        similarities = vectors @ _encode_one_vector(context, [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
     finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest)
@@ -322,12 +322,12 @@ def join_by_community(
     shared = _shared_entities(graph, by_id)[: ENTITIES * count]
     nodes_by_chunk = _nodes_by_chunk(graph, by_id)
     strengths: dict[Ids, float] = {}
-    for entity, weights in _communities(context, graph, shared):
+    for entity, weights in _small_communities(context, graph, shared):
         holders = [by_id[id] for id in graph.chunks[entity] if id in by_id][:HOLDERS]
         if best := _strongest_pair(holders, nodes_by_chunk, weights):
             pair, strength = best
             strengths[pair] = max(strength, strengths.get(pair, 0.0))
-    return [(by_id[a], by_id[b]) for a, b in _choose(strengths, count)]
+    return [(by_id[a], by_id[b]) for a, b in _choose_pairs(strengths, count)]
 
 
 def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[int]:
@@ -335,7 +335,7 @@ def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[
     nodes = {}
     for node, chunk_ids in enumerate(graph.chunks):
         holders = [by_id[id] for id in chunk_ids if id in by_id]
-        if any(_apart(holders[0], holder) for holder in holders[1:]):
+        if any(_are_apart(holders[0], holder) for holder in holders[1:]):
             nodes[graph.names[node]] = node
     return [nodes[name] for name in hash_order(nodes)]
 
@@ -349,7 +349,7 @@ def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[s
     return nodes
 
 
-def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
+def _small_communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
     """Each entity with its small community: node -> rank, without the entity itself."""
     from ark_jax.graph.community import community
 
@@ -358,10 +358,10 @@ def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int
     ranks = seed_ranks(context, graph, [[entity] for entity in entities])
     for entity, rank in zip(entities, ranks, strict=True):
         nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
-        yield entity, _rounded({node: rank[node] for node in nodes if node != entity})
+        yield entity, _rounded_ranks({node: rank[node] for node in nodes if node != entity})
 
 
-def _rounded(ranks: Mapping[int, np.floating]) -> dict[int, float]:
+def _rounded_ranks(ranks: Mapping[int, np.floating]) -> dict[int, float]:
     """Machines differ in the last digits, which must decide nothing."""
     return {node: round(float(rank), 9) for node, rank in ranks.items()}
 
@@ -372,13 +372,13 @@ def _strongest_pair(
     """The ids of two passages of different places, and their strength; None without any."""
     strengths = {}
     for a, b in itertools.combinations(sorted(holders, key=lambda chunk: chunk.id), 2):
-        if _apart(a, b):
+        if _are_apart(a, b):
             common = sorted(nodes_by_chunk[a.id] & nodes_by_chunk[b.id])
             strengths[a.id, b.id] = round(sum(weights.get(node, 0.0) for node in common), 9)
     return min(strengths.items(), key=lambda pair: (-pair[1], pair[0]), default=None)
 
 
-def _choose(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
+def _choose_pairs(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
     order = sorted(strengths, key=lambda pair: (-strengths[pair], pair))
     first, used = [], set()
     for pair in order:
@@ -388,7 +388,7 @@ def _choose(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
     return [*first, *(pair for pair in order if pair not in first)][:count]
 
 
-def _apart(a: Chunk, b: Chunk) -> bool:
+def _are_apart(a: Chunk, b: Chunk) -> bool:
     """Whether chunks are of two documents, or have at least half of one between them."""
     gap = max(a.start, b.start) - min(a.end, b.end)
     return a.document != b.document or 2 * gap >= min(a.end - a.start, b.end - b.start)

@@ -40,7 +40,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     # Before a graph exists, other passages stand for those it joins.
     pairs = lambda passages: list(itertools.pairwise([*passages, passages[0]]))
     join = join_by_community if "graph" in done else lambda _, x, count: pairs(x)[:count]
-    plan.foresee_questions(context, done, join)
+    plan.store_placeholder_questions(context, done, join)
     config, chunks = context.config, stored_chunks(context)
     train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
     whole, documents = searches_corpus(context), len({x.documents for x in train})
@@ -69,14 +69,14 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             asked_of = len(train) / config.questions.per_passage
             works += _likelihoods(context, "questions", asked_of, 2 * len(train))
     scores = scored * sum(len(q.answers[: config.score.references or None]) for q in train)
-    prefixes = documents * plan.distinct(pool, scored, len(train) / documents)
+    prefixes = documents * plan.expected_distinct(pool, scored, len(train) / documents)
     if scores:  # of a question without answers there is none
         works += _likelihoods(context, "score", prefixes, 2 * scores)
     is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
     kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
     batch = min(config.train.batch, kept)
     # Sets of documents that a step reads.
-    groups = plan.distinct(documents, 1, batch)
+    groups = plan.expected_distinct(documents, 1, batch)
     if whole or config.train.order == "document":
         groups = 1 if whole else max(batch * documents / len(train), 1)
     positives = scored if curriculum.is_distilling(config) else config.score.positives
@@ -88,7 +88,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             works += embed(curriculum.mine_name(stage), passage, question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         steps = math.ceil(curriculum.epochs(config.train, stage) * kept / config.train.batch)
-        in_step = groups * plan.distinct(pool, learned, batch / groups)
+        in_step = groups * plan.expected_distinct(pool, learned, batch / groups)
         step = (question.of(batch), passage.of(in_step))
         works.append(Work(name, "retriever", "training", steps, step=step))
     if config.train.kind == "cross":
@@ -103,7 +103,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     works += embed("baselines", passage.of(0 if whole else found), asks)
     for _ in curriculum.systems(config).tuned:
         works += embed("evaluate", passage.of(found), asks, stored=stored)
-    answers, notes = plan.answering(context, curriculum.systems(config))
+    answers, notes = plan.answer_works(context, curriculum.systems(config))
     if config.reader.warm:
         reading = plan.reader_tokens(context, train)
         text = Texts(min(config.reader.batch, len(train)), reading, reading)

@@ -254,7 +254,7 @@ RECIPE = Recipe(
     schema=Ark,
     check=check_all,
     unread=unread,
-    look=ingest.look_at,
+    look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS},
     headline="ndcg@10",
     outcome=functools.partial(read_outcome, metrics=evaluate.MODEL_CARD_METRICS),

@@ -177,7 +177,7 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
         path = folder / f"{stage_name(stage)}.jsonl"
         rows = trainer_formats.format_rows(format, examples, questions, passages)
         count = _write_lines(path, rows)
-        say(f"  {path}: {count:,} rows{_summary(format, examples)}")
+        say(f"  {path}: {count:,} rows{_file_summary(format, examples)}")
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
@@ -209,7 +209,7 @@ def _write_lines(path: Path, rows) -> int:
     return count
 
 
-def _summary(format: str, examples: Sequence) -> str:
+def _file_summary(format: str, examples: Sequence) -> str:
     """How many questions a file holds, and what becomes of those with fewer hard negatives."""
     usable = trainer_formats.usable_examples(format, examples)
     longest = max((len(example.negatives) for example in usable), default=0)
@@ -234,7 +234,7 @@ def check_base(config) -> None:
         ValueError: the field and the families that can become a reranker.
     """
     path = config.reranker.path
-    family = _family(path)
+    family = _model_type(path)
     if family and family not in CLASSIFIERS:
         raise ValueError(
             f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
@@ -242,7 +242,7 @@ def check_base(config) -> None:
         )
 
 
-def _family(path: str) -> str:
+def _model_type(path: str) -> str:
     """The model_type of a local or cached model; empty if it cannot be read."""
     try:
         is_remote = storage.is_hub_name(path)
@@ -262,7 +262,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
 
     config, lists = context.config, load_lists(context, mined)
     tuned, _, curve = listwise.train(
-        _load_base(context),
+        _load_untrained_reranker(context),
         lists,
         section_of(config.train, TrainSection),
         training_run(context.metrics, folder, RERANKER),
@@ -276,7 +276,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
-def _load_base(context: Context):
+def _load_untrained_reranker(context: Context):
     """The model to begin from."""
     from ark_jax.models.pairs import CrossEncoder
 
@@ -323,7 +323,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
         ValueError: no training question has an answer and a passage that holds it.
     """
     config, chunks = context.config, stored_chunks(context)
-    questions = _pooled(context, chunks)
+    questions = _pooled_questions(context, chunks)
     if not questions:
         raise ValueError(
             "config.reader.warm: no training question has an answer and a passage that holds it; "
@@ -367,7 +367,7 @@ def _load_reader(context: Context):
     )
 
 
-def _pooled(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
+def _pooled_questions(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
     """The training questions that can be shown, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 

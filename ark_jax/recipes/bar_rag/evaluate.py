@@ -87,7 +87,7 @@ def _measure(context: Context, name: str) -> list[dict]:
     else:
         success, cites = Success(context, name), form.cite
         reply = functools.partial(
-            _reply,
+            _reply_by_model,
             load_reader(context, name),
             form,
             max_new_tokens=config.evaluate.max_new_tokens,
@@ -162,7 +162,7 @@ def document_of(pooled: PooledQuestion) -> str:
 Readings = Sequence[tuple[str, Sequence[str]]]  # questions with their passages
 
 
-def _reply(
+def _reply_by_model(
     lm: "LanguageModel", form: ReadingPrompt, readings: Readings, **generation
 ) -> list[CitedAnswer]:
     prompts = reading_prompts(lm, form, readings, generation["max_new_tokens"]).texts
@@ -279,7 +279,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         if name != WARM:
             rows += measure_reader(context, name, folder)
     compare = functools.partial(tabulate, seed=config.seed, cluster="document")
-    ways = _ways(context, questions, rows)
+    ways = _measure_ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
     table = compare(results, METRICS, base=WARM)
     results_by_kind = {
@@ -287,10 +287,13 @@ def evaluate(context: Context, folder: Path) -> dict:
         "base": WARM,
         "table": table,
         "sizes": {
-            str(size): _of_set(rows, size_name(size), compare) for size in config.evaluate.sizes
+            str(size): _table_of_set(rows, size_name(size), compare)
+            for size in config.evaluate.sizes
         },
-        "needed": _of_set(rows, NEEDED, compare),
-        "removal": {row["system"]: _removal(rows, row["system"], compare) for row in table},
+        "needed": _table_of_set(rows, NEEDED, compare),
+        "removal": {
+            row["system"]: _compare_removals(rows, row["system"], compare) for row in table
+        },
         "ways": _compare_ways(ways, compare),
     }
     save_rows(results, folder / "questions.parquet")
@@ -302,13 +305,13 @@ def evaluate(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
 
 
-def _of_set(rows: Sequence[dict], kind: str, compare) -> list[dict]:
+def _table_of_set(rows: Sequence[dict], kind: str, compare) -> list[dict]:
     """The table of readers where their chunks are chosen in this way; empty if none is."""
     chosen = [row for row in rows if row["set"] == kind]
     return compare(chosen, METRICS, base=WARM) if chosen else []
 
 
-def _removal(rows: Sequence[dict], system: str, compare) -> dict:
+def _compare_removals(rows: Sequence[dict], system: str, compare) -> dict:
     """A reader's values with all chunks, without those it cites, and from these alone.
 
     They are of the questions whose answer cites a chunk.
@@ -324,7 +327,7 @@ def _removal(rows: Sequence[dict], system: str, compare) -> dict:
     return {"questions": len(citing), "table": compare(compared, METRICS) if compared else []}
 
 
-def _ways(
+def _measure_ways(
     context: Context, questions: Sequence[PooledQuestion], rows: Sequence[dict]
 ) -> list[dict]:
     """p of held-out questions by how a set to train on is chosen, under the selector's reader."""

@@ -116,7 +116,7 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
         questions = load_kept(context, iteration)
     else:
         questions = load_pools(context, "train")
-    sets = _sets(context, questions, iteration)
+    sets = _choose_sets(context, questions, iteration)
     rows = [
         {"question_id": pooled.id, "chunk_ids": chosen_set.chunk_ids, "problem": chosen_set.problem}
         for pooled, chosen_set in zip(questions, sets, strict=True)
@@ -136,7 +136,9 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
     }
 
 
-def _sets(context: Context, questions: list[PooledQuestion], iteration: int) -> list[ChosenSet]:
+def _choose_sets(
+    context: Context, questions: list[PooledQuestion], iteration: int
+) -> list[ChosenSet]:
     """The set of each question."""
     config = context.config
     if config.read.evidence == "selected":
@@ -187,12 +189,14 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
             seed=config.seed,
         )
     else:
-        (tuned, adapter, _), counts = _grpo(reader, form, sets, passages, run, chosen, config, seed)
+        (tuned, adapter, _), counts = _train_by_grpo(
+            reader, form, sets, passages, run, chosen, config, seed
+        )
     save_reader(tuned, adapter, form, folder, f"{before}/model")
     return counts
 
 
-def _grpo(
+def _train_by_grpo(
     reader: "LanguageModel",
     form: ReadingPrompt,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],

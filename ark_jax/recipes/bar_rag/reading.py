@@ -184,11 +184,11 @@ class Success:
             if key not in self._known
         }
         if new:
-            values = self._compute(list(new.values()), label)
+            values = self._compute_p(list(new.values()), label)
             self._known |= dict(zip(new, values, strict=True))
         return [self._known[key] for key in keys]
 
-    def _compute(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
+    def _compute_p(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
         from ark_jax.models.language import PairError
 
         config, lm = self._context.config, load_reader(self._context, self._name)
@@ -200,14 +200,14 @@ class Success:
         prompts = reading_prompts(lm, form, readings, config.read.max_new_tokens).texts
         options = {"batch_tokens": config.generator.batch_tokens, "label": label}
         if config.success.by == "samples":
-            return self._shares(lm, sets, prompts, options)
+            return self._right_shares(lm, sets, prompts, options)
         references = [pooled.question.answers for pooled, _ in sets]
         try:
             return likelihoods(lm, form, prompts, references, **options).tolist()
         except PairError as error:
             raise ValueError(f"question {sets[error.number][0].id}: {error.reason}") from None
 
-    def _shares(
+    def _right_shares(
         self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
     ) -> list[float]:
         """For each set, the share of right answers among those that are sampled from it."""
@@ -221,7 +221,7 @@ class Success:
             temperature=rule.temperature,
             top_p=rule.top_p,
             seed=stage_seed(config, f"success {self._name}"),
-            places=np.array([(pooled.number, _number(chunks)) for pooled, chunks in sets]),
+            places=np.array([(pooled.number, _set_number(chunks)) for pooled, chunks in sets]),
             log_probs=False,
             **options,
         )
@@ -238,7 +238,7 @@ class Success:
         return shares
 
 
-def _number(chunks: Sequence[str]) -> int:
+def _set_number(chunks: Sequence[str]) -> int:
     """A number of an ordered set for random draws, from 0 to 2**31 - 1."""
     digest = hashlib.sha256("\n".join(chunks).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
@@ -289,7 +289,7 @@ def draw_answers(
         config.generator.batch_tokens,
     )
     owners = [batch[i] for i in rollouts.prompts]
-    return rewarded(replies, owners, rollouts.prompts, form, config)
+    return reward_replies(replies, owners, rollouts.prompts, form, config)
 
 
 def read_replies(
@@ -325,7 +325,7 @@ def read_replies(
     ]
 
 
-def rewarded(
+def reward_replies(
     replies: Sequence[Rollout],
     owners: Sequence[Asked],
     groups: np.ndarray,

@@ -202,7 +202,7 @@ RECIPE = Recipe(
     stages=stages,
     schema=BarRag,
     check=check_all,
-    look=ingest.look_at,
+    look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in METRICS},
     headline="p",
     outcome=functools.partial(read_outcome, metrics=METRICS),

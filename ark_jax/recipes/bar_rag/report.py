@@ -62,13 +62,13 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         Section(
             "Numbers of passages",
             "sizes",
-            _sizes(sizes, metrics, base) if sizes else [],
+            _results_by_size(sizes, metrics, base) if sizes else [],
             "No other numbers of passages were measured.",
         ),
         Section(
             "The needed passages alone",
             "needed",
-            [ABOUT_NEEDED, _compared("reader", "the needed passages alone", needed)]
+            [ABOUT_NEEDED, _comparison_table("reader", "the needed passages alone", needed)]
             if needed
             else [],
             "No held-out question has a passage that is known to hold its answer.",
@@ -76,16 +76,16 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         Section(
             "Without cited passages",
             "removal",
-            _removal(removal or {}),
+            _removal_tables(removal or {}),
             "No answer was measured without the passages that it cites.",
         ),
         Section(
             "Ways to choose passages",
             "ways",
-            _ways(context, ways) if ways else [],
+            _ways_to_choose(context, ways) if ways else [],
             "No selector was trained in this run.",
         ),
-        Section("Learning", "learning", _learning(context, counts), "Nothing was trained."),
+        Section("Learning", "learning", _learning_curves(context, counts), "Nothing was trained."),
         Section(
             "Questions and answers",
             "examples",
@@ -136,7 +136,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
     return facts
 
 
-def _sizes(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
+def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
     """Each metric by the number of retrieved passages."""
     columns = [f"first {size}" for size in sizes]
     about = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
@@ -156,13 +156,13 @@ def _sizes(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> 
     return [about, *tables]
 
 
-def _removal(parts: Mapping[str, Mapping]) -> list[str]:
+def _removal_tables(parts: Mapping[str, Mapping]) -> list[str]:
     """Answers without the passages that they cite, and from these alone."""
     pieces = []
     for system, part in parts.items():
         name = f"{system}, {part['questions']:,} questions whose answer cites a passage"
         if part["table"]:
-            pieces += [html.subhead(name), _compared("passages", name, part["table"])]
+            pieces += [html.subhead(name), _comparison_table("passages", name, part["table"])]
     about = (
         "Each reader answers again without the passages that its answer cites, and from these "
         "alone. An answer without citations cites the passages that contain it. A reader that uses "
@@ -171,14 +171,14 @@ def _removal(parts: Mapping[str, Mapping]) -> list[str]:
     return [about, *pieces] if pieces else []
 
 
-def _compared(head: str, name: str, rows: Sequence[Mapping]) -> str:
+def _comparison_table(head: str, name: str, rows: Sequence[Mapping]) -> str:
     """A table whose rows are compared with the one that has no test."""
     metrics = list(rows[0]["values"])
     base = next(row for row in rows if "against_base" not in row["values"][metrics[0]])
     return results.result_table(name, rows, metrics, base["system"], head=head)
 
 
-def _ways(context: Context, ways: Mapping) -> list[str]:
+def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
     """p by how a set of passages is chosen."""
     p: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
     for row in load_rows(context / "evaluate" / "sets.parquet"):
@@ -206,18 +206,18 @@ def _ways(context: Context, ways: Mapping) -> list[str]:
         f"p of held-out questions under the reader {ways['reader']}, from passages that are drawn, "
         "nearest to the question, or selected. The selector is rewarded for a p near its centre."
     )
-    table = _compared("passages", "p by way of choosing", ways["table"])
+    table = _comparison_table("passages", "p by way of choosing", ways["table"])
     return [about, html.grid(figures), table]
 
 
-def _learning(context: Context, counts: Counts) -> list[str]:
+def _learning_curves(context: Context, counts: Counts) -> list[str]:
     """Rewards or losses by step, of each stage that trained something."""
     stages = [WARM]
     for i in range(1, context.config.iterations + 1):
         stages += [stage_of("select", i), stage_of("read", i)]
     figures = []
     for i, stage in enumerate(stage for stage in stages if counts.get(stage, {}).get("steps")):
-        shows, values = _curve(context / stage)
+        shows, values = _learning_curve(context / stage)
         drawing = svg.line_chart(
             f"learning-{i}",
             f"{shows} of {stage}",
@@ -232,7 +232,7 @@ def _learning(context: Context, counts: Counts) -> list[str]:
     return [html.grid(figures)] if figures else []
 
 
-def _curve(stage: Path) -> tuple[str, list[float]]:
+def _learning_curve(stage: Path) -> tuple[str, list[float]]:
     """What a stage's curve shows, and its values by step."""
     for path in (stage / "sets.parquet", stage / "answers.parquet"):
         if path.is_file():

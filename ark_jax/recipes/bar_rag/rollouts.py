@@ -113,7 +113,7 @@ class StepRows(Generic[Row]):
     def rows(self, step: int, make: Callable[[], list[Row]]) -> list[Row]:
         """The rows of a step: those that an interrupted run stored, else new ones."""
         if step not in self._stored:
-            rows = [_columns(dataclasses.replace(row, step=step)) for row in make()]
+            rows = [_known_fields(dataclasses.replace(row, step=step)) for row in make()]
             path = self._path.with_name(STEPS.replace("*", f"{step:06d}"))
             write = functools.partial(save_rows, rows)
             distributed.on_first_process(lambda: store_part(path, write))
@@ -137,7 +137,7 @@ class StepRows(Generic[Row]):
         return self.stored
 
 
-def _columns(row: Rollout) -> dict:
+def _known_fields(row: Rollout) -> dict:
     """The fields of a row that it has."""
     fields = dataclasses.fields(row)
     named = ((field.name, field.default, getattr(row, field.name)) for field in fields)

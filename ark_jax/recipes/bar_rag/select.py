@@ -45,7 +45,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
     """
-    questions, config = _questions(context), context.config
+    questions, config = _filtered_questions(context), context.config
     steps = _draw_sets(context, folder, questions, iteration)
     sets = _readable(steps.stored)
     probabilities: dict[str, list[float]] = {}
@@ -150,7 +150,7 @@ def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
     }
 
 
-def _questions(context: Context) -> list[PooledQuestion]:
+def _filtered_questions(context: Context) -> list[PooledQuestion]:
     """The training questions that the filter looks at."""
     pools = load_pools(context, "train")
     limit = context.config.filter.questions
@@ -196,7 +196,7 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
 
     def draw(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
-        return rewarded(sets, by_id, config)
+        return reward_sets(sets, by_id, config)
 
     def make_sets(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
         sets = drawn.rows(step, functools.partial(draw, step, selector))
@@ -272,7 +272,7 @@ def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
     }
 
 
-def rewarded(
+def reward_sets(
     sets: Sequence[DrawnSet], questions: Mapping[str, PooledQuestion], config
 ) -> list[RewardedSet]:
     """Drawn sets with reward, its parts, advantage, and whether the group is live.
@@ -307,7 +307,7 @@ def rewarded(
         scores.append(reward(one.p, [cosines[chunk] for chunk in one.chunk_ids]))
     spread = settings.spread if config.success.by == "likelihood" else 0.0
     p = np.array([np.nan if one.p is None else one.p for one in sets])
-    live = np.array([_differ(p[groups == i], spread) for i in range(len(ids))])
+    live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
     rewards = np.array([score.reward for score in scores])
     advantages = policy.advantages(
         rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
@@ -326,7 +326,7 @@ def rewarded(
     ]
 
 
-def _differ(p: np.ndarray, spread: float) -> bool:
+def _outcomes_differ(p: np.ndarray, spread: float) -> bool:
     """Whether the sets of a question differ in their outcome.
 
     Args:

@@ -70,7 +70,7 @@ def find_pools(context: Context, folder: Path) -> dict:
         usable = [question for question in questions if _is_usable(question)]
         counts["questions_without_usable_answer"] += len(questions) - len(usable)
         gold |= gold_passages(context, usable, chunks.by_document)[0]
-        rows += _search(context, usable, chunks, gold, vectors, part)
+        rows += _search_pools(context, usable, chunks, gold, vectors, part)
     if not any(row["part"] == "train" for row in rows):
         raise ValueError(
             f"{context.config.data.path}: no training question has a reference answer with a word "
@@ -102,7 +102,7 @@ def _is_usable(question: Question) -> bool:
     return any(map(normalise, question.answers))
 
 
-def _search(
+def _search_pools(
     context: Context,
     questions: list[Question],
     chunks: StoredChunks,
@@ -177,13 +177,13 @@ class PoolVectors:
         return [
             Pool(
                 pooled.number,
-                self._take("questions", [pooled.id])[0],
-                self._take("chunks", pooled.chunk_ids),
+                self._vectors_of("questions", [pooled.id])[0],
+                self._vectors_of("chunks", pooled.chunk_ids),
             )
             for pooled in questions
         ]
 
-    def _take(self, name: str, ids: Sequence[str]) -> np.ndarray:
+    def _vectors_of(self, name: str, ids: Sequence[str]) -> np.ndarray:
         places = self._places[name]
         return self._vectors[name][[places[id] for id in ids]]
 
@@ -239,9 +239,11 @@ class DrawingSelector:
         def make_groups(step: int, selector) -> "list[SelectorGroup]":
             sets = make_sets(step, dataclasses.replace(self, selector=selector))
             pools = self.make_pools(steps[step])
-            return list(map(_group, steps[step], pools, by_question(steps[step], sets)))
+            return list(map(_selector_group, steps[step], pools, by_question(steps[step], sets)))
 
-        trained = training.train(self.selector, make_groups, _training(self.config, steps), run)
+        trained = training.train(
+            self.selector, make_groups, _training_settings(self.config, steps), run
+        )
         return trained._replace(model=dataclasses.replace(self, selector=trained.model))
 
     def save(self, folder: Path) -> None:
@@ -253,7 +255,9 @@ def _chunk_ids(pooled: PooledQuestion, drawn: "DrawnSets") -> list[list[str]]:
     return [[pooled.chunk_ids[place] for place in places] for places in drawn.sets]
 
 
-def _group(pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]) -> "SelectorGroup":
+def _selector_group(
+    pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]
+) -> "SelectorGroup":
     """The sets of one question, as an update takes them."""
     from ark_jax.select.training import SelectorGroup
 
@@ -267,7 +271,7 @@ def _group(pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]) ->
     )
 
 
-def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
+def _training_settings(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
     """The settings of a selector's training; `config.train` gives those that readers share."""
     from ark_jax.select.training import SelectorTraining
 
@@ -343,7 +347,7 @@ class WritingSelector:
         )
         drawn: list[list[DrawnSet]] = [[] for _ in questions]
         for reply, owner in zip(replies, rollouts.prompts, strict=True):
-            chosen = self._parse(questions[owner], reply.text)
+            chosen = self._parse_choice(questions[owner], reply.text)
             drawn[owner].append(DrawnSet(**vars(reply), **vars(chosen), p=None))
         return drawn
 
@@ -355,7 +359,7 @@ class WritingSelector:
             batch_tokens=self.config.generator.batch_tokens,
             label="select",
         )
-        chosen = list(map(self._parse, questions, texts))
+        chosen = list(map(self._parse_choice, questions, texts))
         nearest = lambda pooled: list(pooled.chunk_ids[: self.config.select.passages])
         return [
             dataclasses.replace(chosen_set, chunk_ids=nearest(pooled))
@@ -390,9 +394,9 @@ class WritingSelector:
         trained = tuning.grpo(
             self.lm,
             make_groups,
-            self._updates(),
+            self._update_settings(),
             run,
-            policy=self._policy(),
+            policy=self._policy_settings(),
             steps=len(steps),
             prompts=max(map(len, steps)),
             prompt_tokens=max(map(len, ids.values())),
@@ -406,7 +410,7 @@ class WritingSelector:
         """See `EvidenceSelector.save`. An adapter is merged into the model."""
         self.lm.save_pretrained(folder, dtype="float32")
 
-    def _updates(self) -> LanguageModelConfig:
+    def _update_settings(self) -> LanguageModelConfig:
         """How its weights are updated: as the reader's, with an adapter of its own."""
         settings = self.config.train
         return LanguageModelConfig(
@@ -422,7 +426,7 @@ class WritingSelector:
             lora_targets=settings.lora_targets,
         )
 
-    def _policy(self) -> GrpoConfig:
+    def _policy_settings(self) -> GrpoConfig:
         """How it learns from its replies: as the reader, with a distance of its own."""
         settings = self.config.read
         return GrpoConfig(
@@ -447,7 +451,7 @@ class WritingSelector:
             self.lm, self.form, readings, self.config.selector.max_new_tokens
         ).texts
 
-    def _parse(self, pooled: PooledQuestion, text: str) -> ChosenSet:
+    def _parse_choice(self, pooled: PooledQuestion, text: str) -> ChosenSet:
         choice = parse_choice(text, len(pooled.chunk_ids), strict=self.config.selector.strict)
         numbers = () if choice.problem else choice.numbers
         return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)

@@ -150,14 +150,14 @@ def answer_all(
     """
     replies = {}
     for name in dict.fromkeys(system for system, _ in passages):
-        rows = functools.partial(_rows, named, passages, name, questions)
+        rows = functools.partial(_answer_rows, named, passages, name, questions)
         stored = stored_rows(folder / f"answers-{name}.parquet", rows)
         say(f"  read answers: {len(stored):,} of {name}")
         replies |= {(name, row["question"]): row["answer"] for row in stored}
     return replies
 
 
-def _rows(
+def _answer_rows(
     named: str, passages: Mapping[tuple[str, str], Sequence[str]], name: str, questions: Sequence
 ) -> list[dict]:
     answers = answer(named, [(one.question, passages[name, one.id]) for one in questions])
@@ -174,11 +174,11 @@ def answer(named: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[st
     """
     read = load_reader(named)
     return distributed.on_first_process(
-        lambda: [_answer(read, named, *reading) for reading in readings]
+        lambda: [_checked_answer(read, named, *reading) for reading in readings]
     )
 
 
-def _answer(read: OwnReader, named: str, question: str, passages: Sequence[str]) -> str:
+def _checked_answer(read: OwnReader, named: str, question: str, passages: Sequence[str]) -> str:
     text = read(question, list(passages))
     if not isinstance(text, str):
         raise ValueError(

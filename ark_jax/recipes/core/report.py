@@ -36,7 +36,7 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
     """
     names = [stage.name for stage in stages]
     write = functools.partial(
-        _write_report, stages=names, title=title, describe=describe or _describe
+        _write_report, stages=names, title=title, describe=describe or _describe_counts
     )
     return [*stages, Stage("report", write, alone=True, shared=False)]
 
@@ -54,7 +54,10 @@ def _write_report(
     ]
     parts = ("counts", "config", "external", "version")
     manifest = {name: {key: m[key] for key in parts} for name, m in manifests.items()}
-    closing = [sections.spent(_times(context, set(manifests)), usage), sections.manifest(manifest)]
+    closing = [
+        sections.spent(_stage_seconds(context, set(manifests)), usage),
+        sections.manifest(manifest),
+    ]
     page = render(title, verdict or f"All {len(stages)} stages are done.", [*shown, *closing])
     (folder / "report.html").write_text(page, encoding="utf-8")
     # A copy where a user looks for it; the manifest tracks the stage's own.
@@ -64,7 +67,7 @@ def _write_report(
     return {"bytes": len(page.encode())}
 
 
-def _describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def _describe_counts(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     """What can be said of any method."""
     facts = [
         [f"{stage}: {name.replace('_', ' ')}", value]
@@ -132,7 +135,7 @@ def draw_triples(
     return graph_drawing.graph(name, title, described, drawn, desc=desc)
 
 
-def _times(context: Context, stages: set[str]) -> list[list]:
+def _stage_seconds(context: Context, stages: set[str]) -> list[list]:
     """[stage, seconds] of the latest run of each stage, in the order they ran."""
     latest: dict[str, float] = {}
     for row in read_rows(context.metrics.path):

@@ -52,16 +52,16 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
             "config.data: set held_out_questions, held_out_documents, test or fold, only one of "
             "them"
         )
-    used, unused = _without_ignored(questions, settings)
+    used, unused = _split_off_ignored(questions, settings)
     if settings.test:
         _check_test_ids(questions, test, settings)
-        return _without_answers(Split(used, list(test), unused, "file"), "unused", config)
+        return _move_unanswered(Split(used, list(test), unused, "file"), "unused", config)
     if names:
         parts = _divide(used, lambda q: "held_out" if q.id in names else "train")
-        return _without_answers(Split(*parts[:2], unused + parts[2], "question"), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused + parts[2], "question"), "unused", config)
     if documents:
         parts = _divide(used, lambda q: _part_by_documents(q, documents))
-        return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused + parts[2], "document"), "unused", config)
     keys, by = _draw_keys(used)
     key_of = dict(zip([q.id for q in used], keys, strict=True))
     if folds:
@@ -69,13 +69,13 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
         fold_of = assign_folds(keys, folds, config.seed)
         parts = _divide(used, lambda q: "held_out" if fold_of[key_of[q.id]] == fold else "train")
         # Held out here, a question without an answer would be measured in every fold.
-        return _without_answers(Split(*parts[:2], unused, by), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused, by), "unused", config)
     drawn = _draw_held_out(keys, settings.held_out, config.seed)
     parts = _divide(used, lambda q: "held_out" if key_of[q.id] in drawn else "train")
-    return _without_answers(Split(*parts[:2], unused, by), "held_out", config)
+    return _move_unanswered(Split(*parts[:2], unused, by), "held_out", config)
 
 
-def _without_ignored(
+def _split_off_ignored(
     questions: Sequence[Question], settings
 ) -> tuple[list[Question], list[Question]]:
     ignored_documents = id_set(settings.ignored_documents)
@@ -113,7 +113,7 @@ def trains_by_marks(config) -> bool:
     )
 
 
-def _without_answers(split: Split, part: str, config) -> Split:
+def _move_unanswered(split: Split, part: str, config) -> Split:
     """Moves training questions without an answer to another part, if they cannot be trained on."""
     unanswered = [question for question in split.train if not question.answers]
     # The config is read only where it decides: a manifest holds each setting that a stage reads.

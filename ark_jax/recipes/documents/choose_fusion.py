@@ -18,8 +18,8 @@ from ark_jax.recipes.documents.corpus import (
 from ark_jax.recipes.documents.retrieve import (
     WORDS,
     Systems,
-    kept,
     ranked_file,
+    search_once,
     searched_chunks,
     searcher_of,
 )
@@ -77,7 +77,9 @@ def choose_fusion(
         texts, depth, parts = [question.question for question in judged], systems.depth, []
         for name in (WORDS, systems.last):
             make = functools.partial(searcher_of, context, name, passages_of(searched), name)
-            parts.append(kept(ranked_file(folder, name), judged, make, depth, scopes, searched))
+            parts.append(
+                search_once(ranked_file(folder, name), judged, make, depth, scopes, searched)
+            )
         for fusion, row in zip(fusions, rows, strict=True):
             fused = Fused(parts, depth, fusion.join).search(texts, depth)
             run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}

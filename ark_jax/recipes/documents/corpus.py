@@ -158,7 +158,7 @@ def evidence_chunks(
     """question -> its marked passages, as of `evidence.marked_passages`."""
     from ark_jax.data.evidence import marked_passages
 
-    return marked_passages(questions, chunks, _texts(context, questions))
+    return marked_passages(questions, chunks, _document_texts(context, questions))
 
 
 def gold_passages(
@@ -167,11 +167,11 @@ def gold_passages(
     """question -> needed passages, as of `evidence.needed_passages` by `evaluate.gold`."""
     from ark_jax.data.evidence import needed_passages
 
-    texts = _texts(context, questions)
+    texts = _document_texts(context, questions)
     return needed_passages(questions, chunks, texts, context.config.evaluate.gold)
 
 
-def _texts(context: Context, questions: Sequence[Question]) -> dict[str, str]:
+def _document_texts(context: Context, questions: Sequence[Question]) -> dict[str, str]:
     """document id -> text, if any question has evidence."""
     if not any(question.evidence for question in questions):
         return {}
@@ -196,15 +196,15 @@ def encode_passages(
     path = context.workdir / FOLDER / f"{system}.npy"
 
     def look_up() -> tuple[str, int | None]:
-        key = _key(context.config, _model(context, system), passages)
-        return key, _cut_of_stored(path, key)
+        key = _vectors_key(context.config, _system_digest(context, system), passages)
+        return key, _stored_cut_count(path, key)
 
     key, cut = distributed.on_first_process(look_up)
     if cut is not None:
         say(f"  {label}: {len(passages):,} vectors are taken from {path}")
     else:
-        cut = _encode(retriever, passages, options, path.with_suffix(".new"))
-        distributed.on_first_process(lambda: _publish(path, key, cut))
+        cut = _write_vectors(retriever, passages, options, path.with_suffix(".new"))
+        distributed.on_first_process(lambda: _replace_stored(path, key, cut))
     vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     if not (offsets := _offsets_file(path)).is_file():
         return vectors, cut
@@ -221,7 +221,7 @@ def stored_systems(workdir: Path) -> set[str]:
     return {path.stem for path in (workdir / FOLDER).glob("*.npy")}
 
 
-def _encode(retriever, passages: Sequence[str], options: dict, unfinished: Path) -> int:
+def _write_vectors(retriever, passages: Sequence[str], options: dict, unfinished: Path) -> int:
     """Writes the vectors for `np.load` as they come; returns how many passages are cut.
 
     No process holds all of them, which may be more than its memory. Where tokens have vectors, it
@@ -249,7 +249,7 @@ def _encode(retriever, passages: Sequence[str], options: dict, unfinished: Path)
     return retriever.truncated[options["label"]]
 
 
-def _key(config, model: str, passages: Sequence[str]) -> str:
+def _vectors_key(config, model: str, passages: Sequence[str]) -> str:
     """The fingerprint of all that decides a bit of the vectors.
 
     Batches decide the last bits, and settings, mesh and devices decide the batches.
@@ -275,7 +275,7 @@ def _key(config, model: str, passages: Sequence[str]) -> str:
     )
 
 
-def _model(context: Context, system: str) -> str:
+def _system_digest(context: Context, system: str) -> str:
     """The digest of a system's model; that of a trained one is in the manifest of its stage."""
     path = retriever_path(context, system)
     if path != str(context.workdir / system / "model"):
@@ -284,7 +284,7 @@ def _model(context: Context, system: str) -> str:
     return fingerprint({name: x for name, x in outputs.items() if name.startswith("model/")})
 
 
-def _cut_of_stored(path: Path, key: str) -> int | None:
+def _stored_cut_count(path: Path, key: str) -> int | None:
     """How many passages were cut for the vectors that are stored under this key, if any are."""
     try:
         about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -293,19 +293,19 @@ def _cut_of_stored(path: Path, key: str) -> int | None:
         return None
     if not fits or not path.is_file():
         return None
-    if _digest(path) != digest:
+    if _vectors_digest(path) != digest:
         say(f"  warning: {path} has been damaged: it is made again")
         return None
     return cut
 
 
-def _digest(path: Path) -> str:
+def _vectors_digest(path: Path) -> str:
     """Of the vectors, and of where those of each text begin."""
     files = [path, _offsets_file(path)]
     return " ".join(file_digest(file) for file in files if file.is_file())
 
 
-def _publish(path: Path, key: str, cut: int) -> None:
+def _replace_stored(path: Path, key: str, cut: int) -> None:
     """Replaces what is stored of the system; a kill at any moment leaves nothing false."""
     about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
     about.unlink(missing_ok=True)
@@ -313,5 +313,5 @@ def _publish(path: Path, key: str, cut: int) -> None:
     _offsets_file(path).unlink(missing_ok=True)
     if _offsets_file(unfinished).is_file():
         os.replace(_offsets_file(unfinished), _offsets_file(path))
-    row = {"key": key, "sha256": _digest(path), "cut": cut}
+    row = {"key": key, "sha256": _vectors_digest(path), "cut": cut}
     about.write_text(json.dumps(row) + "\n", encoding="utf-8")

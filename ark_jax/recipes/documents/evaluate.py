@@ -241,7 +241,7 @@ def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> Non
     """Refuses runs that are not folds of one input, or that measured different systems."""
     first, *later_workdirs = workdirs
     for workdir in later_workdirs:
-        if _divided(workdir) != _divided(first):
+        if _split_settings(workdir) != _split_settings(first):
             raise ValueError(
                 f"{workdir.name} and {first.name} divide different inputs, or one input by "
                 "different settings: run all folds again"
@@ -257,7 +257,7 @@ def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> Non
             )
 
 
-def _divided(workdir: Path) -> tuple[dict, dict]:
+def _split_settings(workdir: Path) -> tuple[dict, dict]:
     """The input of a run, and by what settings it was divided, except for the fold."""
     manifest = read_manifest(workdir / "data")
     settings = {name: x for name, x in manifest["config"].items() if name != "data.fold"}

@@ -126,7 +126,7 @@ def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -
     Their scores are stored shard by shard, so that a killed run goes on.
     """
     margin = context.config.questions.margin
-    scores = _scores(context, folder, candidates)
+    scores = _answer_likelihoods(context, folder, candidates)
     checked = []
     for x in candidates:
         helped, alone = scores[x.question.id]
@@ -140,7 +140,7 @@ def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -
     return checked
 
 
-def _scores(
+def _answer_likelihoods(
     context: Context, folder: Path, candidates: list[Candidate]
 ) -> dict[str, tuple[float | None, float | None]]:
     """question id -> mean log-likelihood of its answer with and without the passage."""
@@ -154,11 +154,11 @@ def _scores(
         rows += shard
         path = folder / f"scored-{number:05d}.parquet"
         save_rows(shard, path.with_suffix(".new"))
-        distributed.on_first_process(lambda path=path: _put(path))
+        distributed.on_first_process(lambda path=path: _publish_shard(path))
     return {row["question"]: (row["with_passage"], row["without_passage"]) for row in rows}
 
 
-def _put(path: Path) -> None:
+def _publish_shard(path: Path) -> None:
     path.with_suffix(".new").rename(path)
 
 

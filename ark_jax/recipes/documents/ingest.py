@@ -33,12 +33,12 @@ def ingest(context: Context, folder: Path) -> dict:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.
     """
     config, settings = context.config, context.config.data
-    corpus = _input(settings, settings.tolerate)
-    test = _test_set(corpus, settings)
+    corpus = _read_input(settings, settings.tolerate)
+    test = _read_test_set(corpus, settings)
     _check_ids(corpus, settings)
     parts = split_questions(corpus.questions, test.questions, config)
     parts = written_questions.reserve_for_test(parts, config)
-    _check_parts(parts, written_questions.parts_of_the_input(len(parts), config), config)
+    _check_parts(parts, written_questions.parts_that_need_questions(len(parts), config), config)
     documents = _Documents(corpus, test, id_set(settings.ignored_documents))
     sizes: collections.Counter[str] = collections.Counter()
     ids = save_documents(documents, folder)
@@ -46,10 +46,10 @@ def ingest(context: Context, folder: Path) -> dict:
         documents,
         corpus.chunks,
         config.retriever.path,
-        _rules(settings),
+        _chunk_rules(settings),
         functools.partial(map_stored, folder, "chunks"),
     )
-    save_chunks(_counted(chunks, sizes), folder)
+    save_chunks(_counting(chunks, sizes), folder)
     forget_shards(folder)
     choice = settings.pool
     if choice == "auto" and any(map(_is_judged, parts.train)):
@@ -78,7 +78,7 @@ def _is_judged(question: Question) -> bool:
     return not (question.answers or question.evidence)
 
 
-def _rules(settings) -> ChunkRules:
+def _chunk_rules(settings) -> ChunkRules:
     return ChunkRules(
         settings.chunking, settings.chunk_tokens, settings.chunk_overlap, settings.titles
     )
@@ -92,7 +92,7 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             if part == "train" and not answered and not trains_by_marks(config):
                 raise ValueError(
                     f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
-                    f"can be trained on: add answers{_advice(config)}"
+                    f"can be trained on: add answers{_advice_on_missing_answers(config)}"
                 )
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
@@ -100,7 +100,7 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             )
 
 
-def _advice(config) -> str:
+def _advice_on_missing_answers(config) -> str:
     """What else to do where answers are missing."""
     by_marks = (
         ", or train on the documents and evidence that are marked for them with "
@@ -109,32 +109,33 @@ def _advice(config) -> str:
     return by_marks * ("score" in config) + written_questions.advice(config)
 
 
-def look_at(config) -> str:
+def describe_input(config) -> str:
     """What the input of `config.data` holds, in one line.
 
     Raises:
         BadInput: its problems.
     """
-    corpus = _input(config.data, 0)
+    corpus = _read_input(config.data, 0)
     return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
 
 
-def _input(settings, tolerate: float) -> Corpus:
+def _read_input(settings, tolerate: float) -> Corpus:
     """Documents and their questions, which may lie elsewhere."""
-    read = readers.read(settings.path, settings.questions, _reading(settings))
+    read = readers.read(settings.path, settings.questions, _reading_options(settings))
     return readers.within(*read, tolerate)
 
 
-def _reading(settings) -> Reading:
+def _reading_options(settings) -> Reading:
     return Reading(settings.encoding, settings.columns)
 
 
-def _test_set(corpus: Corpus, settings) -> Corpus:
+def _read_test_set(corpus: Corpus, settings) -> Corpus:
     """The test set that the config names, if it names one."""
     if not settings.test:
         return Corpus([], [], "")
     return readers.within(
-        *readers.read_test(settings.test, corpus.texts, _reading(settings)), settings.tolerate
+        *readers.read_test(settings.test, corpus.texts, _reading_options(settings)),
+        settings.tolerate,
     )
 
 
@@ -152,7 +153,7 @@ class _Documents:
                 yield document
 
 
-def _counted(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
+def _counting(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
     """The chunks, which are counted by document as they pass."""
     for chunk in chunks:
         sizes[chunk.document] += 1

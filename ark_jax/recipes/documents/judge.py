@@ -27,7 +27,7 @@ def judge_answers(context: Context, folder: Path, *, system: str) -> dict:
     answers = ask(context, calls, "judge", accept, role="judge")
     rows, verdicts = _read_verdicts(calls, answers)
     save_rows(rows, folder / "verdicts.parquet")
-    question_ids = [question.id for question in _questions(context)]
+    question_ids = [question.id for question in _judged_questions(context)]
     pairs = []
     for opponent in config.judge.against:
         pairs.append(_compare(config, system, opponent, question_ids, verdicts))
@@ -119,7 +119,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
                 f"there are {', '.join(systems)}"
             )
     calls = []
-    for opponent, question in itertools.product(config.judge.against, _questions(context)):
+    for opponent, question in itertools.product(config.judge.against, _judged_questions(context)):
         pair = rows[system, question.id], rows[opponent, question.id]
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie; no judge is needed
@@ -142,7 +142,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
     return calls
 
 
-def _questions(context: Context) -> list[Question]:
+def _judged_questions(context: Context) -> list[Question]:
     return questions_to_answer(load_questions(context, "held_out"), context.config.evaluate.read)
 
 

@@ -32,7 +32,7 @@ def count_inputs(context: Context) -> dict[str, int]:
     }
 
 
-def distinct(pool: float, drawn: float, times: float) -> float:
+def expected_distinct(pool: float, drawn: float, times: float) -> float:
     """How many of `pool` chunks are among `times` draws of `drawn` of them, on average."""
     return pool * (1 - (1 - min(drawn / pool, 1)) ** times)
 
@@ -44,7 +44,7 @@ def measure_answers(questions: Sequence[Question], folder: str) -> Texts:
     return measure(folder, [answer for question in questions for answer in question.answers])
 
 
-def foresee_questions(context: Context, done: set[str], join: Callable) -> None:
+def store_placeholder_questions(context: Context, done: set[str], join: Callable) -> None:
     """Stores stand-ins for the questions that are still to be written, as if none were dropped.
 
     Later stages are then sized as ever: `context` is that of a plan, in a temporary folder.
@@ -73,7 +73,7 @@ def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
     return form.mean + question.mean + passages
 
 
-def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]]:
+def answer_works(context: Context, systems: Systems) -> tuple[list[Work], list[str]]:
     """Reading and judging, which are at most this, and notes."""
     config, readers, works = context.config, len(systems.retrieving), []
     settings, backend = config.evaluate, config.reader.backend

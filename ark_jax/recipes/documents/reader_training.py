@@ -161,7 +161,7 @@ def teach(
     """
     from ark_jax.train import tuning
 
-    replies = [_reply(reader, form, pooled, chunks) for pooled, chunks in sets]
+    replies = [_taught_reply(reader, form, pooled, chunks) for pooled, chunks in sets]
     prompts = reading_prompts(
         reader,
         form,
@@ -185,7 +185,9 @@ def teach(
     }
 
 
-def _reply(reader, form: ReadingPrompt, pooled: PooledQuestion, chunks: Sequence[str]) -> list[int]:
+def _taught_reply(
+    reader, form: ReadingPrompt, pooled: PooledQuestion, chunks: Sequence[str]
+) -> list[int]:
     """The reply to learn: the first usable reference; a thought names the passages that hold it."""
     reference = usable_references(pooled.question.answers)[0]
     holding = {chunk for holders in pooled.gold for chunk in holders}
@@ -276,7 +278,7 @@ def answer_likelihoods(
         """A row of each question, scored where no system before had the same prompt."""
         new = {id: prompt for id, prompt in prompts.items() if (id, prompt) not in scored}
         of_new = {id: references[id] for id in new}
-        values = _best_means(lm, form, new, of_new, batch_tokens) if new else {}
+        values = _likeliest_reference_means(lm, form, new, of_new, batch_tokens) if new else {}
         return [
             {"question": id, LIKELIHOOD: values[id] if id in values else scored[id, prompt]}
             for id, prompt in prompts.items()
@@ -291,7 +293,7 @@ def answer_likelihoods(
     return likelihoods
 
 
-def _best_means(
+def _likeliest_reference_means(
     lm: "LanguageModel",
     form: ReadingPrompt,
     prompts: Mapping[str, str],

@@ -170,30 +170,34 @@ class Systems:
                 )
 
 
-def embedding(context: Context, questions: Sequence[Question]) -> Hyde:
+def hyde_embedder(context: Context, questions: Sequence[Question]) -> Hyde:
     """What embeds these questions by the base retriever; every process must call it."""
     embed = lambda texts, kind: encode(context, "base", texts, kind, f"embed {kind}s, {NAME}")
-    return Hyde(functools.partial(_write, context, questions), embed, _template(context))
+    return Hyde(
+        functools.partial(_write_passages, context, questions), embed, _hyde_template(context)
+    )
 
 
 def passage_calls(context: Context, questions: Sequence[Question]) -> list[complete.Call]:
     """A call for each question."""
-    filled = [prompts.fill(_template(context), question=x.question) for x in questions]
-    return _calls(questions, filled)
+    filled = [prompts.fill(_hyde_template(context), question=x.question) for x in questions]
+    return _passage_calls(questions, filled)
 
 
-def _template(context: Context) -> str:
+def _hyde_template(context: Context) -> str:
     return prompts.load_template(NAME, context.config.prompts.hyde)
 
 
-def _calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
+def _passage_calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
     pairs = zip(questions, filled, strict=True)
     return [complete.Call(f"{NAME}/{question.id}", NAME, (prompt,)) for question, prompt in pairs]
 
 
-def _write(context: Context, questions: Sequence[Question], filled: Sequence[str]) -> list[str]:
+def _write_passages(
+    context: Context, questions: Sequence[Question], filled: Sequence[str]
+) -> list[str]:
     """The replies to the prompts of questions; empty where the model gives none."""
-    calls = _calls(questions, filled)
+    calls = _passage_calls(questions, filled)
 
     def replies() -> list[str]:
         answers = ask(context, calls, "write passages", complete.accept_all)
@@ -217,12 +221,12 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
         base = "base" if name == HYDE else name
         searcher = searcher_of(context, base, passages_of(searched), name)
         if name == HYDE:
-            searcher = dataclasses.replace(searcher, embed=embedding(context, questions))
+            searcher = dataclasses.replace(searcher, embed=hyde_embedder(context, questions))
         return searcher
 
     for name in systems.untuned:
         path, of_system = ranked_file(folder, name), functools.partial(make, name)
-        kept(path, questions, of_system, systems.depth, scopes, searched)
+        search_once(path, questions, of_system, systems.depth, scopes, searched)
     return {"systems": len(systems.untuned)}
 
 
@@ -240,12 +244,14 @@ def retrieve_all(
         fusion: of BM25 and the last tuned retriever; None: reciprocal ranks, as all hybrids.
     """
     fusion, depth = fusion or Fusion(), systems.depth
-    load = lambda name: load_kept(ranked_file(context / "baselines", name), questions)
+    load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
     searched, scopes = searched_chunks(context, questions, chunks)
     for name in systems.tuned:
         make = functools.partial(dense_searcher, context, name, passages_of(searched), name)
-        searchers[name] = kept(ranked_file(folder, name), questions, make, depth, scopes, searched)
+        searchers[name] = search_once(
+            ranked_file(folder, name), questions, make, depth, scopes, searched
+        )
     searchers["full"] = Known([Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
         searchers[name] = Fused([searchers[part] for part in names], depth)
@@ -255,7 +261,7 @@ def retrieve_all(
     for name, part in systems.reranked.items():
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
-        searchers[name] = kept(ranked_file(folder, name), questions, make, depth)
+        searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
     return ids_found(searchers, systems.names, questions, depth)
 
 
@@ -273,7 +279,7 @@ def dense_searcher(context: Context, system: str, texts: Sequence[str], label: s
     return Dense(vectors, embed)
 
 
-def kept(
+def search_once(
     path: Path,
     questions: Sequence,
     make: Callable[[], Searcher],
@@ -301,15 +307,15 @@ def kept(
             rows.append({"question": question.id, **row})
         return rows
 
-    return _known(stored_rows(path, rows), questions)
+    return _known_rankings(stored_rows(path, rows), questions)
 
 
-def load_kept(path: Path, questions: Sequence) -> Known:
-    """What `kept` has stored."""
-    return _known(load_rows(path), questions)
+def load_search(path: Path, questions: Sequence) -> Known:
+    """What `search_once` has stored."""
+    return _known_rankings(load_rows(path), questions)
 
 
-def _known(rows: Sequence[dict], questions: Sequence) -> Known:
+def _known_rankings(rows: Sequence[dict], questions: Sequence) -> Known:
     by_id = {row["question"]: row for row in rows}
     found = [by_id[question.id] for question in questions]
     scores = lambda row: row.get("scores", [0.0] * len(row["ranked"]))

@@ -59,7 +59,7 @@ def reserve_for_test(parts: Split, config) -> Split:
     return dataclasses.replace(parts, train=[], held_out=[*parts.train, *parts.held_out])
 
 
-def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
+def parts_that_need_questions(questions: int, config) -> tuple[str, ...]:
     """The parts that need a question of the input, which has so many.
 
     Raises:
@@ -209,7 +209,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     candidates = filter_questions.filter_candidates(context, folder, candidates)
     pairs = [x for x in candidates if not x.reason]
     reasons = collections.Counter(x.reason for x in candidates if x.reason)
-    _check_parts(candidates, pairs, {x.part for x in materials}, reasons)
+    _check_questions_left(candidates, pairs, {x.part for x in materials}, reasons)
     save_rows([x.row() for x in pairs], folder / "questions.parquet")
     save_rows([x.row() for x in candidates if x.reason], folder / "dropped.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
@@ -230,7 +230,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     }
 
 
-def _check_parts(
+def _check_questions_left(
     candidates: list[Candidate],
     pairs: list[Candidate],
     parts: set[str],
@@ -269,14 +269,14 @@ def question_calls(context: Context, materials: Sequence[Material]) -> list[comp
         complete.Call(
             f"questions/{material.id}",
             "questions",
-            (prompts.fill(template, passages=_show(material), count=count),),
+            (prompts.fill(template, passages=_passages_text(material), count=count),),
             {"about": [chunk.text for chunk in material.chunks], "count": count},
         )
         for material in materials
     ]
 
 
-def _show(material: Material) -> str:
+def _passages_text(material: Material) -> str:
     if len(material.chunks) == 1:
         return f"Passage:\n{material.chunks[0].passage}"
     shown = enumerate(material.chunks, 1)

@@ -60,22 +60,22 @@ def ingest(context: Context, folder: Path) -> dict:
             "larger graph"
         )
     counts = store_graph(graph, folder)
-    tested = _test_questions(context, graph)
+    tested = _read_test_questions(context, graph)
     save_rows(tested, folder / TEST_FILE, TestQuestion)
-    return {**counts, "test_questions": len(tested), **_misses(tested)}
+    return {**counts, "test_questions": len(tested), **_count_sure_misses(tested)}
 
 
-def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
+def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
     settings = context.config.data
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")
         return []
     questions, findings = read_questions(settings.questions)
     report_findings(findings, settings.tolerate)
-    linked = link(_measured(questions, context.config), graph)
+    linked = link(_questions_to_measure(questions, context.config), graph)
     for remark in linked.remarks:
         say(f"  {remark}")
-    tested = _tested(linked, graph, context.config.evaluate.hops)
+    tested = _linked_test_questions(linked, graph, context.config.evaluate.hops)
     if not any(question.answers for question in tested):
         raise ValueError(
             f"{settings.questions}: none of {len(questions):,} questions with answers is left to "
@@ -86,14 +86,14 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
     return tested
 
 
-def _measured(questions: Sequence, config) -> list:
+def _questions_to_measure(questions: Sequence, config) -> list:
     """The part of the questions that is measured with, at most so many of each group."""
     share, is_rest = config.data.held_out, config.evaluate.part == "rest"
     part = [x for x in questions if (topic_draw(x) >= share) == is_rest]
     return first_of_groups(part, config.evaluate.questions)
 
 
-def _tested(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
+def _linked_test_questions(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
     nodes = [linked.answer_nodes(number).tolist() for number in range(len(linked.questions))]
     bearing = answer_rows(graph, linked.topics, nodes, hops)
     return [
@@ -111,7 +111,7 @@ def _tested(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
     ]
 
 
-def _misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
+def _count_sure_misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
     """How many questions can never be a hit, by what the graph lacks."""
     if not tested:
         return {}

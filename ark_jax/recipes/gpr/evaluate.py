@@ -17,7 +17,7 @@ from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core.export import base_names, copy_files, settings_text
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import as_markdown, questions_by_group, save_nothing, save_tables
-from ark_jax.recipes.documents.retrieve import ids_found, kept, load_kept
+from ark_jax.recipes.documents.retrieve import ids_found, load_search, search_once
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, Scores, read_facts, reply_columns
@@ -126,9 +126,9 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
         return {"systems": 0}
     if "bm25" in systems.untrained:
         words = OnFirstProcess(lambda: count_bm25(texts_of(graph, context.config)))
-        kept(_file(folder, "bm25"), questions, lambda: words, systems.depth)
+        search_once(_ranking_file(folder, "bm25"), questions, lambda: words, systems.depth)
     load = lambda: DualEncoder(base := load_retriever(context), base)
-    _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
+    _search_by_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
     distributed.on_first_process(lambda: shutil.rmtree(folder / VECTORS, ignore_errors=True))
     return {"systems": len(systems.untrained)}
@@ -137,10 +137,10 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
     questions, depth = load_test(context), systems.depth
-    load = lambda name: load_kept(_file(context / "baselines", name), questions)
+    load = lambda name: load_search(_ranking_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untrained}
     vectors = context / "index" / VECTORS
-    searchers |= _search_vectors(
+    searchers |= _search_by_vectors(
         context, systems, TUNED, lambda: load_tuned(context), folder, vectors
     )
     for name, parts in systems.hybrids.items():
@@ -157,7 +157,7 @@ def _open_index(context: Context, towers, graph: Triples, folder: Path):
     )
 
 
-def _search_vectors(
+def _search_by_vectors(
     context: Context, systems: Systems, name: str, load: Callable, folder: Path, vectors: Path
 ) -> dict[str, Known]:
     """Stores what a retriever finds by cosines, and what the walk from there finds."""
@@ -174,12 +174,12 @@ def _search_vectors(
     def keep(system: str) -> Known:
         rules = systems.walk if system != name else WalkRules(hops=1)
         make = lambda: along_graph()(rules)
-        return kept(_file(folder, system), load_test(context), make, systems.depth)
+        return search_once(_ranking_file(folder, system), load_test(context), make, systems.depth)
 
     return {system: keep(system) for system in [name, *systems.walked(name)]}
 
 
-def _file(folder: Path, system: str) -> Path:
+def _ranking_file(folder: Path, system: str) -> Path:
     return folder / f"ranked-{system.replace(', ', '-').replace(' ', '-')}.parquet"
 
 

@@ -48,14 +48,14 @@ def _even_shares(sizes: np.ndarray, count: int) -> np.ndarray:
     """How many of each relation are drawn: `count` in all, and nowhere more than there are."""
     shares = np.zeros_like(sizes)
     while (lacking := count - int(shares.sum())) > 0:
-        open_ones = np.flatnonzero(shares < sizes)
-        if lacking < len(open_ones):
+        unfilled = np.flatnonzero(shares < sizes)
+        if lacking < len(unfilled):
             # What cannot be divided goes to the relations with most triples.
-            largest = np.argsort(-sizes[open_ones], kind="stable")
-            shares[open_ones[largest[:lacking]]] += 1
+            largest = np.argsort(-sizes[unfilled], kind="stable")
+            shares[unfilled[largest[:lacking]]] += 1
             break
-        step = min(lacking // len(open_ones), int((sizes - shares)[open_ones].min()))
-        shares[open_ones] += max(step, 1)
+        step = min(lacking // len(unfilled), int((sizes - shares)[unfilled].min()))
+        shares[unfilled] += max(step, 1)
     return shares
 
 
@@ -229,7 +229,7 @@ class Tally:
     def drop(self, reason: str) -> None:
         self.dropped[reason] += 1
 
-    def take_obstacles(self, obstacles: Iterable[str]) -> None:
+    def count_obstacles(self, obstacles: Iterable[str]) -> None:
         """Counts ends that cannot be asked for: NAMELESS or LEAK."""
         for obstacle in obstacles:
             self.nameless += obstacle == NAMELESS
@@ -240,7 +240,7 @@ class Tally:
     def quarantine(self, item: str, reason: str, texts: Sequence[str]) -> None:
         self.quarantined.append({"item": item, "reason": reason, "text": "\n".join(texts)})
 
-    def take_completions(self, calls: int, answers: complete.Completions) -> None:
+    def count_completions(self, calls: int, answers: complete.Completions) -> None:
         self.calls, self.drifted, self.usage = calls, len(answers.drifted), answers.usage
 
     def save_quarantine(self, folder: Path) -> None:

@@ -17,8 +17,8 @@ from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 
 SAMPLE = 1000  # triples whose texts show how long they are, and questions about them
 TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
-WORDING = 47  # characters of one in the packaged recordings
-QUESTION = 138  # characters of one with its number and side in a reply
+WORDING_CHARACTERS = 47  # characters of one in the packaged recordings
+QUESTION_CHARACTERS = 138  # characters of one with its number and side in a reply
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
@@ -40,7 +40,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     calls = writing_calls(context)
     if calls:
         settings = llm_settings(config, "questions")
-        reply = _reply_characters(config, calls)
+        reply = _mean_reply_characters(config, calls)
         works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
     return Forecast(
         inputs={
@@ -61,9 +61,9 @@ def _count_questions(config, graph: Triples) -> int:
     return triples * len(SIDES) * config.questions.per_triple
 
 
-def _reply_characters(config, calls) -> float:
+def _mean_reply_characters(config, calls) -> float:
     """The characters of a reply that holds what is asked for."""
     if config.questions.by == "relations":
-        return 2 * wanted_wordings(config) * WORDING
+        return 2 * wanted_wordings(config) * WORDING_CHARACTERS
     ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
-    return ends * config.questions.per_triple * QUESTION
+    return ends * config.questions.per_triple * QUESTION_CHARACTERS

@@ -64,18 +64,18 @@ def fill_wordings(
             tally.ends += 1
             name = triples.nodes.names[known]
             if name is None:
-                tally.take_obstacles([NAMELESS])
+                tally.count_obstacles([NAMELESS])
                 continue
             of_side = wordings[triple.relation, side]
             start = int(triples.draw(triple, side) * len(of_side.cut))
-            texts = _fill(of_side, start, name, triples.nodes.answers(wanted), count)
+            texts = _filled_wordings(of_side, start, name, triples.nodes.answers(wanted), count)
             if not texts:
-                tally.take_obstacles([LEAK])
+                tally.count_obstacles([LEAK])
             for text in texts:
                 yield MaskedQuestion(triple.row, side, text, of_side.source)
 
 
-def _fill(
+def _filled_wordings(
     wordings: SideWordings, start: int, name: str, answers: Sequence[str], count: int
 ) -> list[str]:
     """Up to `count` wordings from the first one on that do not hold an answer."""
@@ -116,7 +116,7 @@ def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Cal
     config = context.config
     template = prompts.load_template("relation_wordings", config.prompts.relation_wordings)
     texts = relation_texts(triples.graph, config.data.relations)
-    examples = _examples(triples)
+    examples = _example_triples(triples)
     calls = []
     for relation in np.unique(triples.graph.relation[triples.rows]).tolist():
         facts = [
@@ -135,7 +135,7 @@ def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Cal
     return calls
 
 
-def _examples(triples: AskedTriples) -> dict[int, list[Triple]]:
+def _example_triples(triples: AskedTriples) -> dict[int, list[Triple]]:
     """Triples of each relation, those first whose ends both have a name, by their hashes.
 
     The seed takes no part, so runs of several seeds send the same prompts.
@@ -163,7 +163,7 @@ def word_by_model(
         return wordings_remark(texts, call.fields["names"], count, SIDES, is_cut=is_cut)
 
     answers = ask(context, calls, "questions", accept, role="questions")
-    tally.take_completions(len(calls), answers)
+    tally.count_completions(len(calls), answers)
     wordings = word_by_rules(triples)
     for call in calls:
         relation, texts = call.fields["relation"], answers.texts[call.item]
@@ -203,16 +203,16 @@ def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]
     texts = relation_texts(triples.graph, config.data.relations)
     calls = []
     size = config.questions.triples_per_prompt
-    all_facts = list(_facts(triples))
+    all_facts = list(_askable_facts(triples))
     for start in range(0, len(all_facts), size):
         facts = all_facts[start : start + size]
-        lines = [_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
+        lines = [_prompt_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
         filled = prompts.fill(
             template, facts="\n".join(lines), count=context.config.questions.per_triple
         )
         fields = {
             "rows": [fact.triple.row for fact in facts],
-            "asked": [x for i, fact in enumerate(facts, 1) for x in _ends(i, fact, triples)],
+            "asked": [x for i, fact in enumerate(facts, 1) for x in _asked_ends(i, fact, triples)],
         }
         calls.append(
             complete.Call(f"questions/triples/{start // size}", "questions", (filled,), fields)
@@ -220,7 +220,7 @@ def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]
     return calls
 
 
-def _facts(triples: AskedTriples) -> Iterator[_Fact]:
+def _askable_facts(triples: AskedTriples) -> Iterator[_Fact]:
     for triple in triples:
         sides = tuple(side for side in SIDES if not _obstacle(triple, side, triples))
         if sides:
@@ -237,14 +237,14 @@ def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
     return LEAK if gives_away else ""
 
 
-def _line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
+def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
     triple = fact.triple
     head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
     ends = " and ".join(fact.sides)
     return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
 
 
-def _ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
+def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
     for side in fact.sides:
         known, wanted = fact.triple.ends(side)
         yield Asked(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
@@ -264,10 +264,10 @@ def write_by_triples(
         return questions_remark(texts, call.fields["asked"], count, is_cut=is_cut)
 
     answers = ask(context, calls, "questions", accept, role="questions")
-    tally.take_completions(len(calls), answers)
+    tally.count_completions(len(calls), answers)
     tally.ends = len(triples.rows) * len(SIDES)
     for triple in triples:
-        tally.take_obstacles(_obstacle(triple, side, triples) for side in SIDES)
+        tally.count_obstacles(_obstacle(triple, side, triples) for side in SIDES)
     for call in calls:
         texts = answers.texts[call.item]
         usable, defects = sort_questions(texts, call.fields["asked"], count)
@@ -292,16 +292,16 @@ def write_questions(context: Context, folder: Path) -> dict:
         ValueError: no question is left.
     """
     triples, tally = asked_triples(context), Tally()
-    written = save_questions(_write(context, triples, tally), folder)
+    written = save_questions(_written_questions(context, triples, tally), folder)
     tally.save_quarantine(folder)
     if not written:
-        raise ValueError(_why_none(len(triples.rows), tally))
+        raise ValueError(_no_question_message(len(triples.rows), tally))
     if writes_by_rules(context.config):
         say("  rules word the questions by the names of relations; a model's are better")
     return {"triples": len(triples.rows), "questions": written, **tally.counts()}
 
 
-def _why_none(triples: int, tally: Tally) -> str:
+def _no_question_message(triples: int, tally: Tally) -> str:
     counts = {NAMELESS: tally.nameless, **dict(tally.dropped.most_common())}
     reasons = [f"{n:,} times {reason}" for reason, n in counts.items() if n]
     if tally.quarantined:
@@ -314,7 +314,9 @@ def _why_none(triples: int, tally: Tally) -> str:
     )
 
 
-def _write(context: Context, triples: AskedTriples, tally: Tally) -> Iterator[MaskedQuestion]:
+def _written_questions(
+    context: Context, triples: AskedTriples, tally: Tally
+) -> Iterator[MaskedQuestion]:
     config = context.config
     if not writes_by_rules(config) and config.questions.by == "triples":
         return write_by_triples(context, triples, tally)

@@ -68,7 +68,7 @@ RECIPE = Recipe(
     schema=Gpr,
     check=check_all,
     unread=graph_data.unread,
-    look=graph_data.look_at,
+    look=graph_data.describe_graph,
     metrics={name: metric_heading(name) for name in CURVES},
     headline="answer_triple@10",
     outcome=functools.partial(read_outcome, metrics=CURVES),

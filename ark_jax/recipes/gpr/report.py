@@ -49,7 +49,10 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         results.results(table, metrics),
         results.by_group(evaluated["groups"], metrics),
         Section(
-            "By number of triples", "depth", _depth(table) if table else [], "Nothing was measured."
+            "By number of triples",
+            "depth",
+            _results_by_cutoff(table) if table else [],
+            "Nothing was measured.",
         ),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
         Section(
@@ -75,7 +78,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
     ]
 
 
-def _depth(table: Sequence[Mapping]) -> list[str]:
+def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
     """Results by the number of triples that are fetched."""
     pieces, last = [], table[-1]
     for metric in ("answer_triple", "answer_recall"):
@@ -113,10 +116,15 @@ def _examples(context: Context) -> list[str]:
             questions[id].answers,
             [
                 html.sides(
-                    (system, [_listed(graph, config, rows[system][id]["ranked"], questions[id])])
+                    (
+                        system,
+                        [_list_triples(graph, config, rows[system][id]["ranked"], questions[id])],
+                    )
                     for system in ("base", last)
                 ),
-                *_drawn(f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]),
+                *_draw_first_triples(
+                    f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]
+                ),
             ],
             i == 0,
         )
@@ -124,7 +132,7 @@ def _examples(context: Context) -> list[str]:
     ]
 
 
-def _listed(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
+def _list_triples(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
     """The first triples; those that bear an answer are marked."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     texts = texts_of(graph, config, first)
@@ -134,7 +142,9 @@ def _listed(graph: Triples, config, ranked: Sequence[int], question: TestQuestio
     )
 
 
-def _drawn(name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion) -> list[str]:
+def _draw_first_triples(
+    name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion
+) -> list[str]:
     """The first triples as a graph, if there are any."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     heads, tails = graph.head[first].tolist(), graph.tail[first].tolist()

@@ -36,7 +36,7 @@ def train_towers(context: Context, folder: Path) -> dict:
     questions = _masked_questions(context)
     mined = []
     if own_functions.is_own(config.train.negatives):
-        stored = stored_rows(folder / MINED, lambda: _mine(context, graph, questions))
+        stored = stored_rows(folder / MINED, lambda: _mine_by_own(context, graph, questions))
         mined = [row["rows"] for row in stored]
     base = load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
@@ -58,7 +58,7 @@ def train_towers(context: Context, folder: Path) -> dict:
     return {"steps": len(curve), **first_and_last_loss(curve)}
 
 
-def _mine(context: Context, graph: Triples, questions: "MaskedQuestions") -> list[dict]:
+def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions") -> list[dict]:
     """The rows that a function of the user's own finds for each question, but those that answer it.
 
     Raises:

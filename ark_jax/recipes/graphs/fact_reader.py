@@ -43,23 +43,23 @@ def read_facts(
         facts = {(system, question.id): facts_of(system, question) for system, question in pairs}
         answers = own_parts.answer_all(backend, facts, sample, folder)
         unanswered = sum(not answer for answer in answers.values())
-        return _scored(answers, sample), {"unanswered": unanswered}
+        return _score_answers(answers, sample), {"unanswered": unanswered}
     template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
     filled, cut = {}, set()
     for system in systems:
         for question in sample:
             facts = facts_of(system, question)
-            prompt, fitting = _fit(context, template, question.question, facts)
+            prompt, fitting = _fitting_prompt(context, template, question.question, facts)
             filled[system, question.id] = prompt
             if fitting < len(facts):
                 cut.add(question.id)
     replies, counts = reader.answer_prompts(context, filled.values())
     answers = {key: replies[prompt] for key, prompt in filled.items()}
     cut_counts = {"cut_to_fit_the_reader": len(cut)} if cut else {}
-    return _scored(answers, sample), counts | cut_counts
+    return _score_answers(answers, sample), counts | cut_counts
 
 
-def _scored(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scores:
+def _score_answers(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scores:
     references = {question.id: question.answers for question in questions}
     return {
         (system, id): {"answer": answer} | answer_lists.list_scores(answer, references[id])
@@ -75,7 +75,9 @@ def reply_columns(reply: Mapping | None) -> dict:
     }
 
 
-def _fit(context: Context, template: str, question: str, facts: Sequence[str]) -> tuple[str, int]:
+def _fitting_prompt(
+    context: Context, template: str, question: str, facts: Sequence[str]
+) -> tuple[str, int]:
     """A prompt with as many of the first facts as fit the reader, and how many these are."""
     prompt = answer_lists.facts_prompt(template, question, facts)
     # A reader behind an endpoint says itself if a prompt is too long.

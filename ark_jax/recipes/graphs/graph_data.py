@@ -80,7 +80,7 @@ def unread(config) -> list[str]:
     return ["reader"] if config.llm.backend == "local" else ["reader", "generator"]
 
 
-def look_at(config) -> str:
+def describe_graph(config) -> str:
     """What the graph holds, in one line.
 
     Raises:

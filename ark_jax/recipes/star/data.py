@@ -70,10 +70,10 @@ def ingest(context: Context, folder: Path) -> dict:
         say(f"  {remark}")
     train, test = _divide(linked, graph, context.config)
     usable = [question for question in train if question.topics and question.answer_nodes]
-    _check(usable, test, len(read), context.config)
-    usable = _few(usable, settings.few)
+    _check_parts(usable, test, len(read), context.config)
+    usable = _draw_few(usable, settings.few)
     for part, questions in zip(PARTS, (usable, test), strict=True):
-        save_rows(questions, folder / _file(part), PathQuestion)
+        save_rows(questions, folder / _questions_file(part), PathQuestion)
     if test:
         say(f"  {len(test):,} questions to measure with: {what_can_be_told(len(test), HEADLINE)}")
     else:
@@ -102,15 +102,15 @@ def _divide(
         low, high = share, share + share * (1 - share)
     train, test = [], []
     for number, question in enumerate(linked.questions):
-        draw = _draw(linked, number, graph)
+        draw = _topic_draw(linked, number, graph)
         if question.answers and low <= draw < high:
-            test.append(_linked(linked, number))
+            test.append(_path_question(linked, number))
         elif question.answers and draw >= high:
-            train.append(_linked(linked, number))
+            train.append(_path_question(linked, number))
     return train, first_of_groups(test, config.evaluate.questions)
 
 
-def _draw(linked: Linked, number: int, graph: Triples) -> float:
+def _topic_draw(linked: Linked, number: int, graph: Triples) -> float:
     """As `topic_draw`, but topics that were found in the text decide as well."""
     question, topics = linked.questions[number], linked.topics[number]
     if question.entities or not topics:
@@ -118,7 +118,7 @@ def _draw(linked: Linked, number: int, graph: Triples) -> float:
     return uniform(f"topic {' '.join(graph.nodes.name(topic) for topic in topics)}")
 
 
-def _linked(linked: Linked, number: int) -> PathQuestion:
+def _path_question(linked: Linked, number: int) -> PathQuestion:
     question = linked.questions[number]
     return PathQuestion(
         question.id,
@@ -131,7 +131,9 @@ def _linked(linked: Linked, number: int) -> PathQuestion:
     )
 
 
-def _check(train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config) -> None:
+def _check_parts(
+    train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config
+) -> None:
     source = f"{config.data.questions}: none of {read:,} questions"
     if not train:
         raise ValueError(
@@ -145,7 +147,7 @@ def _check(train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: in
         )
 
 
-def _few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
+def _draw_few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
     """`count` questions, drawn by a hash evenly over the groups; all if it is 0.
 
     A larger draw holds all of a smaller one.
@@ -161,13 +163,13 @@ def _few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
     return [question for question in questions if question.id in drawn]
 
 
-def _file(part: str) -> str:
+def _questions_file(part: str) -> str:
     return f"questions_{part}.parquet"
 
 
 def load_questions(context: Context, part: str) -> list[PathQuestion]:
     """The questions of "train" or "test"."""
-    return load_rows(context / "data" / _file(part), PathQuestion)
+    return load_rows(context / "data" / _questions_file(part), PathQuestion)
 
 
 def load_steps(context: Context) -> Steps:
@@ -224,7 +226,7 @@ def find_paths(context: Context, folder: Path) -> dict:
     rows, counts = [], {}
     for part in PARTS:
         questions = load_questions(context, part)
-        by_question, tally = _paths_of(questions, steps, limits)
+        by_question, tally = _find_shortest_paths(questions, steps, limits)
         rows += [
             QuestionPath(part, id, *dataclasses.astuple(path))
             for id, paths in by_question.items()
@@ -241,7 +243,7 @@ def find_paths(context: Context, folder: Path) -> dict:
     return counts
 
 
-def _paths_of(
+def _find_shortest_paths(
     questions: Sequence[PathQuestion], steps: Steps, limits: PathLimits
 ) -> tuple[dict[str, list[GoldPath]], dict[str, int]]:
     """The paths by question, and counts of those without any or with too many."""

@@ -130,7 +130,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     searched = tuple(dict.fromkeys((*columns, *STANDARD)))
     rows = [
         {"system": name, "question": question.id, "group": question.group}
-        | _columns(paths[question.id])
+        | _path_columns(paths[question.id])
         | measure(steps, question, gold.get(question.id, ()), paths[question.id], searched)
         | reply_columns(replies.get((name, question.id)))
         for name, paths in systems.items()
@@ -149,7 +149,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), "systems": len(systems), **tuned.counts, **counts}
 
 
-def _columns(paths: list[FoundPath]) -> dict[str, list]:
+def _path_columns(paths: list[FoundPath]) -> dict[str, list]:
     """The paths found as lists, one for each part of a path."""
     return {
         "topics": [path.topic for path in paths],

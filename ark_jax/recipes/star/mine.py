@@ -127,7 +127,7 @@ class ListMaker:
                 for n in range(len(gold_path.steps) + 1)
             }
             step_lists = [
-                self._list(question, path, taken, right, np.unique(answers))
+                self._step_list(question, path, taken, right, np.unique(answers))
                 for taken in range(len(path.steps) + 1)
             ]
             lists += [path_list for path_list in step_lists if path_list.negatives]
@@ -136,7 +136,7 @@ class ListMaker:
             )
         return lists
 
-    def _list(
+    def _step_list(
         self, question: str, path: GoldPath, taken: int, right: set, answers: np.ndarray
     ) -> PathList:
         prefix = path.steps[:taken]
@@ -328,8 +328,8 @@ def mine_lists(context: Context, folder: Path) -> dict:
         config.paths.hops,
         config.seed,
     )
-    positives = _positives(context, questions, gold, steps)
-    maker = ListMaker(steps, _near(context, steps), rules)
+    positives = _learned_paths(context, questions, gold, steps)
+    maker = ListMaker(steps, _nearest_steps(context, steps), rules)
     lists = [
         path_list
         for question in questions
@@ -343,7 +343,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
             "no step of a training path has a wrong one beside it, so there is nothing to learn: "
             "the graph has too few relations, or config.mine.spare spares them all"
         )
-    lists = with_counts(_ordered(context, lists, questions, steps, rules))
+    lists = with_counts(_order_negatives(context, lists, questions, steps, rules))
     save_rows(lists, folder / LISTS_FILE, PathList)
     kinds = collections.Counter(kind for path_list in lists for kind in path_list.kinds)
     with_list = {path_list.question for path_list in lists}
@@ -358,7 +358,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
     }
 
 
-def _positives(
+def _learned_paths(
     context: Context,
     questions: Sequence[PathQuestion],
     gold: Mapping[str, list[GoldPath]],
@@ -388,7 +388,7 @@ def _positives(
     }
 
 
-def _near(context: Context, steps: Steps) -> np.ndarray:
+def _nearest_steps(context: Context, steps: Steps) -> np.ndarray:
     """The steps nearest to each one, and to END, by the cosine of their texts; see `ListMaker`."""
     if context.config.mine.choose == "random":
         return np.zeros((len(steps) + 1, 0), np.int64)
@@ -401,7 +401,7 @@ def _near(context: Context, steps: Steps) -> np.ndarray:
     return np.array([row[:width] for row in near])
 
 
-def _ordered(
+def _order_negatives(
     context: Context,
     lists: Sequence[PathList],
     questions: Sequence[PathQuestion],
@@ -421,7 +421,7 @@ def _ordered(
         ]
     texts = {question.id: question.question for question in questions}
     if own_functions.is_own(by):
-        return _chosen(context, lists, texts, steps, limit)
+        return _choose_by_own(context, lists, texts, steps, limit)
     scores = _similarities(
         context,
         [
@@ -438,7 +438,7 @@ def _ordered(
     ]
 
 
-def _chosen(
+def _choose_by_own(
     context: Context,
     lists: Sequence[PathList],
     questions: Mapping[str, str],

@@ -91,7 +91,7 @@ RECIPE = Recipe(
     schema=Star,
     check=check_all,
     unread=unread,
-    look=graph_data.look_at,
+    look=graph_data.describe_graph,
     metrics={name: metric_heading(name) for name in STANDARD},
     headline="hit@1",
     outcome=functools.partial(read_outcome, metrics=STANDARD),

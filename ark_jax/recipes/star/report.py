@@ -121,7 +121,7 @@ def _examples(context: Context) -> list[str]:
         listed = html.numbered((path_fact(steps, x), (x.topic, x.steps) in shortest) for x in paths)
         if not paths:
             return system, [listed, "No path was found."]
-        drawing = _drawn(f"paths-{system}-{i}", steps, paths[0], questions[id])
+        drawing = _draw_path(f"paths-{system}-{i}", steps, paths[0], questions[id])
         return system, [listed, html.figure(drawing, "The first path", DRAWING_CAPTION)]
 
     return [
@@ -135,11 +135,11 @@ def _examples(context: Context) -> list[str]:
     ]
 
 
-def _drawn(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
+def _draw_path(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
     """One way along a path to each of the first ends, as a graph."""
     answers = set(question.answer_nodes)
     ends = sorted(steps.reach(path.topic, path.steps).tolist(), key=lambda x: x not in answers)
-    edges = sorted({edge for end in ends[:ENDS] for edge in _way(steps, path, end)})
+    edges = sorted({edge for end in ends[:ENDS] for edge in _path_edges(steps, path, end)})
     return draw_triples(
         name,
         f"First path for: {question.question}",
@@ -151,7 +151,7 @@ def _drawn(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> 
     )
 
 
-def _way(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
+def _path_edges(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
     """The edges of one way along a path's relations to a node that it reaches."""
     levels = [np.array([path.topic])]
     for step in path.steps[:-1]:

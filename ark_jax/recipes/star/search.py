@@ -53,7 +53,7 @@ def untrained(config) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Budgeted:
+class _BatchedScorer:
     """A `CrossEncoder` with the batch size of the config."""
 
     scorer: Scorer
@@ -74,9 +74,11 @@ def search_base(context: Context, folder: Path) -> dict:
         follow = functools.partial(
             _follow_training_paths, context, questions, steps, train_paths, name
         )
-        stored(folder, name, follow)
-    base = stored(
-        folder, BASE, lambda: _search(context, questions, steps, load_base_scorer(context), None)
+        search_once(folder, name, follow)
+    base = search_once(
+        folder,
+        BASE,
+        lambda: _beam_search(context, questions, steps, load_base_scorer(context), None),
     )
     return {"systems": len(untrained(context.config)), **base.counts}
 
@@ -88,12 +90,12 @@ def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
     def find() -> Found:
         scorer = load_tuned(context)
         prefilter = load_base_scorer(context) if scorer.cfg.reads_pairs else None
-        return _search(context, questions, steps, scorer, prefilter)
+        return _beam_search(context, questions, steps, scorer, prefilter)
 
-    return stored(folder, TUNED, find)
+    return search_once(folder, TUNED, find)
 
 
-def _search(
+def _beam_search(
     context: Context,
     questions: Sequence[PathQuestion],
     steps: Steps,
@@ -106,9 +108,9 @@ def _search(
         [question.question for question in questions],
         [question.topics for question in questions],
         steps,
-        _Budgeted(scorer, budget, "score paths"),
+        _BatchedScorer(scorer, budget, "score paths"),
         BeamRules(config.search.beam, config.paths.hops, config.search.keep),
-        prefilter and _Budgeted(prefilter, budget, "prefilter paths"),
+        prefilter and _BatchedScorer(prefilter, budget, "prefilter paths"),
     )
     paths = {
         question.id: listed[: config.search.k]
@@ -137,19 +139,19 @@ def _follow_training_paths(
     by_length = lambda path: (len(path), -counts[path], path)
     order = sorted(counts, key=by_count if baseline == "frequent" else by_length)
 
-    def existing(question: PathQuestion):
+    def existing_paths(question: PathQuestion):
         for path in order:
             for topic in question.topics:
                 if len(steps.reach(topic, path)):
                     yield FoundPath(topic, path, float(counts[path]))
 
     k = context.config.search.k
-    return Found({q.id: list(itertools.islice(existing(q), k)) for q in questions})
+    return Found({q.id: list(itertools.islice(existing_paths(q), k)) for q in questions})
 
 
-def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
+def search_once(folder: Path, system: str, find: Callable[[], Found]) -> Found:
     """What a system found, from the stage's folder if it is there and whole."""
-    path = _file(folder, system)
+    path = _found_file(folder, system)
     if not is_whole(path):
         write = functools.partial(save_json, dataclasses.asdict(find()))
         distributed.on_first_process(lambda: store_part(path, write))
@@ -157,7 +159,7 @@ def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
 
 
 def load_found(folder: Path, system: str) -> Found:
-    value = load_json(_file(folder, system))
+    value = load_json(_found_file(folder, system))
     paths = {
         question: [FoundPath(topic, tuple(steps), score) for topic, steps, score in listed]
         for question, listed in value.pop("paths").items()
@@ -165,5 +167,5 @@ def load_found(folder: Path, system: str) -> Found:
     return Found(paths, **value)
 
 
-def _file(folder: Path, system: str) -> Path:
+def _found_file(folder: Path, system: str) -> Path:
     return folder / f"found-{system}.json"

@@ -290,14 +290,15 @@ sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from ark_jax.recipes.documents import filter_questions
 from support import documents_alone as here
-score, put = filter_questions._score_shard, filter_questions._put
+score, put = filter_questions._score_shard, filter_questions._publish_shard
 def tell(context, shard, number):
     print("shard", number, flush=True)
     return score(context, shard, number)
 def wait(path):
     put(path)
     time.sleep({pause})
-filter_questions.SHARD, filter_questions._score_shard, filter_questions._put = 2, tell, wait
+filter_questions.SHARD, filter_questions._score_shard = 2, tell
+filter_questions._publish_shard = wait
 here.run(here.documents_alone(Path({world!r})), Path({workdir!r}), "questions")
 """
 
