@@ -3,19 +3,17 @@
 import functools
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.evaluate.significance import smallest_difference
-from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.report import graph_drawing, sections
+from ark_jax.report import sections
 from ark_jax.report.page import Section, render
 from ark_jax.runtime.log import read_rows, say
 
 Counts = dict[str, dict]  # stage -> the counts of its manifest
-DRAWING_CAPTION = "Diamonds: topics. Discs: answers."
 Describe = Callable[[Context, Counts], tuple[str, list[Section]]]
 
 
@@ -95,44 +93,6 @@ def smallest_difference_fact(questions: int) -> list[list]:
     smallest = f"{smallest_difference(questions):.2f}" if questions else ""
     label = "Smallest difference that so many can tell from chance"
     return [[label, smallest]] if questions else []
-
-
-def graph_size(data: Mapping[str, int]) -> str:
-    """The size of a graph of triples, by the counts of the data stage."""
-    nodes, relations = data["nodes"], data["relations"]
-    return f"{data['triples']:,} triples, {nodes:,} entities, {relations:,} relations"
-
-
-def draw_triples(
-    name: str,
-    title: str,
-    nodes: Iterable[int],
-    edges: Iterable[tuple[int, int]],
-    graph: Triples,
-    *,
-    topics: Collection[int],
-    answers: Collection[int],
-) -> str:
-    """Some nodes and edges of a graph, topics and answers with marks of their own."""
-    nodes = list(nodes)
-    described = [
-        {
-            "name": graph.nodes.name(node),
-            "type": "topic" if node in topics else "answer" if node in answers else "entity",
-            "rank": 2.0 if node in topics or node in answers else 1.0,
-            "seed": node in topics,
-            "small": node in answers,
-        }
-        for node in nodes
-    ]
-    places = {node: place for place, node in enumerate(nodes)}
-    drawn = [{"a": places[a], "b": places[b], "similarity": False} for a, b in edges if a != b]
-    names = ", ".join(str(node["name"]) for node in described if node["seed"]) or "none"
-    desc = (
-        f"{len(nodes)} entities. Topics, as diamonds: {names}. Answers are discs, other entities "
-        "rings."
-    )
-    return graph_drawing.graph(name, title, described, drawn, desc=desc)
 
 
 def _stage_seconds(context: Context, stages: set[str]) -> list[list]:

@@ -9,11 +9,8 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
-    DRAWING_CAPTION,
     Counts,
-    draw_triples,
     gained_and_lost,
-    graph_size,
     labelled,
     load_curve,
     smallest_difference_fact,
@@ -22,6 +19,7 @@ from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.gpr.data import TestQuestion, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems
 from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
+from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, html
 

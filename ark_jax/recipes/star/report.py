@@ -10,16 +10,14 @@ from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
-    DRAWING_CAPTION,
     Counts,
-    draw_triples,
     gained_and_lost,
-    graph_size,
     labelled,
     load_curve,
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
+from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import STANDARD, found_paths, path_fact
 from ark_jax.recipes.star.search import BASE, TUNED
