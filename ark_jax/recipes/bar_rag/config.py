@@ -324,18 +324,8 @@ class PromptsSection:
 class EvaluateSection:
     """What is measured on held-out questions: readers, each on what the retriever finds."""
 
-    scope: str = field(
-        "auto",
-        "Chunks to search: those of the question's own documents, of all held-out questions' "
-        "documents, or of the whole corpus; auto: as `data.pool`.",
-        choices=("auto", "document", "held_out", "corpus"),
-    )
-    gold: str = field(
-        "evidence",
-        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
-        "question without either takes the chunks of its documents.",
-        choices=("evidence", "answers"),
-    )
+    scope: str = settings.searched_scope()
+    gold: str = settings.relevant_chunks()
     questions: int = field(
         0, "Held-out questions, drawn by a hash of their ids; 0: all.", unit="questions", minimum=0
     )

@@ -14,6 +14,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     DrawnSet,
     RewardedSet,
     Rollout,
+    compare_in_groups,
     load_reader,
     mean,
     stage_seed,
@@ -350,11 +351,7 @@ def reward_replies(
         for said, item in zip(parsed, owners, strict=True)
     ]
     outcomes = np.array([getattr(score, settings.outcome) for score in scores])
-    rewards = np.array([score.reward for score in scores])
     live = policy.live_groups(outcomes, groups)
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
     return [
         Answer(
             **vars(reply),
@@ -363,12 +360,10 @@ def reward_replies(
             f1=score.f1,
             em=score.exact_match,
             citations=list(said.citations),
-            reward=score.reward,
-            advantage=float(advantage),
-            live=bool(live[group]),
+            **compared,
         )
-        for reply, said, score, advantage, group in zip(
-            replies, parsed, scores, advantages, groups, strict=True
+        for reply, said, score, compared in zip(
+            replies, parsed, scores, compare_in_groups(scores, groups, live, settings), strict=True
         )
     ]
 

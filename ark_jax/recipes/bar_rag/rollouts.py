@@ -144,6 +144,34 @@ def _known_fields(row: Rollout) -> dict:
     return {name: value for name, default, value in named if (default, value) != (None, None)}
 
 
+class Rewarded(Protocol):
+    """The score of one draw."""
+
+    reward: float
+
+
+def compare_in_groups(
+    scores: Sequence[Rewarded], groups: np.ndarray, live: np.ndarray, settings
+) -> list[dict]:
+    """The columns `reward`, `advantage` and `live` of each draw.
+
+    Args:
+        groups: the number of each draw's group, from 0.
+        live: for each group, whether its outcomes differ.
+        settings: `config.read` or `config.select`.
+    """
+    from ark_jax.train import policy
+
+    rewards = np.array([score.reward for score in scores])
+    advantages = policy.advantages(
+        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
+    )
+    return [
+        {"reward": score.reward, "advantage": float(advantage), "live": bool(live[group])}
+        for score, advantage, group in zip(scores, advantages, groups, strict=True)
+    ]
+
+
 def mean(values: Sequence[float]) -> float:
     """The mean to six decimals; 0 if there are no values."""
     return round(float(np.mean(values)), 6) if len(values) else 0.0

@@ -16,6 +16,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     EvidenceSelector,
     RewardedSet,
     StepRows,
+    compare_in_groups,
     mean,
     reader_before,
     stage_of,
@@ -283,8 +284,6 @@ def reward_sets(
         sets: of one step; those of a question follow one another.
         questions: id -> question.
     """
-    from ark_jax.train import policy
-
     settings = config.select
     ids = list(dict.fromkeys(one.question_id for one in sets))
     groups = np.array([ids.index(one.question_id) for one in sets])
@@ -308,21 +307,17 @@ def reward_sets(
     spread = settings.spread if config.success.by == "likelihood" else 0.0
     p = np.array([np.nan if one.p is None else one.p for one in sets])
     live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
-    rewards = np.array([score.reward for score in scores])
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
     return [
         RewardedSet(
             **vars(one),
             boundary=score.boundary,
             relevance=score.relevance,
             penalty=score.penalty,
-            reward=score.reward,
-            advantage=float(advantage),
-            live=bool(live[group]),
+            **compared,
         )
-        for one, score, advantage, group in zip(sets, scores, advantages, groups, strict=True)
+        for one, score, compared in zip(
+            sets, scores, compare_in_groups(scores, groups, live, settings), strict=True
+        )
     ]
 
 

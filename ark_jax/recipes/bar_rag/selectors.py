@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -292,6 +292,16 @@ def _training_settings(config, steps: Sequence[Sequence[PooledQuestion]]) -> "Se
 
 
 WRITING_RATE = 1e-5
+Section = TypeVar("Section", GrpoConfig, LanguageModelConfig)
+
+
+def _section_with(schema: type[Section], settings, own: Mapping[str, object]) -> Section:
+    """The section with the values of `own`, and with those of `settings` for its other fields.
+
+    A stage depends on each setting that it reads, so what `own` replaces is not read.
+    """
+    names = [field.name for field in dataclasses.fields(schema) if field.name not in own]
+    return schema(**{name: settings[name] for name in names}, **own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,34 +422,13 @@ class WritingSelector:
 
     def _update_settings(self) -> LanguageModelConfig:
         """How its weights are updated: as the reader's, with an adapter of its own."""
-        settings = self.config.train
-        return LanguageModelConfig(
-            warmup=settings.warmup,
-            decay=settings.decay,
-            floor=settings.floor,
-            weight_decay=settings.weight_decay,
-            clip=settings.clip,
-            remat=settings.remat,
-            save_every=settings.save_every,
-            lora_rank=self.config.selector.lora_rank,
-            lora_alpha=self.config.selector.lora_alpha,
-            lora_targets=settings.lora_targets,
-        )
+        own = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
+        return _section_with(LanguageModelConfig, self.config.train, own)
 
     def _policy_settings(self) -> GrpoConfig:
         """How it learns from its replies: as the reader, with a distance of its own."""
-        settings = self.config.read
-        return GrpoConfig(
-            samples=self.config.select.sets,
-            mean=settings.mean,
-            ratio=settings.ratio,
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            kl=self.config.selector.kl,
-            kl_coefficient=settings.kl_coefficient,
-            keep_dead=settings.keep_dead,
-            keep_cut_off=settings.keep_cut_off,
-        )
+        own = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
+        return _section_with(GrpoConfig, self.config.read, own)
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
         """Whole passages, cut at their end where a prompt is too long."""
