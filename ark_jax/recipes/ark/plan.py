@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Sequence
 
+from ark_jax.data.records import Question
 from ark_jax.estimate.work import Texts, Work, asked, measure
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.recipe import Forecast
@@ -38,85 +39,186 @@ SCORE_BYTES = 32  # of scores.parquet for a pair
 def forecast(context: Context, done: set[str]) -> Forecast:
     """The work of all stages, what is stored, and notes."""
     # Before a graph exists, other passages stand for those it joins.
-    pairs = lambda passages: list(itertools.pairwise([*passages, passages[0]]))
-    join = join_by_community if "graph" in done else lambda _, x, count: pairs(x)[:count]
+    join = join_by_community if "graph" in done else _join_neighbours
     plan.store_placeholder_questions(context, done, join)
-    config, chunks = context.config, stored_chunks(context)
-    train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
-    whole, documents = searches_corpus(context), len({x.documents for x in train})
-    searched, places = retrieve.chunks_in_scope("corpus" if whole else "document", train, chunks)
-    found = len(retrieve.searched_chunks(context, held_out, chunks)[0])
-    pool = sum(map(len, places)) / len(places)
-    candidates = min(config.data.candidates, pool) if whole else pool
-    scored = min(config.score.candidates or candidates, candidates)
-    passage = measure(config.retriever.path, searched, plan.PASSAGE)
-    question, asks = (measure(config.retriever.path, x, plan.QUESTION) for x in (train, held_out))
-    # A vector for each token has 16 bits a number.
-    stored = whole * passage.count * (passage.mean / 2 if keeps_tokens(config) else 1)
-
-    def embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
-        work = [Work(stage, "retriever", "embedding", x.count, x.mean) for x in kinds]
-        return [dataclasses.replace(work[0], stored=stored), *work[1:]]
-
-    works = embed("candidates", passage, question, stored=stored)
-    if curriculum.builds_graph(config):
-        line = LINE / CHARACTERS
-        entities = ENTITIES * passage.count * passage.mean
-        works += embed("graph", Texts(entities, line, line), stored=entities)
-    if is_writing(config):
-        works += embed("questions", passage, question)
-        if config.questions.margin > filter_questions.NO_MARGIN:
-            asked_of = len(train) / config.questions.per_passage
-            works += _likelihoods(context, "questions", asked_of, 2 * len(train))
-    scores = scored * sum(len(q.answers[: config.score.references or None]) for q in train)
-    prefixes = documents * plan.expected_distinct(pool, scored, len(train) / documents)
-    if scores:  # of a question without answers there is none
-        works += _likelihoods(context, "score", prefixes, 2 * scores)
-    is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
-    kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
-    batch = min(config.train.batch, kept)
-    # Sets of documents that a step reads.
-    groups = plan.expected_distinct(documents, 1, batch)
-    if whole or config.train.order == "document":
-        groups = 1 if whole else max(batch * documents / len(train), 1)
-    positives = scored if curriculum.is_distilling(config) else config.score.positives
-    for stage in config.train.stages:
-        name, learned = curriculum.stage_name(stage), positives
-        if stage in curriculum.MINING_SIZES:
-            sizes = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
-            rewritten = question.of(sizes * config.graph.rewrites * kept)
-            works += embed(curriculum.mine_name(stage), passage, question, rewritten)
-            learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
-        steps = math.ceil(curriculum.epochs(config.train, stage) * kept / config.train.batch)
-        in_step = groups * plan.expected_distinct(pool, learned, batch / groups)
-        step = (question.of(batch), passage.of(in_step))
-        works.append(Work(name, "retriever", "training", steps, step=step))
-    if config.train.kind == "cross":
-        pair = Texts(0, passage.mean + question.mean, passage.longest + question.longest)
-        steps = math.ceil(config.reranker.epochs * kept / config.train.batch)
-        step = (pair.of(batch * min(config.reranker.candidates, pool)),)
-        works.append(Work(curriculum.RERANKER, "reranker", "training", steps, step=step))
-        reranked = asks.count * min(DEPTH, found)
-        works.append(Work("evaluate", "reranker", "embedding", reranked, pair.mean))
-    if config.evaluate.fusion == "chosen":
-        works += embed(choose_fusion.STAGE, passage, question)
-    works += embed("baselines", passage.of(0 if whole else found), asks)
-    for _ in curriculum.systems(config).tuned:
-        works += embed("evaluate", passage.of(found), asks, stored=stored)
+    config, sizes = context.config, _Sizes.from_workdir(context)
+    pairs, scoring = _score(context, sizes)
+    works = [
+        *_prepare(context, sizes),
+        *scoring,
+        *_train(config, sizes),
+        *_rerank(config, sizes),
+        *_retrieve(config, sizes),
+    ]
     answers, notes = plan.answer_works(context, curriculum.systems(config))
     if config.reader.warm:
-        reading = plan.reader_tokens(context, train)
-        text = Texts(min(config.reader.batch, len(train)), reading, reading)
-        amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}
-        works.append(Work(WARM_READER, "reader", "training", config.reader.steps, **amounts))
+        answers = [_train_reader(context, sizes), *answers]
     if is_writing(config) and "questions" not in done:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
-    notes.append(f"{len(held_out):,} held-out questions: {what_can_be_told(len(held_out))}")
-    disk = {"scores": SCORE_BYTES * round(scores)} if "score" not in done else {}
+    tested = len(sizes.held_out)
+    notes.append(f"{tested:,} held-out questions: {what_can_be_told(tested)}")
+    disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
     calls = _calls(context, done, join)
     return Forecast(plan.count_inputs(context), (*calls, *works, *answers), disk, tuple(notes))
+
+
+def _join_neighbours(context: Context, passages: Sequence, count: int) -> list[tuple]:
+    """Pairs of consecutive passages, in place of those that a graph joins."""
+    return list(itertools.pairwise([*passages, passages[0]]))[:count]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """How much there is to embed, to score and to train on.
+
+    Attributes:
+        whole: whether questions search the whole corpus.
+        documents: different sets of documents that training questions name.
+        found: chunks that held-out questions search.
+        pool: chunks that a training question searches, in the mean.
+        scored: of these, how many are scored.
+        kept: training questions that are learned from.
+        passage, question, asked: texts of the searched chunks, of the training questions and of the
+            held-out ones.
+        stored: vectors of passages that are kept on disk.
+    """
+
+    train: list[Question]
+    held_out: list[Question]
+    whole: bool
+    documents: int
+    found: int
+    pool: float
+    scored: float
+    kept: int
+    passage: Texts
+    question: Texts
+    asked: Texts
+    stored: float
+
+    @classmethod
+    def from_workdir(cls, context: Context) -> "_Sizes":
+        config, chunks = context.config, stored_chunks(context)
+        train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
+        whole = searches_corpus(context)
+        scope = "corpus" if whole else "document"
+        searched, places = retrieve.chunks_in_scope(scope, train, chunks)
+        pool = sum(map(len, places)) / len(places)
+        candidates = min(config.data.candidates, pool) if whole else pool
+        keeps_all = config.score.supervision == "gold" or curriculum.is_distilling(config)
+        passage = measure(config.retriever.path, searched, plan.PASSAGE)
+        # A vector for each token has 16 bits a number.
+        vectors = passage.count * (passage.mean / 2 if keeps_tokens(config) else 1)
+        return cls(
+            train=train,
+            held_out=held_out,
+            whole=whole,
+            documents=len({question.documents for question in train}),
+            found=len(retrieve.searched_chunks(context, held_out, chunks)[0]),
+            pool=pool,
+            scored=min(config.score.candidates or candidates, candidates),
+            kept=math.ceil(len(train) * (1 if keeps_all else config.score.keep)),
+            passage=passage,
+            question=measure(config.retriever.path, train, plan.QUESTION),
+            asked=measure(config.retriever.path, held_out, plan.QUESTION),
+            stored=whole * vectors,
+        )
+
+
+def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
+    """A work for each kind of texts; the first one stores so many vectors."""
+    works = [Work(stage, "retriever", "embedding", texts.count, texts.mean) for texts in kinds]
+    return [dataclasses.replace(works[0], stored=stored), *works[1:]]
+
+
+def _prepare(context: Context, sizes: _Sizes) -> list[Work]:
+    """The vectors of candidates, of the graph, and of written questions; their likelihoods."""
+    config = context.config
+    works = _embed("candidates", sizes.passage, sizes.question, stored=sizes.stored)
+    if curriculum.builds_graph(config):
+        line = LINE / CHARACTERS
+        entities = ENTITIES * sizes.passage.count * sizes.passage.mean
+        works += _embed("graph", Texts(entities, line, line), stored=entities)
+    if is_writing(config):
+        works += _embed("questions", sizes.passage, sizes.question)
+        if config.questions.margin > filter_questions.NO_MARGIN:
+            materials = len(sizes.train) / config.questions.per_passage
+            works += _likelihoods(context, "questions", materials, 2 * len(sizes.train))
+    return works
+
+
+def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
+    """How many (chunk, answer) pairs are scored, and the likelihoods of this."""
+    limit, train = context.config.score.references or None, sizes.train
+    pairs = sizes.scored * sum(len(question.answers[:limit]) for question in train)
+    if not pairs:  # of a question without answers there is none
+        return pairs, []
+    by_document = plan.expected_distinct(sizes.pool, sizes.scored, len(train) / sizes.documents)
+    return pairs, _likelihoods(context, "score", sizes.documents * by_document, 2 * pairs)
+
+
+def _train(config, sizes: _Sizes) -> list[Work]:
+    """Mining and training of each stage."""
+    batch, works = min(config.train.batch, sizes.kept), []
+    # Sets of documents that a step reads.
+    groups = plan.expected_distinct(sizes.documents, 1, batch)
+    if sizes.whole:
+        groups = 1
+    elif config.train.order == "document":
+        groups = max(batch * sizes.documents / len(sizes.train), 1)
+    positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
+    for stage in config.train.stages:
+        learned = positives  # chunks of a question
+        if stage in curriculum.MINING_SIZES:
+            versions = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
+            rewritten = sizes.question.of(versions * config.graph.rewrites * sizes.kept)
+            name = curriculum.mine_name(stage)
+            works += _embed(name, sizes.passage, sizes.question, rewritten)
+            learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
+        epochs = curriculum.epochs(config.train, stage)
+        steps = math.ceil(epochs * sizes.kept / config.train.batch)
+        passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
+        step = (sizes.question.of(batch), sizes.passage.of(passages))
+        name = curriculum.stage_name(stage)
+        works.append(Work(name, "retriever", "training", steps, step=step))
+    return works
+
+
+def _rerank(config, sizes: _Sizes) -> list[Work]:
+    """Training and use of a reranker, if one is trained."""
+    if config.train.kind != "cross":
+        return []
+    passage, question = sizes.passage, sizes.question
+    pair = Texts(0, passage.mean + question.mean, passage.longest + question.longest)
+    steps = math.ceil(config.reranker.epochs * sizes.kept / config.train.batch)
+    batch = min(config.train.batch, sizes.kept)
+    step = (pair.of(batch * min(config.reranker.candidates, sizes.pool)),)
+    reranked = sizes.asked.count * min(DEPTH, sizes.found)
+    return [
+        Work(curriculum.RERANKER, "reranker", "training", steps, step=step),
+        Work("evaluate", "reranker", "embedding", reranked, pair.mean),
+    ]
+
+
+def _retrieve(config, sizes: _Sizes) -> list[Work]:
+    """The vectors by which systems are fused and compared."""
+    works = []
+    if config.evaluate.fusion == "chosen":
+        works += _embed(choose_fusion.STAGE, sizes.passage, sizes.question)
+    works += _embed("baselines", sizes.passage.of(0 if sizes.whole else sizes.found), sizes.asked)
+    for _ in curriculum.systems(config).tuned:
+        works += _embed("evaluate", sizes.passage.of(sizes.found), sizes.asked, stored=sizes.stored)
+    return works
+
+
+def _train_reader(context: Context, sizes: _Sizes) -> Work:
+    """The training of a local reader."""
+    settings, tokens = context.config.reader, plan.reader_tokens(context, sizes.train)
+    text = Texts(min(settings.batch, len(sizes.train)), tokens, tokens)
+    amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}
+    return Work(WARM_READER, "reader", "training", settings.steps, **amounts)
 
 
 def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) -> list[Work]:
