@@ -18,7 +18,11 @@ Describe = Callable[[Context, Counts], tuple[str, list[Section]]]
 
 
 def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
-    """A label and a number for each of these counts that a run has."""
+    """[label, number] for each labelled count that a run has.
+
+    Args:
+        labels: (stage, name of the count) -> label.
+    """
     return [
         [label, counts[stage][name]]
         for (stage, name), label in labels.items()
@@ -42,6 +46,7 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
 def _write_report(
     context: Context, folder: Path, *, stages: Sequence[str], title: str, describe: Describe
 ) -> dict:
+    """Writes report.html to the stage's folder and to the workdir; returns its size."""
     manifests = {name: read_manifest(context / name) for name in stages}
     counts = {name: manifest["counts"] for name, manifest in manifests.items()}
     verdict, shown = describe(context, counts)
@@ -66,7 +71,7 @@ def _write_report(
 
 
 def _describe_counts(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """What can be said of any method."""
+    """An empty verdict, and all numbers that stages counted; for a recipe without `describe`."""
     facts = [
         [f"{stage}: {name.replace('_', ' ')}", value]
         for stage, values in counts.items()
@@ -89,7 +94,7 @@ def gained_and_lost(gains: Mapping[str, float], gained: int, lost: int) -> list[
 
 
 def smallest_difference_fact(questions: int) -> list[list]:
-    """The fact of what so many questions can tell, if there are any."""
+    """[[label, difference]] for the facts of a report; empty without questions."""
     smallest = f"{smallest_difference(questions):.2f}" if questions else ""
     label = "Smallest difference that so many can tell from chance"
     return [[label, smallest]] if questions else []

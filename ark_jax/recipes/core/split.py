@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ark_jax.data.records import Question
 from ark_jax.runtime.log import say
@@ -27,7 +27,7 @@ class Split:
 
 
 def id_set(ids: Iterable) -> set[str]:
-    """Ids that a config lists; on the command line 7 is a number."""
+    """Ids of a config as strings; the command line reads 7 as a number."""
     return {str(id) for id in ids}
 
 
@@ -78,6 +78,7 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
 def _split_off_ignored(
     questions: Sequence[Question], settings
 ) -> tuple[list[Question], list[Question]]:
+    """The questions that take part, and those that the config ignores."""
     ignored_documents = id_set(settings.ignored_documents)
     ignored_questions = id_set(settings.ignored_questions)
     used, unused = [], []
@@ -95,8 +96,10 @@ def _check_test_ids(questions: Sequence[Question], test: Sequence[Question], set
         )
 
 
-def _divide(questions: Sequence[Question], part) -> tuple[list[Question], ...]:
-    """The questions for which `part` says "train", "held_out" and "unused"."""
+def _divide(
+    questions: Sequence[Question], part: Callable[[Question], str]
+) -> tuple[list[Question], ...]:
+    """Three lists: the questions whose part is "train", "held_out" and "unused"."""
     parts: dict[str, list[Question]] = {"train": [], "held_out": [], "unused": []}
     for question in questions:
         parts[part(question)].append(question)
@@ -114,7 +117,7 @@ def trains_by_marks(config) -> bool:
 
 
 def _move_unanswered(split: Split, part: str, config) -> Split:
-    """Moves training questions without an answer to another part, if they cannot be trained on."""
+    """The split with unanswered training questions in `part`, unless they can be trained on."""
     unanswered = [question for question in split.train if not question.answers]
     # The config is read only where it decides: a manifest holds each setting that a stage reads.
     if not unanswered or trains_by_marks(config):
@@ -135,10 +138,11 @@ def _part_by_documents(question: Question, held_out: set[str]) -> str:
 
 
 def document_keys(questions: Sequence[Question]) -> tuple[list[str], bool]:
-    """The group of joined documents that each question asks, and whether the groups divide them.
+    """A key for each question, and whether the questions can be divided by it.
 
-    Questions that name several documents join these. A question without documents is by itself.
-    Where one group holds most questions, groups divide little.
+    Questions that name several documents join these into one group. The key is that of the group;
+    a question without documents is a group of its own. If one group holds most questions, they
+    cannot be divided.
     """
     from networkx.utils import UnionFind
 
@@ -155,7 +159,10 @@ def document_keys(questions: Sequence[Question]) -> tuple[list[str], bool]:
 
 
 def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
-    """What is drawn for each question: its group of joined documents, or the question itself."""
+    """The key by which each question is drawn, and what the split is by: document or question.
+
+    The key is that of `document_keys`, or the question's id if these do not divide the questions.
+    """
     keys, divides = document_keys(questions)
     if not divides:
         say(
@@ -195,7 +202,7 @@ def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
         preferred = sorted(loads, key=lambda fold: uniform(f"{seed} {key} {fold}"))
         empty = [fold for fold in preferred if not loads[fold]]
         fitting = [fold for fold in preferred if loads[fold] + sizes[key] <= room]
-        if len(empty) == len(sizes) - len(fold_of):  # each of the last keys fills one
+        if len(empty) == len(sizes) - len(fold_of):  # each key that is left must fill one
             fitting = empty
         fold_of[key] = fitting[0] if fitting else min(preferred, key=loads.__getitem__)
         loads[fold_of[key]] += sizes[key]
@@ -203,9 +210,9 @@ def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
 
 
 def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
-    """The keys whose hash falls into the share.
+    """The keys whose hash is below the share.
 
-    Chance may leave a side empty where there are few: then the key nearest to the limit goes there.
+    If that leaves one side empty, the key nearest to the limit goes there.
     """
     places = {key: uniform(f"{seed} {key}") for key in keys}
     drawn = {key for key, place in places.items() if place < share}
@@ -218,5 +225,5 @@ def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
 
 
 def uniform(text: str) -> float:
-    """A number in [0, 1) that a hash of `text` decides."""
+    """A number in [0, 1) from a hash of `text`."""
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32

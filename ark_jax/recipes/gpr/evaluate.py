@@ -16,7 +16,12 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core.export import base_names, copy_files, settings_text
 from ark_jax.recipes.core.models import load_retriever
-from ark_jax.recipes.core.tables import as_markdown, questions_by_group, save_nothing, save_tables
+from ark_jax.recipes.core.tables import (
+    as_markdown,
+    questions_by_group,
+    save_empty_results,
+    save_tables,
+)
 from ark_jax.recipes.documents.retrieve import ids_found, load_search, search_once
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
@@ -209,7 +214,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     """Retrieves and measures; stores a row per system and question, and the tables."""
     questions, graph = load_test(context), load_graph(context)
     if not questions:
-        save_nothing(folder)
+        save_empty_results(folder)
         return {"questions": 0}
     systems = Systems(context.config)
     rankings = retrieve_all(context, systems, folder)

@@ -14,7 +14,12 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
-from ark_jax.recipes.core.tables import as_markdown, questions_by_group, save_nothing, save_tables
+from ark_jax.recipes.core.tables import (
+    as_markdown,
+    questions_by_group,
+    save_empty_results,
+    save_tables,
+)
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, read_facts, reply_columns
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.search import TUNED, count_paths, load_found, search_tuned, untrained
@@ -112,7 +117,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     """Searches and measures; stores a row per system and question, and the tables."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
-        save_nothing(folder)
+        save_empty_results(folder)
         return {"questions": 0}
     systems = {
         name: load_found(context / "baselines", name).paths for name in untrained(context.config)
