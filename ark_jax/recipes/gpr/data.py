@@ -66,6 +66,11 @@ def ingest(context: Context, folder: Path) -> dict:
 
 
 def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
+    """The questions to measure with; none if the config names no file of questions.
+
+    Raises:
+        ValueError: no question of the file is left.
+    """
     settings = context.config.data
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")
@@ -87,13 +92,14 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
 
 
 def _questions_to_measure(questions: Sequence, config) -> list:
-    """The part of the questions that is measured with, at most so many of each group."""
+    """The part of the questions that the config measures with, at most so many of each group."""
     share, is_rest = config.data.held_out, config.evaluate.part == "rest"
     part = [x for x in questions if (topic_draw(x) >= share) == is_rest]
     return first_of_groups(part, config.evaluate.questions)
 
 
 def _linked_test_questions(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
+    """The questions with their nodes, and the triples within `hops` that bear an answer."""
     nodes = [linked.answer_nodes(number).tolist() for number in range(len(linked.questions))]
     bearing = answer_rows(graph, linked.topics, nodes, hops)
     return [
@@ -112,7 +118,7 @@ def _linked_test_questions(linked: Linked, graph: Triples, hops: int) -> list[Te
 
 
 def _count_sure_misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
-    """How many questions can never be a hit, by what the graph lacks."""
+    """The number of questions that no system can answer, by reason; empty without questions."""
     if not tested:
         return {}
     return {

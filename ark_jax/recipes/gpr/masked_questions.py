@@ -45,12 +45,16 @@ def draw_rows(graph: Triples, count: int, seed: int) -> np.ndarray:
 
 
 def _even_shares(sizes: np.ndarray, count: int) -> np.ndarray:
-    """How many of each relation are drawn: `count` in all, and nowhere more than there are."""
+    """The number of triples to draw of each relation: `count` in all, none above its size.
+
+    Args:
+        sizes: triples of each relation.
+    """
     shares = np.zeros_like(sizes)
     while (lacking := count - int(shares.sum())) > 0:
         unfilled = np.flatnonzero(shares < sizes)
         if lacking < len(unfilled):
-            # What cannot be divided goes to the relations with most triples.
+            # The remainder goes to the relations with most triples.
             largest = np.argsort(-sizes[unfilled], kind="stable")
             shares[unfilled[largest[:lacking]]] += 1
             break
@@ -76,12 +80,12 @@ class NodeNames:
     @classmethod
     def from_graph(cls, graph: Triples) -> "NodeNames":
         lengths = np.diff(graph.nodes.aliases.offsets.to_numpy())
-        with_some = np.flatnonzero(lengths).tolist()
-        aliases = {node: tuple(graph.nodes.aliases[node].as_py()) for node in with_some}
+        with_aliases = np.flatnonzero(lengths).tolist()
+        aliases = {node: tuple(graph.nodes.aliases[node].as_py()) for node in with_aliases}
         return cls(graph.nodes.names.to_pylist(), graph.nodes.ids.to_pylist(), aliases)
 
     def answers(self, node: int) -> tuple[str, ...]:
-        """All that a question for this node must not hold: its name, or its id; and its aliases."""
+        """All names of the node, or its id, which a question for it must not hold."""
         name = self.names[node] or self.ids[node]
         return name, *self.aliases.get(node, ())
 
@@ -100,7 +104,7 @@ class Triple:
     tail: int
 
     def ends(self, side: str) -> tuple[int, int]:
-        """The node that is known and the node that is asked for."""
+        """The known node and the wanted one, if the end at `side` is asked for."""
         return (self.tail, self.head) if side == "head" else (self.head, self.tail)
 
 
@@ -174,7 +178,7 @@ class MaskedQuestion:
 
 
 def save_questions(questions: Iterable[MaskedQuestion], folder: Path) -> int:
-    """Writes the table batch by batch, from process 0; returns how many questions there are."""
+    """Writes the table in batches, on the first process; returns the number of questions."""
     writer = pq.ParquetWriter(folder / QUESTIONS_FILE, _SCHEMA) if is_first_process() else None
     count = 0
     columns: list[list] = [[] for _ in _SCHEMA]
@@ -202,7 +206,7 @@ def save_questions(questions: Iterable[MaskedQuestion], folder: Path) -> int:
 
 @dataclasses.dataclass
 class Tally:
-    """What was asked for and what came of it.
+    """What the stage asked for, got and left out.
 
     Attributes:
         ends: of triples that a question was wanted for.
@@ -230,7 +234,7 @@ class Tally:
         self.dropped[reason] += 1
 
     def count_obstacles(self, obstacles: Iterable[str]) -> None:
-        """Counts ends that cannot be asked for: NAMELESS or LEAK."""
+        """Counts ends that cannot be asked for: NAMELESS or LEAK. "" is no obstacle."""
         for obstacle in obstacles:
             self.nameless += obstacle == NAMELESS
             if obstacle == LEAK:
@@ -247,7 +251,7 @@ class Tally:
         save_rows(self.quarantined, folder / QUARANTINE_FILE, QuarantinedReply)
 
     def counts(self) -> dict:
-        """For the manifest of the stage."""
+        """The counts for the stage's manifest."""
         return {
             "ends_asked_for": self.ends,
             "ends_without_a_name_to_ask_by": self.nameless,

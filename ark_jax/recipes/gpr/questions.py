@@ -36,9 +36,10 @@ EXAMPLES = 5  # facts of a relation that a model is shown
 
 @dataclasses.dataclass(frozen=True)
 class SideWordings:
-    """Questions for one end of a relation, cut where the known entity's name goes.
+    """Questions for one end of a relation, each in two parts, before and after the known name.
 
     Attributes:
+        cut: (text before the name, text after it) of each wording.
         source: who worded them, "template" or "llm".
     """
 
@@ -66,19 +67,23 @@ def fill_wordings(
             if name is None:
                 tally.count_obstacles([NAMELESS])
                 continue
-            of_side = wordings[triple.relation, side]
-            start = int(triples.draw(triple, side) * len(of_side.cut))
-            texts = _filled_wordings(of_side, start, name, triples.nodes.answers(wanted), count)
+            side_wordings = wordings[triple.relation, side]
+            start = int(triples.draw(triple, side) * len(side_wordings.cut))
+            answers = triples.nodes.answers(wanted)
+            texts = _filled_wordings(side_wordings, start, name, answers, count)
             if not texts:
                 tally.count_obstacles([LEAK])
             for text in texts:
-                yield MaskedQuestion(triple.row, side, text, of_side.source)
+                yield MaskedQuestion(triple.row, side, text, side_wordings.source)
 
 
 def _filled_wordings(
     wordings: SideWordings, start: int, name: str, answers: Sequence[str], count: int
 ) -> list[str]:
-    """Up to `count` wordings from the first one on that do not hold an answer."""
+    """Up to `count` questions that hold no answer.
+
+    Wordings are tried from the one at `start` on; after the last one comes the first.
+    """
     texts: list[str] = []
     for i in range(len(wordings.cut)):
         before, after = wordings.cut[(start + i) % len(wordings.cut)]
@@ -94,7 +99,7 @@ def _filled_wordings(
 
 
 def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
-    """Wordings of all relations from their names alone."""
+    """(relation, side) -> wordings, from the names of relations alone."""
     wordings = {}
     for relation, text in enumerate(relation_texts(triples.graph, "last")):
         by_side = word_relation(text)
@@ -107,7 +112,7 @@ def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
 
 
 def wanted_wordings(config) -> int:
-    """How many wordings of a side a model is asked for."""
+    """The number of wordings that a model is asked for, for each side of a relation."""
     return max(config.questions.wordings, config.questions.per_triple)
 
 
@@ -136,9 +141,9 @@ def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Cal
 
 
 def _example_triples(triples: AskedTriples) -> dict[int, list[Triple]]:
-    """Triples of each relation, those first whose ends both have a name, by their hashes.
+    """relation -> up to `EXAMPLES` triples, those with two names first, in an order of hashes.
 
-    The seed takes no part, so runs of several seeds send the same prompts.
+    The order does not depend on the seed, so runs of several seeds send the same prompts.
     """
     graph = triples.graph
     named = np.array([name is not None for name in triples.nodes.names], bool)
@@ -155,7 +160,7 @@ def _example_triples(triples: AskedTriples) -> dict[int, list[Triple]]:
 def word_by_model(
     context: Context, triples: AskedTriples, tally: Tally
 ) -> dict[tuple[int, str], SideWordings]:
-    """Wordings of all relations by a language model; by rules where no reply has a usable one."""
+    """(relation, side) -> wordings of a language model, or of rules if no reply is usable."""
     calls = relation_calls(context, triples)
     count = wanted_wordings(context.config)
 
@@ -186,10 +191,10 @@ def word_by_model(
 
 @dataclasses.dataclass(frozen=True)
 class _Fact:
-    """A triple with its ends that can be asked for.
+    """A triple, and the sides that can be asked for.
 
-    The other end has a name, and this does not hold the answer, as Marrowgate Courier holds
-    Marrowgate.
+    The end on the other side has a name, and that does not hold the answer, as "Marrowgate Courier"
+    holds "Marrowgate".
     """
 
     triple: Triple
@@ -221,6 +226,7 @@ def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]
 
 
 def _askable_facts(triples: AskedTriples) -> Iterator[_Fact]:
+    """The triples with a side that can be asked for."""
     for triple in triples:
         sides = tuple(side for side in SIDES if not _obstacle(triple, side, triples))
         if sides:
@@ -238,6 +244,7 @@ def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
 
 
 def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
+    """A triple as a prompt shows it; `texts` are those of all relations."""
     triple = fact.triple
     head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
     ends = " and ".join(fact.sides)
@@ -245,6 +252,7 @@ def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequenc
 
 
 def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
+    """What is asked for each side of the triple with this number in the prompt."""
     for side in fact.sides:
         known, wanted = fact.triple.ends(side)
         yield Asked(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
@@ -255,7 +263,7 @@ def write_by_triples(
 ) -> Iterator[MaskedQuestion]:
     """The usable questions of the model's replies, in order of rows.
 
-    `tally` counts what is left out, as questions are taken.
+    Questions that are left out are counted in `tally` during the iteration.
     """
     calls = triple_calls(context, triples)
     count = context.config.questions.per_triple
@@ -284,9 +292,6 @@ def write_by_triples(
 
 def write_questions(context: Context, folder: Path) -> dict:
     """Stores the questions about the graph's triples, and replies that could not be used.
-
-    Returns:
-        counts: what was asked, written, left out and why, and what the language model took.
 
     Raises:
         ValueError: no question is left.
@@ -317,6 +322,7 @@ def _no_question_message(triples: int, tally: Tally) -> str:
 def _written_questions(
     context: Context, triples: AskedTriples, tally: Tally
 ) -> Iterator[MaskedQuestion]:
+    """The questions, by rules or by a model as the config says."""
     config = context.config
     if not writes_by_rules(config) and config.questions.by == "triples":
         return write_by_triples(context, triples, tally)

@@ -35,7 +35,7 @@ LOSSES = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """The page's sections."""
+    """An empty verdict, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     quarantine = [
@@ -64,6 +64,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     data, config = counts["data"], context.config
     return [
         ["Graph", graph_size(data)],
@@ -77,7 +78,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
-    """Results by the number of triples that are fetched."""
+    """A table and a chart for each metric, by the number of triples fetched, as HTML."""
     pieces, last = [], table[-1]
     for metric in ("answer_triple", "answer_recall"):
         heading = results.metric_heading(metric)
@@ -101,7 +102,7 @@ def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
 
 
 def _examples(context: Context) -> list[str]:
-    """Questions that the trained system answers and base does not, then the other way round."""
+    """HTML cards of the questions that gained most over base, then of those that lost most."""
     graph, config = load_graph(context), context.config
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last, metric = Systems(config).names[-1], "answer_triple@10"
@@ -131,7 +132,7 @@ def _examples(context: Context) -> list[str]:
 
 
 def _list_triples(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
-    """The first triples; those that bear an answer are marked."""
+    """The first triples as an HTML list; those that bear an answer are marked."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     texts = texts_of(graph, config, first)
     bearing = set(question.answer_rows)
@@ -143,7 +144,7 @@ def _list_triples(graph: Triples, config, ranked: Sequence[int], question: TestQ
 def _draw_first_triples(
     name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion
 ) -> list[str]:
-    """The first triples as a graph, if there are any."""
+    """A figure of the first triples as a graph; none without triples."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     heads, tails = graph.head[first].tolist(), graph.tail[first].tolist()
     if not heads:

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.evaluate.significance import what_can_be_told
@@ -30,7 +30,7 @@ HEADLINE = "hit@1"  # the metric that messages speak of
 
 @dataclasses.dataclass(frozen=True)
 class PathQuestion:
-    """A question whose answers lie at the end of paths.
+    """A question that relation paths may answer.
 
     Attributes:
         group: what results are broken down by.
@@ -94,9 +94,9 @@ def ingest(context: Context, folder: Path) -> dict:
 def _divide(
     linked: Linked, graph: Triples, config
 ) -> tuple[list[PathQuestion], list[PathQuestion]]:
-    """Questions to train on, and those to measure with, without any that has no answers."""
+    """The questions with answers: those to train on, and those to measure with."""
     share = config.data.held_out
-    # Settings are chosen on a share of what is not held out.
+    # Part "rest" takes its test questions from those that are not held out.
     low, high = (0.0, share)
     if config.evaluate.part == "rest":
         low, high = share, share + share * (1 - share)
@@ -111,7 +111,7 @@ def _divide(
 
 
 def _topic_draw(linked: Linked, number: int, graph: Triples) -> float:
-    """As `topic_draw`, but topics that were found in the text decide as well."""
+    """As `topic_draw`; topics that were found in the text count if the question names none."""
     question, topics = linked.questions[number], linked.topics[number]
     if question.entities or not topics:
         return topic_draw(question)
@@ -119,6 +119,7 @@ def _topic_draw(linked: Linked, number: int, graph: Triples) -> float:
 
 
 def _path_question(linked: Linked, number: int) -> PathQuestion:
+    """The question with this number."""
     question = linked.questions[number]
     return PathQuestion(
         question.id,
@@ -183,14 +184,8 @@ def load_steps(context: Context) -> Steps:
     )
 
 
-def groups_of(questions: Iterable[PathQuestion]) -> list[str]:
-    """The groups that results are broken down by, in order; none if there is only one."""
-    names = list(dict.fromkeys(question.group for question in questions))
-    return names if len(names) > 1 else []
-
-
 PATHS_FILE = "paths.parquet"
-SHOWN = 3  # questions of which a limit is told
+SHOWN = 3  # questions whose cut paths are printed one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +241,7 @@ def find_paths(context: Context, folder: Path) -> dict:
 def _find_shortest_paths(
     questions: Sequence[PathQuestion], steps: Steps, limits: PathLimits
 ) -> tuple[dict[str, list[GoldPath]], dict[str, int]]:
-    """The paths by question, and counts of those without any or with too many."""
+    """question -> its shortest paths; and counts of paths and of questions without them."""
     by_question, tally, cuts = {}, collections.Counter(), []
     for question in questions:
         by_question[question.id], cut = shortest_paths(
@@ -256,7 +251,7 @@ def _find_shortest_paths(
             cuts.append(f"  question {question.id!r}: {cut}")
         if by_question[question.id] or not (question.topics and question.answer_nodes):
             continue
-        # A topic is no answer of its own: no path leads to it.
+        # No path leads from a topic to itself.
         only_topic = set(question.answer_nodes) <= set(question.topics)
         tally["topic_is_answer" if only_topic else "out_of_reach"] += 1
     for line in cuts[:SHOWN]:

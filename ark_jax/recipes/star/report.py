@@ -25,7 +25,7 @@ from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
 
 EXAMPLES, LOST = 6, 2  # questions that training helped, and that it did not
-ENDS = 4  # entities at the end of a path that are drawn
+ENDS = 4  # entities at a path's end that are drawn
 LOSSES = {
     ("data", "duplicates"): "Triples that came again, stored once",
     ("data", "without_name"): "Entities without a name, called by their id",
@@ -46,7 +46,7 @@ LOSSES = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """The page's sections."""
+    """An empty verdict, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     return "", [
@@ -71,6 +71,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     data, paths, config = counts["data"], counts["paths"], context.config
     measured = []
     if data["test_questions"]:
@@ -92,7 +93,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _shortcuts(table: Sequence[Mapping]) -> list[str]:
-    """Standard metrics, in which shortcuts stand beside hits."""
+    """A table of hits, path hits and shortcuts by system, as HTML."""
     heads = ["system", *(f"#{results.metric_heading(name)}" for name in STANDARD)]
     rows = [
         [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
@@ -106,14 +107,14 @@ def _shortcuts(table: Sequence[Mapping]) -> list[str]:
 
 
 def _examples(context: Context) -> list[str]:
-    """Questions that training gained most on, and those that it lost most on."""
+    """HTML cards of the questions that gained most by training, then of those that lost most."""
     steps, gold = load_steps(context), load_paths(context, "test")
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     gains = {id: row["f1"] - rows[BASE][id]["f1"] for id, row in rows[TUNED].items()}
     questions = {question.id: question for question in load_questions(context, "test")}
 
     def side(i: int, id: str, system: str) -> tuple[str, list[str]]:
-        """What one system found; shortest paths are marked, and the first path is drawn."""
+        """What a system found, as HTML: shortest paths are marked, and the first path is drawn."""
         paths = found_paths(rows[system][id])
         shortest = {(path.topic, path.steps) for path in gold.get(id, ())}
         listed = html.numbered((path_fact(steps, x), (x.topic, x.steps) in shortest) for x in paths)
@@ -134,7 +135,7 @@ def _examples(context: Context) -> list[str]:
 
 
 def _draw_path(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
-    """One way along a path to each of the first ends, as a graph."""
+    """An SVG drawing of a path from its topic to its first ends, answers first."""
     answers = set(question.answer_nodes)
     ends = sorted(steps.reach(path.topic, path.steps).tolist(), key=lambda x: x not in answers)
     edges = sorted({edge for end in ends[:ENDS] for edge in _path_edges(steps, path, end)})
@@ -150,7 +151,7 @@ def _draw_path(name: str, steps: Steps, path: FoundPath, question: PathQuestion)
 
 
 def _path_edges(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
-    """The edges of one way along a path's relations to a node that it reaches."""
+    """The (node, node) edges of one way along a path to an end, from the end back."""
     levels = [np.array([path.topic])]
     for step in path.steps[:-1]:
         levels.append(steps.follow(levels[-1], step))

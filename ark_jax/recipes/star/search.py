@@ -20,7 +20,7 @@ from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, 
 from ark_jax.runtime import distributed
 
 BASE, TUNED = "base", "star"
-Paths = dict[str, list[FoundPath]]  # question -> paths, best first; none may be there
+Paths = dict[str, list[FoundPath]]  # question -> its paths, best first; it may have none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Found:
 
     Attributes:
         pairs: pairs that the scorer read.
-        prefiltered: pairs that had only their cosine taken.
+        prefiltered: pairs that the prefilter scored by their cosine.
         cuts: sets of entities of which only `paths.hub` were asked for their relations.
     """
 
@@ -40,6 +40,7 @@ class Found:
 
     @property
     def counts(self) -> dict[str, int]:
+        """The counts for the manifest."""
         return {
             "pairs": self.pairs,
             "prefiltered_pairs": self.prefiltered,
@@ -65,7 +66,7 @@ class _BatchedScorer:
 
 
 def search_base(context: Context, folder: Path) -> dict:
-    """The baselines stage: what is found without training."""
+    """The baselines stage: stores what the untrained systems find."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
         return {"systems": 0}
@@ -84,7 +85,7 @@ def search_base(context: Context, folder: Path) -> dict:
 
 
 def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
-    """What the trained scorer finds; a scorer that reads pairs leaves long lists to cosines."""
+    """What the trained scorer finds; before a scorer that reads pairs, cosines prefilter."""
     questions, steps = load_questions(context, "test"), load_steps(context)
 
     def find() -> Found:
@@ -102,6 +103,7 @@ def _beam_search(
     scorer: Scorer,
     prefilter: Scorer | None,
 ) -> Found:
+    """The paths of each question by beam search, the first `search.k`."""
     config = context.config
     budget = config.retriever.batch_tokens
     result = search(
@@ -120,7 +122,7 @@ def _beam_search(
 
 
 def count_paths(train_paths: Mapping[str, Sequence[GoldPath]]) -> collections.Counter:
-    """The relations of each training path -> how many questions have it."""
+    """steps of a training path -> the number of questions that have it."""
     return collections.Counter(
         steps for paths in train_paths.values() for steps in {path.steps for path in paths}
     )
@@ -133,7 +135,11 @@ def _follow_training_paths(
     train_paths: Mapping[str, Sequence[GoldPath]],
     baseline: str,
 ) -> Found:
-    """The first training paths in an order that lead from a question's topics to any entity."""
+    """The first training paths that exist from a question's topics, in the baseline's order.
+
+    Args:
+        baseline: "frequent" or "shortest".
+    """
     counts = count_paths(train_paths)
     by_count = lambda path: (-counts[path], len(path), path)
     by_length = lambda path: (len(path), -counts[path], path)
@@ -150,7 +156,7 @@ def _follow_training_paths(
 
 
 def search_once(folder: Path, system: str, find: Callable[[], Found]) -> Found:
-    """What a system found, from the stage's folder if it is there and whole."""
+    """What a system found: stored in a file of the folder, and read from there later."""
     path = _found_file(folder, system)
     if not is_whole(path):
         write = functools.partial(save_json, dataclasses.asdict(find()))
