@@ -36,7 +36,7 @@ ENOUGH = 50  # questions that choose; of fewer, nDCG@10 has a standard error abo
 
 
 def candidates(depth: int) -> list[Fusion]:
-    """The fusions to choose from; of equal ones the first is taken."""
+    """The fusions to choose from; if several are best, the first is chosen."""
     sums = [
         Fusion(bm25=round(1 - weight, 2), dense=weight, depth=depth, by="scores")
         for weight in DENSE_WEIGHTS
@@ -53,8 +53,8 @@ def choose_fusion(
 ) -> dict:
     """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
 
-    A retriever knows the questions that it has learned from too well, and would get too much
-    weight. So the others choose, if they are enough, and otherwise all.
+    A retriever is too good at questions that it has learned from, and they would give it too much
+    weight. So the other questions choose; all do if these are fewer than `ENOUGH`.
 
     Args:
         systems_of: config -> the systems that it compares.
@@ -72,7 +72,7 @@ def choose_fusion(
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
-        # Of all questions, so that as many documents are searched, whichever choose.
+        # The documents of all questions are searched, also if some do not choose.
         searched, scopes = searched_chunks(context, judged, chunks)
         texts, depth, parts = [question.question for question in judged], systems.depth, []
         for name in (WORDS, systems.last):

@@ -21,8 +21,8 @@ from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents, save_que
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
-# A question whose documents have fewer chunks, in the median, is searched for in the whole corpus:
-# among so few there is hardly a hard negative, and every retriever finds the right one.
+# If the documents of a question have fewer chunks, in the median, the whole corpus is searched:
+# so few chunks hold hardly a hard negative, and every retriever finds the right one.
 FEW_CHUNKS = 10
 
 
@@ -74,7 +74,7 @@ def ingest(context: Context, folder: Path) -> dict:
 
 
 def _is_judged(question: Question) -> bool:
-    """Whether all that is known of a question is which documents are relevant to it."""
+    """Whether a question has neither answers nor evidence, only relevant documents."""
     return not (question.answers or question.evidence)
 
 
@@ -85,6 +85,7 @@ def _chunk_rules(settings) -> ChunkRules:
 
 
 def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
+    """Raises ValueError if one of the needed parts has no question."""
     settings = config.data
     for part in needed:
         if not getattr(parts, part):
@@ -101,7 +102,7 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
 
 
 def _advice_on_missing_answers(config) -> str:
-    """What else to do where answers are missing."""
+    """The end of an error message: what else helps if answers are missing."""
     by_marks = (
         ", or train on the documents and evidence that are marked for them with "
         "--config.score.supervision=gold --config.mine.by=question"
@@ -110,7 +111,7 @@ def _advice_on_missing_answers(config) -> str:
 
 
 def describe_input(config) -> str:
-    """What the input of `config.data` holds, in one line.
+    """The size of the input that `config.data` names, in one line.
 
     Raises:
         BadInput: its problems.
@@ -120,7 +121,7 @@ def describe_input(config) -> str:
 
 
 def _read_input(settings, tolerate: float) -> Corpus:
-    """Documents and their questions, which may lie elsewhere."""
+    """The documents and their questions, which may be in another file."""
     read = readers.read(settings.path, settings.questions, _reading_options(settings))
     return readers.within(*read, tolerate)
 
@@ -130,7 +131,7 @@ def _reading_options(settings) -> Reading:
 
 
 def _read_test_set(corpus: Corpus, settings) -> Corpus:
-    """The test set that the config names, if it names one."""
+    """The test set that the config names; an empty corpus if it names none."""
     if not settings.test:
         return Corpus([], [], "")
     return readers.within(
@@ -154,7 +155,7 @@ class _Documents:
 
 
 def _counting(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
-    """The chunks, which are counted by document as they pass."""
+    """Yields the chunks and counts them in `sizes` by document."""
     for chunk in chunks:
         sizes[chunk.document] += 1
         yield chunk
@@ -171,7 +172,7 @@ def choose_pool(
     Args:
         choice: "auto", or one of both.
         sizes: document id -> number of its chunks.
-        setting: what a user sets it by.
+        setting: the name of the setting in messages.
 
     Raises:
         ValueError: the choice is "documents", and a question names none.
@@ -189,7 +190,7 @@ def choose_pool(
         return "corpus"
     total = sum(sizes.values())
     chunk_counts = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
-    # A question that is yet to be written asks one document.
+    # Before questions are written, each document counts as one question's.
     median = statistics.median(chunk_counts or sizes.values() or [0])
     if median >= FEW_CHUNKS or median >= total:
         if median < total:
@@ -208,7 +209,7 @@ def choose_pool(
 def _count_useless(
     corpus: Corpus, test: Corpus, parts: Split, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """How much of the input teaches or measures nothing, by reason."""
+    """reason -> how much of the input trains and measures nothing; without zeros."""
     used = [*parts.train, *parts.held_out]
     named = [question for question in (*used, *parts.unused) if question.documents]
     without_chunks = sum(sizes.keys().isdisjoint(question.documents) for question in named)
@@ -231,6 +232,7 @@ def _count_useless(
 
 
 def _check_ids(corpus: Corpus, settings) -> None:
+    """Raises ValueError for an id in the config that the input lacks."""
     ids = {"document": corpus.texts, "question": {q.id for q in corpus.questions}}
     for kind, known in ids.items():
         named = id_set(settings[f"held_out_{kind}s"]) | id_set(settings[f"ignored_{kind}s"])

@@ -44,7 +44,7 @@ def fit_all(
     texts: Mapping[tuple[str, str], str],
     max_new_tokens: int,
 ) -> tuple[dict[tuple[str, str], str], int]:
-    """As `fit_to_reader`, of all (system, question), and for how many questions texts were cut."""
+    """(system, question) -> its text as of `fit_to_reader`, and the number of cut questions."""
     asked = {question.id: question.question for question in questions}
     fit = lambda id, text: fit_to_reader(lm, form, asked[id], text, max_new_tokens)
     fitting = {(system, id): fit(id, text) for (system, id), text in texts.items()}
@@ -88,9 +88,10 @@ PLAIN = "plain"  # a packaged variant of the template `read`
 
 
 def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Question]:
-    """The first `limit` questions by a hash of their ids, in their own order; all if negative.
+    """At most `limit` questions with reference answers, drawn by a hash, in their order.
 
-    Questions without a reference answer are left out.
+    Args:
+        limit: negative: no limit.
     """
     questions = [question for question in questions if question.answers]
     if limit < 0:
@@ -101,11 +102,11 @@ def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Quest
 
 
 def reading_prompt(config) -> ReadingPrompt:
-    """How the reader is asked.
+    """The form of the reader's prompts.
 
-    A tuned reader is asked in the form that it was trained on, though perhaps in the words of
-    `config.prompts.read`. Any other gets the template `read` as a turn of a chat. A reader that the
-    run trains itself continues a plain text, as those of BAR-RAG do.
+    A tuned reader keeps the form that it was trained on; `config.prompts.read` may replace the
+    template. A reader that this run trains continues a plain text, as those of BAR-RAG do. Any
+    other reader gets the template `read` as a turn of a chat.
     """
     words = config.prompts.read or (PLAIN if trains_reader(config) else "")
     named = ReadingPrompt(prompts.load_template("read", words), chat=not trains_reader(config))
@@ -126,8 +127,7 @@ def answer_prompts(
     cache of the workdir holds is not asked again. A prompt without a reply has an empty answer.
 
     Args:
-        form: how the reader is asked, and where its answer stands. None: in a chat, and all of the
-            reply is the answer.
+        form: of the prompts and replies. None: a chat, whose whole reply is the answer.
 
     Raises:
         ValueError: a prompt is too long for a local reader.
