@@ -1,4 +1,4 @@
-"""How a reader reads passages: prompts, answers, rewards, and p of a set."""
+"""A reader's prompts, answers and rewards, and p of a set of passages."""
 
 import dataclasses
 import hashlib
@@ -37,14 +37,14 @@ if TYPE_CHECKING:  # these modules start jax
 
 
 def reading_prompt(config) -> ReadingPrompt:
-    """How a run asks its readers."""
+    """The form of the prompts of a run's readers."""
     name = "cite" if config.read.cite else "read"
     template = prompts.load_template(name, config.prompts[name])
     return ReadingPrompt(template, config.read.chat, config.read.cite)
 
 
 def answer_reward(config) -> AnswerReward:
-    """What an answer earns, eq. 17; citations count where a reader cites."""
+    """The reward of an answer (eq. 17); citations count if the reader cites."""
     settings = config.read
     citation = settings.citation if settings.cite else 0.0
     return AnswerReward(
@@ -57,7 +57,7 @@ def answer_reward(config) -> AnswerReward:
 
 
 def citable(config, shown: int) -> int:
-    """The largest number that counts as a citation where so many passages are shown."""
+    """The largest number that counts as a citation, for a prompt that shows so many passages."""
     return config.read.citable or shown
 
 
@@ -70,10 +70,10 @@ def likelihoods(
     batch_tokens: int = 0,
     label: str = "",
 ) -> np.ndarray:
-    """The probability that a reader replies one of the references, float64 `[n]`.
+    """The probability that a reader replies with one of the references, float64 `[n]`.
 
-    It is the sum over references that differ in their tokens, at most 1. It is what exact match has
-    as its mean over answers that are drawn at temperature 1, but for other spellings of them.
+    It is the sum over references that differ in their tokens, at most 1. Exact match of answers
+    that are drawn at temperature 1 has about this mean; it also accepts other spellings.
 
     Args:
         prompts: from `reading_prompts`.
@@ -104,11 +104,11 @@ def best_answers(
     batch_tokens: int = 0,
     label: str = "",
 ) -> list[CitedAnswer]:
-    """What a reader replies, by default greedily.
+    """The parsed reply to each prompt, by default greedy.
 
     Args:
-        documents: how many each prompt shows.
-        max_new_tokens, temperature, seed, batch_tokens, label: as of `LanguageModel.generate`.
+        documents: the number of passages that each prompt shows.
+        max_new_tokens, temperature, seed, batch_tokens, label: as in `LanguageModel.generate`.
     """
     texts = lm.generate(
         prompts,
@@ -122,12 +122,12 @@ def best_answers(
     return [form.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
 
 
-EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and ids of chunks, in order
+EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and chunk ids, in order
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How answers are drawn, and which of them are right, where p is a share of answers."""
+    """How answers are drawn and which are right, if p is the share of right ones."""
 
     right_at: float
     temperature: float
@@ -139,7 +139,7 @@ class Rule:
 
     @classmethod
     def of_filter(cls, config) -> "Rule":
-        """What the filter leaves open is as in training."""
+        """The rule of the filter; fields that are 0 there are as in training."""
         training, changes = cls.of_training(config), config.filter
         return cls(
             changes.right_at or training.right_at,
@@ -149,16 +149,17 @@ class Rule:
 
 
 class Success:
-    """p of sets under one reader.
+    """p of sets under one reader: the probability that it answers rightly. Known values are kept.
 
-    What is drawn for a set follows from the seed, the reader's name, question and set, so that it
-    is the same whenever it is asked for. While the reader is frozen, equal sets recur.
+    Random draws depend only on the seed, the reader's name, the question and the set, so that p of
+    a set is always the same.
     """
 
     def __init__(self, context: Context, reader: str, rule: Rule | None = None):
-        """`reader` is a name for `load_reader`; it is loaded when a set is new.
+        """Loads no reader before p of a new set is asked for.
 
         Args:
+            reader: a name for `load_reader`.
             rule: None: that of training.
         """
         self._context, self._name = context, reader
@@ -167,7 +168,7 @@ class Success:
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def remember(self, sets: Iterable[DrawnSet]) -> None:
-        """Takes over p of sets that was computed before, by the same reader and rule."""
+        """Keeps p of sets that was computed before, by the same reader and rule."""
         self._known |= {
             (one.question_id, tuple(one.chunk_ids)): one.p for one in sets if one.p is not None
         }
@@ -190,6 +191,7 @@ class Success:
         return [self._known[key] for key in keys]
 
     def _compute_p(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
+        """p of new sets, by likelihoods or by samples."""
         from ark_jax.models.language import PairError
 
         config, lm = self._context.config, load_reader(self._context, self._name)
@@ -211,7 +213,11 @@ class Success:
     def _right_shares(
         self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
     ) -> list[float]:
-        """For each set, the share of right answers among those that are sampled from it."""
+        """For each set, the share of right answers among sampled ones.
+
+        Args:
+            options: of `LanguageModel.sample`.
+        """
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
         rule = self._rule or Rule.of_training(config)
@@ -229,18 +235,14 @@ class Success:
         shares = []
         for i, (pooled, chunks) in enumerate(sets):
             texts = rollouts.texts[i * n : (i + 1) * n]
-            scores = [
-                reward(
-                    form.parse(text, citable(config, len(chunks))), pooled.question.answers
-                ).reward
-                for text in texts
-            ]
-            shares.append(zone.p_hat(scores, right_at=rule.right_at))
+            answers = [form.parse(text, citable(config, len(chunks))) for text in texts]
+            rewards = [reward(answer, pooled.question.answers).reward for answer in answers]
+            shares.append(zone.p_hat(rewards, right_at=rule.right_at))
         return shares
 
 
 def _set_number(chunks: Sequence[str]) -> int:
-    """A number of an ordered set for random draws, from 0 to 2**31 - 1."""
+    """A hash of an ordered set, from 0 to 2**31 - 1; random draws depend on it."""
     digest = hashlib.sha256("\n".join(chunks).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
@@ -250,9 +252,9 @@ class Asked:
     """A question with its set, as the reader gets it."""
 
     pooled: PooledQuestion
-    documents: int  # that the prompt shows
+    documents: int  # passages that the prompt shows
     prompt: str
-    ids: np.ndarray  # int32, of the prompt
+    ids: np.ndarray  # the prompt's tokens, int32
 
 
 def draw_answers(
@@ -265,10 +267,10 @@ def draw_answers(
     seed: int,
     step: int,
 ) -> list[Answer]:
-    """What the model answers in a step, and what that is worth.
+    """The answers that the model draws in a step, with their rewards.
 
     Args:
-        frozen: the reader before the stage, which a KL is measured to.
+        frozen: the reader before the stage, for a KL.
     """
     settings = config.read
     rollouts = model.sample(
@@ -303,8 +305,8 @@ def read_replies(
     """The sampled replies, with the log-probabilities that an update needs.
 
     Args:
-        question_ids, prompt_ids: of each prompt.
-        policy_reference: the model that a KL is measured to; None: there is no KL.
+        question_ids, prompt_ids: for each prompt, the id of its question and its tokens.
+        policy_reference: the model of the KL; None: there is no KL.
     """
     nothing, references = [None] * len(rollouts.ids), None
     if policy_reference is not None:
@@ -333,7 +335,7 @@ def reward_replies(
     form: ReadingPrompt,
     config,
 ) -> list[Answer]:
-    """What each reply says, earns and is worth in its group.
+    """The answers in the replies, with their rewards and advantages.
 
     Args:
         owners: the question of each reply.
@@ -342,36 +344,35 @@ def reward_replies(
     from ark_jax.train import policy
 
     settings, reward = config.read, answer_reward(config)
-    parsed = [
+    answers = [
         form.parse(reply.text, citable(config, item.documents))
         for reply, item in zip(replies, owners, strict=True)
     ]
     scores = [
-        reward(said, item.pooled.question.answers)
-        for said, item in zip(parsed, owners, strict=True)
+        reward(answer, item.pooled.question.answers)
+        for answer, item in zip(answers, owners, strict=True)
     ]
     outcomes = np.array([getattr(score, settings.outcome) for score in scores])
     live = policy.live_groups(outcomes, groups)
+    columns = compare_in_groups(scores, groups, live, settings)
     return [
         Answer(
             **vars(reply),
-            answer=said.answer,
+            answer=answer.answer,
             well_formed=score.well_formed,
             f1=score.f1,
             em=score.exact_match,
-            citations=list(said.citations),
+            citations=list(answer.citations),
             **compared,
         )
-        for reply, said, score, compared in zip(
-            replies, parsed, scores, compare_in_groups(scores, groups, live, settings), strict=True
-        )
+        for reply, answer, score, compared in zip(replies, answers, scores, columns, strict=True)
     ]
 
 
 def group_of(
     rollouts: Sequence[Answer | RewardedSet], prompt_ids: Sequence[int], name: str
 ) -> "Group":
-    """The replies to one prompt, as an update takes them."""
+    """The draws for one prompt in the form of a policy update; `name` is for errors."""
     from ark_jax.train.groups import Group
 
     column = lambda field: [getattr(rollout, field) for rollout in rollouts]
@@ -388,9 +389,9 @@ def group_of(
 
 
 def summary(answers: Sequence[Answer]) -> dict[str, float]:
-    """What the answers of a step are worth, in means and shares.
+    """Means and shares over the answers of a step.
 
-    `phantom` is the share of answers whose group has one outcome and several rewards.
+    `phantom` is the share of answers whose group has one outcome but different rewards.
     """
     rewards: dict[str, set[float]] = {}
     for answer in answers:

@@ -15,7 +15,7 @@ from ark_jax.recipes.documents.evaluate import verdict
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, format_number, html
 
-GAINED, LOST = 6, 2  # questions shown that training helped most, and least
+GAINED, LOST = 6, 2  # questions to show that training helped most, and least
 ABOUT_NEEDED = (
     "What the readers answer from the passages that hold the answer, wherever the retriever ranks "
     "them. Questions without such a passage are left out."
@@ -97,6 +97,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     config, data = context.config, counts["data"]
     facts = [
         ["Chunks", data["chunks"]],
@@ -137,27 +138,32 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
-    """Each metric by the number of retrieved passages."""
+    """A note, and a table of each metric by the number of retrieved passages, as HTML.
+
+    Args:
+        sizes: number of passages -> table of readers.
+        base: the reader to compare with.
+    """
     columns = [f"first {size}" for size in sizes]
     about = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
     tables = []
     for metric in metrics:
-        rows = [
-            {
-                "system": same[0]["system"],
-                "values": {
-                    column: row["values"][metric] for column, row in zip(columns, same, strict=True)
-                },
-            }
-            for same in zip(*sizes.values(), strict=True)
-        ]
+        rows = []
+        for reader_rows in zip(*sizes.values(), strict=True):  # one of each size
+            cells = [row["values"][metric] for row in reader_rows]
+            values = dict(zip(columns, cells, strict=True))
+            rows.append({"system": reader_rows[0]["system"], "values": values})
         name = f"{results.metric_heading(metric)} by number of passages"
         tables.append(results.result_table(name, rows, columns, base, head="reader"))
     return [about, *tables]
 
 
 def _removal_tables(parts: Mapping[str, Mapping]) -> list[str]:
-    """Answers without the passages that they cite, and from these alone."""
+    """A note, and a table for each reader that cites, as HTML; empty if no answer cites.
+
+    Args:
+        parts: reader -> what `evaluate` stored of its answers without cited passages.
+    """
     pieces = []
     for system, part in parts.items():
         name = f"{system}, {part['questions']:,} questions whose answer cites a passage"
@@ -172,14 +178,14 @@ def _removal_tables(parts: Mapping[str, Mapping]) -> list[str]:
 
 
 def _comparison_table(head: str, name: str, rows: Sequence[Mapping]) -> str:
-    """A table whose rows are compared with the one that has no test."""
+    """An HTML table whose base is the row that was not tested against another."""
     metrics = list(rows[0]["values"])
     base = next(row for row in rows if "against_base" not in row["values"][metrics[0]])
     return results.result_table(name, rows, metrics, base["system"], head=head)
 
 
 def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
-    """p by how a set of passages is chosen."""
+    """A note, histograms and a table of p by the way of choosing passages, as HTML."""
     p: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
     for row in load_rows(context / "evaluate" / "sets.parquet"):
         if row["system"] == ways["reader"] and row["set"] in p:
@@ -211,7 +217,7 @@ def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
 
 
 def _learning_curves(context: Context, counts: Counts) -> list[str]:
-    """Rewards or losses by step, of each stage that trained something."""
+    """A grid of charts as HTML: rewards or losses by step, for each stage that trained."""
     stages = [WARM]
     for i in range(1, context.config.iterations + 1):
         stages += [stage_of("select", i), stage_of("read", i)]
@@ -233,7 +239,7 @@ def _learning_curves(context: Context, counts: Counts) -> list[str]:
 
 
 def _learning_curve(stage: Path) -> tuple[str, list[float]]:
-    """What a stage's curve shows, and its values by step."""
+    """The name of what a stage's curve shows, and its value at each step."""
     for path in (stage / "sets.parquet", stage / "answers.parquet"):
         if path.is_file():
             rewards: dict[int, list[float]] = {}
@@ -244,7 +250,7 @@ def _learning_curve(stage: Path) -> tuple[str, list[float]]:
 
 
 def _examples(context: Context) -> list[str]:
-    """The questions on which p rose most from the warm reader to the last one, and least."""
+    """A note, and HTML cards of the questions whose p rose most and least by training."""
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last = tuned_readers(context.config)[-1]
     before = WARM if last != WARM else UNTUNED

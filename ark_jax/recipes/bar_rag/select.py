@@ -32,16 +32,16 @@ from ark_jax.select import zone
 from ark_jax.select.rewards import MALFORMED, SetReward
 
 SHARD = 32  # questions between two saves
-SHOWN = 200  # characters of a reply that could not be read
+SHOWN = 200  # characters of an unreadable reply in an error
 
 
 def filter_of(config, iteration: int) -> str:
-    """The stage that keeps the questions of an iteration."""
+    """The name of the stage that filters the questions of an iteration."""
     return stage_of("filter", iteration if config.filter.each else 1)
 
 
 def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Draws sets of every training question and stores which questions are kept, and why not.
+    """Draws sets for every training question; stores which questions are kept, and why others not.
 
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
@@ -78,7 +78,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
 def _draw_sets(
     context: Context, folder: Path, questions: list[PooledQuestion], iteration: int
 ) -> StepRows[DrawnSet]:
-    """The sets of all questions, which are saved shard by shard, so that a killed run goes on."""
+    """The sets of all questions, stored shard by shard, so that a killed run goes on."""
     config, stage = context.config, stage_of("filter", iteration)
     selector = selector_before(context, iteration)
     success = Success(context, reader_before(iteration), Rule.of_filter(config))
@@ -100,10 +100,10 @@ def _draw_sets(
 
 
 def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
-    """The sets that replies name.
+    """The sets whose p is known; a reply that names no set has none.
 
     Raises:
-        ValueError: there are none.
+        ValueError: no reply names a set.
     """
     sets = [one for one in stored if one.p is not None]
     if not sets:
@@ -117,7 +117,7 @@ def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
 
 
 def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verdict]:
-    """Question id -> whether it is kept, by the p of its sets.
+    """question id -> whether it is kept, by the p of its sets.
 
     Raises:
         ValueError: none is kept.
@@ -152,7 +152,7 @@ def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
 
 
 def _filtered_questions(context: Context) -> list[PooledQuestion]:
-    """The training questions that the filter looks at."""
+    """The training questions that are filtered: at most `filter.questions`."""
     pools = load_pools(context, "train")
     limit = context.config.filter.questions
     drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
@@ -168,16 +168,16 @@ def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
 
 
 def judged_sets(context: Context, iteration: int) -> list[DrawnSet]:
-    """The sets of which the filter computed p as the selector's stage computes it."""
+    """The filter's sets, if their p is what the selector's stage would compute; else none."""
     config = context.config
     if filter_of(config, iteration) != stage_of("filter", iteration):
-        return []  # under an earlier reader
+        return []  # their p is that of an earlier reader
     if config.success.by == "samples" and Rule.of_filter(config) != Rule.of_training(config):
         return []
     return load_rows(context / stage_of("filter", iteration) / "sets.parquet", DrawnSet)
 
 
-NEVER = 0.05  # p below it, or above 1 less it, counts as never, or always
+NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
 
 
 def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -189,11 +189,13 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     success = Success(context, reader_before(iteration))
     drawn, summaries = StepRows(folder / "sets.parquet", RewardedSet), {}
     known = judged_sets(context, iteration)
-    # What earlier steps computed decides which sets a step computes together, and so the last bits.
+    # The last bits of p depend on the sets that are computed together, and so on the known ones.
     success.remember([*known, *drawn.stored])
     steps = steps_for(settings.steps, len(questions), settings.questions)
-    orders = itertools.islice(questions_of_steps(len(questions), settings.questions, seed), steps)
-    chosen = [[questions[i] for i in numbers] for numbers in orders]
+    numbers_of_steps = questions_of_steps(len(questions), settings.questions, seed)
+    chosen = [
+        [questions[i] for i in numbers] for numbers in itertools.islice(numbers_of_steps, steps)
+    ]
 
     def draw(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
@@ -213,10 +215,11 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
 
 
 def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
-    """Counts for the manifest.
+    """Counts for the manifest; warns if the selector could not learn.
 
     Args:
-        sets: all that were drawn; those of `known` had their p from the filter.
+        sets: all drawn sets.
+        known: sets whose p came from the filter.
     """
     if not any(one.live for one in sets):
         say(
@@ -231,8 +234,8 @@ def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
             "larger model (config.selector.path), let it write longer "
             "(config.selector.max_new_tokens), or take config.selector.strict=False"
         )
-    of_question = lambda one: (one.question_id, tuple(one.chunk_ids))
-    computed = len(set(map(of_question, readable)) - set(map(of_question, known)))
+    key = lambda one: (one.question_id, tuple(one.chunk_ids))
+    computed = len(set(map(key, readable)) - set(map(key, known)))
     last = max(one.step for one in sets)
     first = summary([one for one in sets if one.step <= last // 4])
     final = summary([one for one in sets if one.step >= last - last // 4])
@@ -250,10 +253,10 @@ def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
 
 
 def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
-    """What the sets of a step are worth, in means and shares.
+    """Means and shares over the sets of a step.
 
-    p and the parts of the reward are those of sets that could be read. `phantom` is the share of
-    sets whose group has one outcome and several rewards.
+    p and the parts of the reward are means over readable sets. `phantom` is the share of sets whose
+    group has one outcome but different rewards.
     """
     rewards: dict[str, set[float]] = {}
     for one in sets:
@@ -276,9 +279,9 @@ def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
 def reward_sets(
     sets: Sequence[DrawnSet], questions: Mapping[str, PooledQuestion], config
 ) -> list[RewardedSet]:
-    """Drawn sets with reward, its parts, advantage, and whether the group is live.
+    """The sets with their rewards, the parts of these, and advantages.
 
-    Of fewer candidates than a set has passages, all are drawn, and none is missing.
+    A pool that is smaller than a set is drawn whole, without a penalty.
 
     Args:
         sets: of one step; those of a question follow one another.
@@ -307,6 +310,7 @@ def reward_sets(
     spread = settings.spread if config.success.by == "likelihood" else 0.0
     p = np.array([np.nan if one.p is None else one.p for one in sets])
     live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
+    columns = compare_in_groups(scores, groups, live, settings)
     return [
         RewardedSet(
             **vars(one),
@@ -315,9 +319,7 @@ def reward_sets(
             penalty=score.penalty,
             **compared,
         )
-        for one, score, compared in zip(
-            sets, scores, compare_in_groups(scores, groups, live, settings), strict=True
-        )
+        for one, score, compared in zip(sets, scores, columns, strict=True)
     ]
 
 
@@ -325,7 +327,8 @@ def _outcomes_differ(p: np.ndarray, spread: float) -> bool:
     """Whether the sets of a question differ in their outcome.
 
     Args:
-        p: NaN where what the selector wrote names no set, which is an outcome too.
+        p: of each set; NaN if a reply names none, which is an outcome too.
+        spread: a difference of p counts if it is larger.
     """
     readable = p[np.isfinite(p)]
     if not readable.size or readable.size < p.size:

@@ -56,8 +56,8 @@ FILE, GOLD, VECTORS = "pool.parquet", "gold.json", "vectors.json"
 def find_pools(context: Context, folder: Path) -> dict:
     """Stores the nearest chunks of every question, and the vectors of chunks and questions.
 
-    A question whose reference answers have no word beside articles and punctuation has no pool,
-    since no answer to it can be right.
+    A question whose reference answers are only articles and punctuation gets no pool, since no
+    answer to it can be right.
 
     Raises:
         ValueError: no training question has a pool.
@@ -110,7 +110,13 @@ def _search_pools(
     vectors: dict[str, dict[str, np.ndarray]],
     part: str,
 ) -> list[dict]:
-    """The pools of a part's questions; adds what they hold to `vectors`."""
+    """A row for each chunk of each question's pool; adds the vectors of both to `vectors`.
+
+    Args:
+        gold: question id -> its needed passages, each as chunk ids.
+        vectors: "questions" and "chunks", each id -> vector.
+        part: "train" or "held_out".
+    """
     searched, scopes = searched_chunks(context, questions, chunks)
     if not questions or not searched:
         return []
@@ -157,7 +163,7 @@ def load_pools(context: Context, part: str) -> list[PooledQuestion]:
 
 
 class PoolVectors:
-    """The retriever's vectors of pooled questions and chunks, as a selector takes them."""
+    """The stored vectors of pooled questions and their chunks."""
 
     def __init__(self, context: Context):
         folder = context / "pool"
@@ -184,16 +190,17 @@ class PoolVectors:
         ]
 
     def _vectors_of(self, name: str, ids: Sequence[str]) -> np.ndarray:
+        """The vectors `[n e]` of these ids among "questions" or "chunks"."""
         places = self._places[name]
         return self._vectors[name][[places[id] for id in ids]]
 
 
-DRAWING_RATE = 0.03  # peak, unless it is set
+DRAWING_RATE = 0.03  # peak learning rate unless the config sets one
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawingSelector:
-    """Ordered draws with exact probabilities; `make_pools` says what they are drawn from."""
+    """Draws ordered sets by exact probabilities from the pools that `make_pools` gives."""
 
     selector: "Selector"
     make_pools: "Callable[[Sequence[PooledQuestion]], list[Pool]]"
@@ -201,7 +208,7 @@ class DrawingSelector:
 
     @classmethod
     def open(cls, context: Context, folder: Path | None) -> "DrawingSelector":
-        """That of a folder; without one it draws by the retriever's cosine."""
+        """The selector of a folder; without a folder, one that draws by the retriever's cosine."""
         from ark_jax.select.scorer import Selector
 
         vectors, config = PoolVectors(context), context.config
@@ -252,13 +259,14 @@ class DrawingSelector:
 
 
 def _chunk_ids(pooled: PooledQuestion, drawn: "DrawnSets") -> list[list[str]]:
+    """The chunk ids of each drawn set."""
     return [[pooled.chunk_ids[place] for place in places] for places in drawn.sets]
 
 
 def _selector_group(
     pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]
 ) -> "SelectorGroup":
-    """The sets of one question, as an update takes them."""
+    """The sets of one question in the form of an update."""
     from ark_jax.select.training import SelectorGroup
 
     places = {chunk: place for place, chunk in enumerate(pooled.chunk_ids)}
@@ -272,7 +280,7 @@ def _selector_group(
 
 
 def _training_settings(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
-    """The settings of a selector's training; `config.train` gives those that readers share."""
+    """The settings of a selector's training, from `config.select` and the shared `config.train`."""
     from ark_jax.select.training import SelectorTraining
 
     settings = config.select
@@ -291,7 +299,7 @@ def _training_settings(config, steps: Sequence[Sequence[PooledQuestion]]) -> "Se
     )
 
 
-WRITING_RATE = 1e-5
+WRITING_RATE = 1e-5  # peak learning rate unless the config sets one
 Section = TypeVar("Section", GrpoConfig, LanguageModelConfig)
 
 
@@ -312,11 +320,11 @@ class WritingSelector:
     form: ReadingPrompt
     passages: Mapping[str, str]
     config: object
-    policy_reference: "LanguageModel | None" = None  # that a KL is measured to, in training
+    policy_reference: "LanguageModel | None" = None  # the model of the KL, in training
 
     @classmethod
     def open(cls, context: Context, folder: Path | None) -> "WritingSelector":
-        """Opens what `save` stored; without a folder, the instruction model of the config."""
+        """The selector of a folder; without a folder, the instruction model of the config."""
         from ark_jax.models.language import LanguageModel
 
         config = context.config
@@ -369,14 +377,14 @@ class WritingSelector:
             batch_tokens=self.config.generator.batch_tokens,
             label="select",
         )
-        chosen = list(map(self._parse_choice, questions, texts))
-        nearest = lambda pooled: list(pooled.chunk_ids[: self.config.select.passages])
-        return [
-            dataclasses.replace(chosen_set, chunk_ids=nearest(pooled))
-            if chosen_set.problem
-            else chosen_set
-            for pooled, chosen_set in zip(questions, chosen, strict=True)
-        ]
+        best = []
+        for pooled, text in zip(questions, texts, strict=True):
+            chosen = self._parse_choice(pooled, text)
+            if chosen.problem:
+                nearest = list(pooled.chunk_ids[: self.config.select.passages])
+                chosen = dataclasses.replace(chosen, chunk_ids=nearest)
+            best.append(chosen)
+        return best
 
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
@@ -421,17 +429,17 @@ class WritingSelector:
         self.lm.save_pretrained(folder, dtype="float32")
 
     def _update_settings(self) -> LanguageModelConfig:
-        """How its weights are updated: as the reader's, with an adapter of its own."""
+        """The reader's settings of updates, with the adapter of `config.selector`."""
         own = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
         return _section_with(LanguageModelConfig, self.config.train, own)
 
     def _policy_settings(self) -> GrpoConfig:
-        """How it learns from its replies: as the reader, with a distance of its own."""
+        """The reader's settings of GRPO, with the draws and the KL of the selector."""
         own = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
         return _section_with(GrpoConfig, self.config.read, own)
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
-        """Whole passages, cut at their end where a prompt is too long."""
+        """A prompt for each question with its pool's passages, which are cut if it is too long."""
         readings = [
             (pooled.question.question, [self.passages[x] for x in pooled.chunk_ids])
             for pooled in questions
@@ -441,6 +449,7 @@ class WritingSelector:
         ).texts
 
     def _parse_choice(self, pooled: PooledQuestion, text: str) -> ChosenSet:
+        """The set that a reply names; an empty one with a problem if it names none."""
         choice = parse_choice(text, len(pooled.chunk_ids), strict=self.config.selector.strict)
         numbers = () if choice.problem else choice.numbers
         return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)
@@ -450,7 +459,7 @@ KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 
 
 def selector_before(context: Context, iteration: int) -> EvidenceSelector:
-    """The selector that an iteration begins with: that of the config, or the last one."""
+    """The selector that an iteration begins with: that of the iteration before, or a new one."""
     config = context.config
     if iteration > 1 and config.read.evidence == "selected":
         return load_selector(context, iteration - 1)
@@ -475,7 +484,7 @@ def draw_sets(
     step: int = 0,
     label: str = "",
 ) -> list[DrawnSet]:
-    """Sets that a selector draws of questions, with their p."""
+    """The sets that a selector draws for questions, with p; p is None if a reply names no set."""
     drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
         (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen
