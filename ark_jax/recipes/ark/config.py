@@ -331,7 +331,7 @@ def ark(preset: str = "default") -> ConfigDict:
 
 
 def _changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
-    """`config` itself, with the values of dotted fields replaced."""
+    """Changes dotted fields of `config` in place and returns it."""
     config.update_from_flattened_dict(changes)
     return config
 
@@ -351,7 +351,7 @@ INCIDENTAL_FIELDS = (
 
 
 def differences(config: ConfigDict, preset: str) -> dict[str, object]:
-    """Dotted field -> a preset's value, of the method's fields that differ from `config`."""
+    """Dotted field -> a preset's value, for the method's fields in which `config` differs."""
     current = _method(config)
     return {
         name: value
@@ -414,7 +414,7 @@ def ablations(config: ConfigDict) -> dict[str, dict]:
 
 
 def switches(config: ConfigDict) -> dict[str, dict]:
-    """Runs of a sweep that takes over each setting of paper and released code by itself."""
+    """Runs that each take over one setting of paper or released code: run -> changed fields."""
     return {
         f"{preset}-{field}": {field: value}
         for preset in ("paper", "official")
@@ -428,6 +428,7 @@ def _use_preset(config: ConfigDict, preset: str) -> None:
 
 
 def _use_gold(config: ConfigDict) -> None:
+    """Makes `config` the baseline that learns from marked passages."""
     _changed(config, GOLD)
 
 
@@ -444,8 +445,9 @@ STUDY_VARIANTS = {
 }
 
 
-def train_stages(c, *stages: int) -> None:
-    c.train.stages = stages
+def train_stages(config: ConfigDict, *stages: int) -> None:
+    """Makes `config` train these stages only."""
+    config.train.stages = stages
 
 
 VARIANTS = {

@@ -39,9 +39,9 @@ Pools = dict[str, np.ndarray]  # question -> positions of chunks among those sea
 def find_candidates(context: Context, folder: Path) -> dict:
     """Stores the candidates of every training question with their cosines, nearest first.
 
-    They are the chunks of its documents. If the whole corpus is searched, they are the chunks that
-    the base retriever finds by the question, and BM25 by the question with and without its answers,
-    fused by reciprocal rank; the first chunks of its documents are among them.
+    They are the chunks of its documents. If the whole corpus is searched, they are the first chunks
+    of its documents, and those that the base retriever finds by the question, and BM25 by the
+    question with and without its answers, fused by reciprocal rank.
     """
     chunks, questions = stored_chunks(context), load_questions(context, "train")
     whole = searches_corpus(context)
@@ -100,6 +100,7 @@ def _candidate_rows(
     queries: Vectors,
     vectors: Vectors,
 ) -> Iterator[dict]:
+    """Yields a row of SCHEMA for each question and candidate, largest cosine first."""
     from ark_jax.retrieval.late import similarities
 
     for question, query in zip(questions, queries, strict=True):
@@ -114,7 +115,7 @@ def _candidate_rows(
 
 
 def distinct_candidates(context: Context) -> set[str]:
-    """The candidates of all training questions."""
+    """The ids of all training questions' candidates."""
     table = read_table(context / "candidates" / "candidates.parquet", columns=["chunk"])
     return set(table["chunk"].unique().to_pylist())
 
@@ -145,11 +146,11 @@ def load_candidates(context: Context) -> StoredCandidates:
 def seed_ranks(context: Context, graph, seeds: Sequence[Sequence[int]]) -> Iterator[np.ndarray]:
     """Yields the ranks of each seed set, float64 `[n]`, in their order.
 
-    Ranks below `graph.floor` may be 0. Graphs of texts are solved by elimination, others by walks.
-    Memory may not hold the ranks of all seed sets, so they are solved in blocks.
+    Ranks below `graph.floor` may be 0. They are solved by elimination if the graph allows it, else
+    by walks in blocks, since the ranks of all seed sets may exceed memory.
 
     Args:
-        context: the run, of whose mesh all devices take part.
+        context: the run, whose mesh is used.
         graph: the KnowledgeGraph.
         seeds: the nodes of each seed set.
     """
@@ -217,7 +218,7 @@ def build_graph(context: Context, folder: Path) -> dict:
 def _encode_one_vector(
     context: Context, texts: Sequence[str], kind: str, label: str = ""
 ) -> Float[np.ndarray, "n e"]:
-    """A unit vector for each text by the base retriever, of one with tokens' vectors their mean."""
+    """One unit vector for each text by the base retriever; vectors of tokens are averaged."""
     vectors = encode(context, "base", texts, kind, label)
     if not isinstance(vectors, TokenVectors):
         return vectors
@@ -226,9 +227,9 @@ def _encode_one_vector(
 
 
 def _describe_cosines(vectors: np.ndarray) -> str:
-    """Quantiles over all pairs of unit vectors `[n e]`, of many vectors over a sample.
+    """Quantiles of the cosines of all pairs of vectors `[n e]`, or of a sample of many, as text.
 
-    They show whether `graph.similarity` suits the retriever: some have high cosines throughout.
+    They show whether `graph.similarity` suits the retriever: the cosines of some are all high.
     """
     from ark_jax.retrieval.dense import inner
 
@@ -275,6 +276,7 @@ def find_communities(context: Context, folder: Path) -> dict:
 
 
 def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
+    """The `community.Seeds` of each question."""
     from ark_jax.graph.community import SeedFinder
 
     vectors = read_array(context / "graph" / "vectors.npy")
@@ -293,7 +295,7 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
 
 
 def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
-    """Both sizes -> the nodes of that community, and their ranks."""
+    """Size -> `nodes` and `ranks` of the community, for both COMMUNITY_SIZES."""
     from ark_jax.graph.community import community
 
     communities = {}
@@ -304,8 +306,8 @@ def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
     return communities
 
 
-ENTITIES = 20  # looked at for each pair that is wanted
-HOLDERS = 32  # passages of one entity that are compared
+ENTITIES = 20  # that are tried for each wanted pair
+HOLDERS = 32  # passages with one entity that are compared
 Ids = tuple[str, str]
 
 
@@ -314,8 +316,8 @@ def join_by_community(
 ) -> list[tuple[Chunk, Chunk]]:
     """At most `count` pairs of passages that share an entity, the strongest first.
 
-    A pair is the stronger, the more PageRank the small community around the entity has at entities
-    that both passages name. A passage comes twice only when there is no pair without it.
+    The strength of a pair is the PageRank of the entities that both passages name, in the small
+    community around the shared one. A passage comes twice only if too few other pairs are left.
     """
     graph = KnowledgeGraph.load(context / "graph")
     by_id = {chunk.id: chunk for chunk in passages}
@@ -331,7 +333,7 @@ def join_by_community(
 
 
 def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[int]:
-    """The entities that passages of different places name, in an order that hashes decide."""
+    """The nodes that passages of different places name, in the order of their names' hashes."""
     nodes = {}
     for node, chunk_ids in enumerate(graph.chunks):
         holders = [by_id[id] for id in chunk_ids if id in by_id]
@@ -341,6 +343,7 @@ def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[
 
 
 def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[str, set[int]]:
+    """chunk id -> the nodes that it names."""
     nodes: dict[str, set[int]] = {id: set() for id in by_id}
     for node, chunk_ids in enumerate(graph.chunks):
         for id in chunk_ids:
@@ -350,7 +353,7 @@ def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[s
 
 
 def _small_communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
-    """Each entity with its small community: node -> rank, without the entity itself."""
+    """Yields each entity with its small community, node -> rank, without the entity itself."""
     from ark_jax.graph.community import community
 
     settings = context.config.graph
@@ -362,14 +365,14 @@ def _small_communities(context: Context, graph: KnowledgeGraph, entities: Sequen
 
 
 def _rounded_ranks(ranks: Mapping[int, np.floating]) -> dict[int, float]:
-    """Machines differ in the last digits, which must decide nothing."""
+    """The ranks without their last digits, in which machines differ."""
     return {node: round(float(rank), 9) for node, rank in ranks.items()}
 
 
 def _strongest_pair(
     holders: Sequence[Chunk], nodes_by_chunk: Mapping[str, set[int]], weights: Mapping[int, float]
 ) -> tuple[Ids, float] | None:
-    """The ids of two passages of different places, and their strength; None without any."""
+    """The strongest pair of passages of different places, and its strength; None without a pair."""
     strengths = {}
     for a, b in itertools.combinations(sorted(holders, key=lambda chunk: chunk.id), 2):
         if _are_apart(a, b):
@@ -379,6 +382,7 @@ def _strongest_pair(
 
 
 def _choose_pairs(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
+    """At most `count` pairs: the strongest without a common passage, then the other ones."""
     order = sorted(strengths, key=lambda pair: (-strengths[pair], pair))
     first, used = [], set()
     for pair in order:
@@ -389,6 +393,6 @@ def _choose_pairs(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
 
 
 def _are_apart(a: Chunk, b: Chunk) -> bool:
-    """Whether chunks are of two documents, or have at least half of one between them."""
+    """Whether chunks are of two documents, or at least half the length of the shorter one apart."""
     gap = max(a.start, b.start) - min(a.end, b.end)
     return a.document != b.document or 2 * gap >= min(a.end - a.start, b.end - b.start)

@@ -1,6 +1,6 @@
 """What an ARK run has still to ask, compute and store, for `ark-jax plan`.
 
-What a model has yet to choose (candidates, positives, negatives) counts as drawn at random.
+Candidates, positives and negatives that a model has not chosen yet count as random draws.
 """
 
 import dataclasses
@@ -24,14 +24,13 @@ from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, st
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
 
-# Of the packaged recordings: what is written for a passage, in its own length, and entities for a
-# token of it. Then characters: of a line about an entity, of a rewritten question, of a written
-# question with answer and evidence, and of a passage that HyDE searches for. Prose of this length
-# has as many tokens as these.
+# Means of the packaged recordings. The length of a reply with records by that of its passage; the
+# entities by tokens of a passage. Then characters: of a line about an entity, of a rewritten
+# question, of a written question with answer and evidence, and of a passage of HyDE.
 EXTRACTED, ENTITIES = 4.7, 0.074
 LINE, VERSION, PAIR, PASSAGE = 125, 133, 330, 520
-CHARACTERS = 4.2  # of a token
-# How far a community goes from its least to its most entities; in the demo .22 to .36.
+CHARACTERS = 4.2  # in a token
+# The size of a community between its smallest, 0, and its largest, 1; in the demo .22 to .36.
 COMMUNITY_SHARE = 0.25
 SCORE_BYTES = 32  # of scores.parquet for a pair
 
@@ -222,7 +221,12 @@ def _train_reader(context: Context, sizes: _Sizes) -> Work:
 
 
 def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) -> list[Work]:
-    """Likelihoods of answers and questions; a passage that pairs share is computed once."""
+    """The likelihoods of answers and questions; the tokens of a passage are computed once.
+
+    Args:
+        prefixes: passages.
+        pairs: likelihoods.
+    """
     folder, train = context.config.generator.path, load_questions(context, "train")
     passage = measure(folder, stored_chunks(context), plan.PASSAGE).mean
     ends = measure(folder, train, plan.QUESTION).mean + plan.measure_answers(train, folder).mean
@@ -247,10 +251,11 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
         ask("extract", calls, EXTRACTED * length)
         once, times = works[-1], config.graph.gleanings
-        # Each further pass is asked in one conversation with all that came before.
+        # The conversation of each further pass holds all passes before.
         read = once.read + (times + 1) / 2 * once.written
         fields = {"items": times * once.items, "total": times * once.total, "read": read}
-        works += [dataclasses.replace(once, label="gleaning", **fields)] * (times > 0)
+        if times:
+            works.append(dataclasses.replace(once, label="gleaning", **fields))
     if is_writing(config):
         calls = question_calls(context, materials_to_ask(context, join))
         ask("questions", calls, PAIR * config.questions.per_passage)
@@ -269,7 +274,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
 
 
 def _chunks_to_extract(context: Context, done: set[str], train: Sequence) -> set[str]:
-    """The chunks that extraction will read; before the candidates exist, as many at random."""
+    """The ids of chunks that extraction will read; random ones before candidates exist."""
     if "candidates" in done or is_writing(context.config):
         return extracted_chunks(context)
     whole, chunks = searches_corpus(context), stored_chunks(context)

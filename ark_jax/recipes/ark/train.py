@@ -52,7 +52,7 @@ from ark_jax.train.config import LanguageModelConfig
 
 
 def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
-    """What a stage is trained on: its `Example`s, the texts of questions and of chunks, by id."""
+    """The `Example`s of a training stage; the texts of questions and of chunks, each by id."""
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
@@ -89,10 +89,10 @@ def learned_questions(context: Context) -> Collection[str]:
 
 
 def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
-    """One stage of the curriculum.
+    """Trains the retriever on one stage of the curriculum; stores it under `model`.
 
     Args:
-        before: the system whose model it starts from.
+        before: the system from whose model it starts.
     """
     from ark_jax.models import lora
     from ark_jax.train import batches, contrastive
@@ -102,6 +102,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     examples, questions, passages = load_examples(context, stage)
 
     def write_examples() -> None:
+        """Stores the examples, unless an interrupted run did."""
         if not (folder / "examples").is_dir():
             batches.write_examples(examples, folder / "examples.new")
             (folder / "examples.new").rename(folder / "examples")
@@ -134,9 +135,9 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
 
 
 def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
-    """Interpolates base and last stage, weight by weight.
+    """Interpolates the weights of base and last stage; stores the model under `model`.
 
-    It keeps most of what tuning gains on its own data, and loses less elsewhere (WiSE-FT).
+    The merged model keeps most of the gain on its own data, and loses less on other data (WiSE-FT).
     """
     import jax
 
@@ -161,8 +162,8 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
     """Writes `DIR/export-FORMAT/STAGE.jsonl` for each training stage, and runs no stage.
 
     Raises:
-        ValueError: the config learns shares, which no format has a place for.
-        Interrupted: what a stage is trained on is not up to date; then nothing is written.
+        ValueError: the config learns shares, which no format can hold.
+        Interrupted: an input of a training stage is not up to date; then nothing is written.
     """
     if is_distilling(context.config):
         raise ValueError(
@@ -181,6 +182,7 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
+    """Raises Interrupted if an input of a training stage is not up to date."""
     read = {name for stage in context.config.train.stages for name in training_inputs(stage)}
     examined = examine(stages, context.config, context.workdir, verify=read)
     statuses = {status.stage: status for status in examined}
@@ -210,7 +212,7 @@ def _write_lines(path: Path, rows) -> int:
 
 
 def _file_summary(format: str, examples: Sequence) -> str:
-    """How many questions a file holds, and what becomes of those with fewer hard negatives."""
+    """The end of a log line: the questions of a file and their hard negatives; what is left out."""
     usable = trainer_formats.usable_examples(format, examples)
     longest = max((len(example.negatives) for example in usable), default=0)
     shorter = sum(len(example.negatives) < longest for example in usable)
@@ -277,7 +279,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
 
 
 def _load_untrained_reranker(context: Context):
-    """The model to begin from."""
+    """The `CrossEncoder` before training."""
     from ark_jax.models.pairs import CrossEncoder
 
     path, settings = context.config.reranker.path, context.config.retriever
@@ -286,10 +288,13 @@ def _load_untrained_reranker(context: Context):
 
 
 def load_lists(context: Context, stage: int | None) -> list:
-    """What the reranker learns: a `PairList` for each training question.
+    """The reranker's training data: a `PairList` for each training question.
 
-    Its texts are those of the positives, then of the hard negatives of the last stage that has any,
-    then of other scored chunks, the best first. Its weights are their shares, see `shares`.
+    Its texts are the positives, then the hard negatives, then other scored chunks, the best first.
+    Its weights are their shares, see `shares`.
+
+    Args:
+        stage: the last training stage that has hard negatives; None: there is none.
     """
     from ark_jax.train.lists import PairList
 
@@ -304,7 +309,7 @@ def load_lists(context: Context, stage: int | None) -> list:
             continue
         scores = scored[question.id]
         by_score = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
-        texts: dict[str, float] = {}  # of copies of a chunk, the first counts
+        texts: dict[str, float] = {}  # text -> score of the first chunk with it
         for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
         chosen = list(texts)[: config.reranker.candidates]
@@ -317,7 +322,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     """Trains the local reader; stores it under `model`.
 
     Each question is shown with as many passages as the reader will get: those that hold its
-    evidence, and other candidates, in any order.
+    evidence, and other candidates, in a random order.
 
     Raises:
         ValueError: no training question has an answer and a passage that holds it.
@@ -354,11 +359,11 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
 
 
 def _load_reader(context: Context):
-    """The untuned reader, with parameters in float32: others would lose small updates."""
+    """The untuned reader with float32 parameters, since 16 bits would lose small updates."""
     from ark_jax.models.language import LanguageModel
 
     context.enter_mesh()
-    context.models.pop("generator", None)  # memory may not hold two
+    context.models.pop("generator", None)  # memory may not suffice for two models
     settings = context.config.generator
     return LanguageModel.from_pretrained(
         context.config.reader.path or settings.path,
@@ -368,7 +373,7 @@ def _load_reader(context: Context):
 
 
 def _pooled_questions(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
-    """The training questions that can be shown, each with its candidates."""
+    """The training questions with an answer and a needed passage, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 
     answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
@@ -422,7 +427,7 @@ def export_retriever(
     curriculum: tuple[str, ...],
     method: str,
 ) -> dict:
-    """Copies a tuned system's model and writes a card that holds its numbers.
+    """Copies a tuned system's model and writes a model card with its results.
 
     Args:
         system: the stage whose model is exported.
@@ -453,14 +458,14 @@ def export_retriever(
 
 
 def index_words(config, workdir: Path) -> list[str]:
-    """The words of `ark-jax index` that make the documents of a run searchable by its export."""
+    """The arguments of `ark-jax index` that index a run's documents with its export."""
     tokens = config.data.chunk_tokens
     length = [f"--chunk-tokens={tokens}"] if tokens else []
     return [str(workdir / "export"), config.data.path, f"--out={workdir / 'index'}", *length]
 
 
 def _describe_reranker(context: Context, card: Path, system: str) -> None:
-    """Puts method and numbers into the reranker's card."""
+    """Writes method and results into the reranker's model card."""
     from ark_jax.models.model_card import plain_line
 
     config = context.config
@@ -481,7 +486,7 @@ order what {system} retrieves:
 
 
 def _hub_results(context: Context, values: dict) -> list:
-    """The metrics as the hub's evaluation results; data of one's own have no type there."""
+    """The metrics as the hub's `EvalResult`s; for the hub, the data set is of unknown type."""
     from huggingface_hub import EvalResult
 
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
@@ -541,13 +546,13 @@ ark-jax index path/to/this/folder DOCUMENTS --out=INDEX && ark-jax search INDEX 
 
 
 def _data_name(context: Context) -> str:
-    """The last part of the path of the data; a file goes without its ending."""
+    """The name of the data's folder, or of its file without a known suffix."""
     path = Path(context.config.data.path)
     return path.stem if path.suffix in SUFFIXES else path.name or path.resolve().name
 
 
 def _how_measured(context: Context, pool: str, measured: Sequence[Question]) -> str:
-    """What counts as relevant to the questions that were measured, and what each searches."""
+    """The card's part on what counts as relevant, and on what each question searches."""
     evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
     unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
     by_answer = "chunks that contain an answer, of which one is needed"
