@@ -149,7 +149,7 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
         queries = _encode_rewritten(context, system, stage, set(queries))
     search = _candidate_search(config, corpus, queries)
 
-    def store() -> dict:
+    def store_rows() -> dict:
         tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
         rows = _negative_rows(config.mine, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
@@ -162,7 +162,7 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
             **_difficulty(tally, count),
         }
 
-    return {"model": system} | distributed.on_first_process(store)
+    return {"model": system} | distributed.on_first_process(store_rows)
 
 
 def load_negatives(folder: Path) -> dict[str, list[str]]:
@@ -217,7 +217,7 @@ def _candidate_search(
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
-    def rank() -> dict[str, Ranking]:
+    def rank_candidates() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
         if own_functions.is_own(settings.by):
             asked = {question: query[0] for question, query in corpus.queries.items()}
@@ -232,7 +232,7 @@ def _candidate_search(
             for question, chunks in ranked.items()
         }
 
-    return rank
+    return rank_candidates
 
 
 def _encode_rewritten(

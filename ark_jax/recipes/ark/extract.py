@@ -62,12 +62,12 @@ def fact_parser() -> Callable[[Sequence[Replies]], bytes]:
 def term_counter() -> Callable[[Sequence[Passage]], bytes]:
     """A function for `map_stored`: passages -> a packed table of how many hold each term."""
 
-    def count(shard: Sequence[Passage]) -> bytes:
+    def count_terms(shard: Sequence[Passage]) -> bytes:
         counts = collections.Counter(term for _, text, _ in shard for term in candidate_terms(text))
         columns = {"term": pa.array(counts, pa.string()), "passages": list(counts.values())}
         return pack(pa.table(columns))
 
-    return count
+    return count_terms
 
 
 def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Passage]], bytes]:
@@ -78,13 +78,13 @@ def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Pas
     """
     max_frequency = rare_limit(frequency)
 
-    def extract(passage: Passage) -> tuple[list, list, list]:
+    def extract_passage(passage: Passage) -> tuple[list, list, list]:
         chunk, text, title = passage
         return _parse_facts(
             Replies(chunk, [([extract_graph(text, frequency, title, max_frequency)], None)])
         )
 
-    return lambda shard: _pack_facts(map(extract, shard))
+    return lambda shard: _pack_facts(map(extract_passage, shard))
 
 
 def _pack_facts(facts: Iterable[tuple[list, list, list]]) -> bytes:
@@ -135,12 +135,12 @@ def extraction_calls(context: Context, chunk_ids: Collection[str]) -> Sequence[c
     """A call for each of these chunks, in the order of the corpus; each is made on access."""
     template = prompts.load_template("extract", context.config.prompts.extract)
 
-    def call(chunk: Chunk) -> complete.Call:
+    def extraction_call(chunk: Chunk) -> complete.Call:
         prompt = prompts.fill(template, passage=chunk.passage)
         fields = {"passage": chunk.text, "title": chunk.title}
         return complete.Call(f"extract/{chunk.id}", "extract", (prompt,), fields)
 
-    return distributed.LazySequence(call, _chunks(context, chunk_ids))
+    return distributed.LazySequence(extraction_call, _chunks(context, chunk_ids))
 
 
 def _chunks(context: Context, chunk_ids: Collection[str]) -> Sequence[Chunk]:
@@ -321,7 +321,7 @@ def rewriting_calls(
     template = prompts.load_template("rewrite", context.config.prompts.rewrite)
     count = context.config.graph.rewrites
 
-    def call(row: dict) -> complete.Call:
+    def rewriting_call(row: dict) -> complete.Call:
         question = questions[row["question"]]
         filled = prompts.fill(
             template,
@@ -339,7 +339,7 @@ def rewriting_calls(
         }
         return complete.Call(_rewrite_item(row), "rewrite", (filled,), fields)
 
-    return distributed.LazySequence(call, communities)
+    return distributed.LazySequence(rewriting_call, communities)
 
 
 def rewrite(context: Context, folder: Path) -> dict:
@@ -358,7 +358,8 @@ def rewrite(context: Context, folder: Path) -> dict:
         communities = communities.select(["question", "size"])
     quarantine, leaking, without = [], 0, 0
 
-    def rows() -> Iterator[dict]:
+    def rewritten_rows() -> Iterator[dict]:
+        """Yields the rows of SCHEMA; counts and quarantines what is left out."""
         nonlocal leaking, without
         for community in stream_rows(communities):
             question, item = questions[community["question"]], _rewrite_item(community)
@@ -375,7 +376,7 @@ def rewrite(context: Context, folder: Path) -> dict:
             for text in new or [question.question]:
                 yield community | {"text": text}
 
-    rewritten = save_stream(rows(), folder / "rewritten.parquet", SCHEMA)
+    rewritten = save_stream(rewritten_rows(), folder / "rewritten.parquet", SCHEMA)
     save_rows(quarantine, folder / "quarantine.parquet")
     return {
         "calls": len(calls),

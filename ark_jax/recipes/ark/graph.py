@@ -133,6 +133,7 @@ class StoredCandidates(LookedUp[list[tuple[str, float]]]):
         super().__init__(self._candidate_rows, self._candidates)
 
     def _candidates(self, question: str) -> list[tuple[str, float]]:
+        """(chunk id, cosine) of each candidate, nearest first."""
         rows = map(int, self._candidate_rows[question])
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
@@ -281,11 +282,12 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
 
     vectors = read_array(context / "graph" / "vectors.npy")
 
-    def nearest(text: str) -> np.ndarray:
+    def nearest_nodes(text: str) -> np.ndarray:
+        """The five nodes with the largest cosines to a text."""
         similarities = vectors @ _encode_one_vector(context, [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
-    finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest)
+    finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest_nodes)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:

@@ -242,14 +242,15 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
     own = config.llm.path if config.llm.backend == "local" else ""
     folder = own or config.generator.path
 
-    def ask(stage: str, calls: Sequence, *characters: float) -> None:
+    def add_calls(stage: str, calls: Sequence, *characters: float) -> None:
+        """Adds the calls of a stage; `characters` are those of `asked`."""
         settings = llm_settings(config, "questions" if stage == "questions" else "llm")
         works.append(asked(context, stage, settings, calls, folder, *characters))
 
     if curriculum.builds_graph(config) and not config.graph.openie:
         calls = extraction_calls(context, _chunks_to_extract(context, done, train))
         length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
-        ask("extract", calls, EXTRACTED * length)
+        add_calls("extract", calls, EXTRACTED * length)
         once, times = works[-1], config.graph.gleanings
         # The conversation of each further pass holds all passes before.
         read = once.read + (times + 1) / 2 * once.written
@@ -258,7 +259,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
             works.append(dataclasses.replace(once, label="gleaning", **fields))
     if is_writing(config):
         calls = question_calls(context, materials_to_ask(context, join))
-        ask("questions", calls, PAIR * config.questions.per_passage)
+        add_calls("questions", calls, PAIR * config.questions.per_passage)
     if curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
@@ -266,10 +267,10 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         calls = rewriting_calls(context, None if ready else empty)
         sizes = config.graph.large, config.graph.small
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
-        ask("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
+        add_calls("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
     if config.search.expand == HYDE:
         calls = retrieve.passage_calls(context, load_questions(context, "held_out"))
-        ask("baselines", calls, PASSAGE)
+        add_calls("baselines", calls, PASSAGE)
     return works
 
 

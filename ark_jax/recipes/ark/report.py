@@ -40,11 +40,11 @@ from ark_jax.report.results import judged, results
 def load_cosines(context: Context, stage: int) -> dict[str, list[float]]:
     """`positive`, `negative` -> the cosines of a stage's passages to their questions."""
 
-    def load(name: str) -> list[float]:
+    def load_column(name: str) -> list[float]:
         table = read_table(context / mine_name(stage) / f"{name}.parquet")
         return table["cosine"].to_pylist() if len(table) else []  # without rows it has no columns
 
-    return {"positive": load("positives"), "negative": load("negatives")}
+    return {"positive": load_column("positives"), "negative": load_column("negatives")}
 
 
 def rows_with(path: Path, column: str, values: Collection[str], limit: int | None = None) -> list:
@@ -136,7 +136,7 @@ def load_examples(
             "score": unified.get((question, chunk)),
         }
 
-    def example(question: Question) -> dict:
+    def example_of(question: Question) -> dict:
         own = lambda rows: [row for row in rows if row["question"] == question.id]
         sizes = ("large", "small") if with_rewrites else ()
         return {
@@ -155,7 +155,7 @@ def load_examples(
             },
         }
 
-    return list(map(example, questions))
+    return list(map(example_of, questions))
 
 
 def load_quarantined(context: Context, counts: Counts, limit: int = 20) -> list[dict]:
@@ -206,7 +206,7 @@ def find_moves(
     depth = lambda rank: np.log2(rank or DEPTH + 1)
     gain = {id: depth(before) - depth(after) for id, (before, after) in ranks.items()}
 
-    def describe(id: str) -> dict:
+    def describe_move(id: str) -> dict:
         of_systems = {system: compared[system, id] for system in names}
         found = [chunk for row in reversed(of_systems.values()) for chunk in row["ranked"]]
         firsts = {system: next(iter(row["ranked"]), None) for system, row in of_systems.items()}
@@ -227,7 +227,7 @@ def find_moves(
     rose = [id for id in order if gain[id] > 0]
     fell = [id for id in reversed(order) if gain[id] < 0]
     tally = {"rose": len(rose), "fell": len(fell), "stayed": len(order) - len(rose) - len(fell)}
-    return tally, list(map(describe, rose[:limit])), list(map(describe, fell[:limit]))
+    return tally, list(map(describe_move, rose[:limit])), list(map(describe_move, fell[:limit]))
 
 
 def reader_name(config) -> str:

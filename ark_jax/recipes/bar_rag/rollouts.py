@@ -123,7 +123,7 @@ class StepRows(Generic[Row]):
     def join(self) -> list[Row]:
         """Replaces the files of all steps by one; returns the rows."""
 
-        def replace() -> None:
+        def join_files() -> None:
             parts = whole_parts(self._path.parent, STEPS)
             if parts:
                 tables = list(map(read_table, parts))
@@ -133,7 +133,7 @@ class StepRows(Generic[Row]):
                 part.unlink()
 
         if not is_whole(self._path):
-            distributed.on_first_process(replace)
+            distributed.on_first_process(join_files)
         return self.stored
 
 

@@ -197,12 +197,12 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
         [questions[i] for i in numbers] for numbers in itertools.islice(numbers_of_steps, steps)
     ]
 
-    def draw(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+    def draw_rewarded(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
         return reward_sets(sets, by_id, config)
 
     def make_sets(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
-        sets = drawn.rows(step, functools.partial(draw, step, selector))
+        sets = drawn.rows(step, functools.partial(draw_rewarded, step, selector))
         summaries[step + 1] = summary(sets)
         return sets
 

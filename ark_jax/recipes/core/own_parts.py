@@ -66,12 +66,12 @@ def load_loss(config, kind: str = "Loss") -> Callable | None:
 
     function = own_functions.load("train.loss", named, getattr(losses, kind))
 
-    def checked(*arrays, **settings: float):
+    def checked_loss(*arrays, **settings: float):
         value = function(*arrays, **settings)
         _check_shape("train.loss", named, value, (), "a loss is one number: return its mean")
         return value
 
-    return losses.on_whole_arrays(checked)
+    return losses.on_whole_arrays(checked_loss)
 
 
 def load_token_loss(config) -> Callable | None:
@@ -91,13 +91,13 @@ def load_token_loss(config) -> Callable | None:
 
     whole = losses.on_whole_arrays(own_functions.load("read.loss", named, policy.TokenLoss))
 
-    def checked(log_probs, *arrays):
+    def checked_losses(log_probs, *arrays):
         value = whole(log_probs, *arrays)
         advice = f"a token has one number each: return shape {log_probs.shape}"
         _check_shape("read.loss", named, value, log_probs.shape, advice)
         return jax.sharding.reshard(value, jax.typeof(log_probs).sharding.spec)
 
-    return checked
+    return checked_losses
 
 
 def _check_shape(field: str, named: str, value, shape: tuple[int, ...], advice: str) -> None:

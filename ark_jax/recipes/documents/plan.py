@@ -84,7 +84,8 @@ def answer_works(context: Context, systems: Systems) -> tuple[list[Work], list[s
         return [], []
     read = reader_tokens(context, questions)
 
-    def ask(stage: str, role: str, label: str, count: int, *tokens: float) -> None:
+    def add_calls(stage: str, role: str, label: str, count: int, *tokens: float) -> None:
+        """Adds calls of an endpoint with these tokens, read and written."""
         shown = {"label": label, "settings": llm_settings(config, role), "total": count}
         works.append(Work(stage, role, "ask", count, *tokens, **shown))
 
@@ -92,7 +93,7 @@ def answer_works(context: Context, systems: Systems) -> tuple[list[Work], list[s
     moved = 1 - (1 - MOVED) ** settings.passages
     different = len(questions) * (1 + (readers - 1) * moved)
     if backend in ("openai", "replay"):
-        ask("evaluate", "reader", "reading", calls, read, settings.max_new_tokens)
+        add_calls("evaluate", "reader", "reading", calls, read, settings.max_new_tokens)
     if backend == "local" and needs_replies(settings.answers):
         amounts = (different, read, settings.max_new_tokens)
         works.append(Work("evaluate", "reader", "reading", *amounts))
@@ -103,7 +104,7 @@ def answer_works(context: Context, systems: Systems) -> tuple[list[Work], list[s
     if verdicts := 2 * config.judge.repeats * len(config.judge.against) * len(questions):
         form = prompts.load_template("judge", config.prompts.judge)
         form = measure(config.generator.path, [form]).mean
-        ask("judge", "judge", "judge", verdicts, form + 2 * read, VERDICT)
+        add_calls("judge", "judge", "judge", verdicts, form + 2 * read, VERDICT)
     return works, [
         f"reading: about {different:,.0f} of {calls:,} prompts differ, for systems often find the "
         "same passages; less where answers end early"

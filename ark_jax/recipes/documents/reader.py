@@ -26,14 +26,16 @@ def retrieved_passages(
     """(system, question) -> the first `count` passages; for "full" whole documents."""
     whole = {document.id: document.text for document in documents}
 
-    def passages(system: str, question: Question) -> list[str]:
+    def passages_of(system: str, question: Question) -> list[str]:
         if system == "full":
             return [whole[document] for document in question.documents]
         ranked = rankings[system][question.id]
         return [texts[chunk_id] for chunk_id in ranked[:count]]
 
     return {
-        (name, question.id): passages(name, question) for name in rankings for question in questions
+        (name, question.id): passages_of(name, question)
+        for name in rankings
+        for question in questions
     }
 
 
@@ -65,14 +67,15 @@ def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tok
     """
     from ark_jax.text.tokens import token_chunks
 
-    def excess() -> int:
+    def excess_tokens() -> int:
+        """How many tokens the prompt has too many."""
         prompt = form.for_model(lm, form.fill(question, text))
         return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
-    if excess() <= 0:
+    if excess_tokens() <= 0:
         return text
     size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
-    while (surplus := excess()) > 0:
+    while (surplus := excess_tokens()) > 0:
         size -= surplus  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
@@ -140,12 +143,12 @@ def answer_prompts(
     ]
     accept = lambda call, texts, cut: None
 
-    def replies() -> dict:
+    def ask_reader() -> dict:
         answers = ask(context, calls, "read answers", accept, role="reader", stop=stop, form=form)
         usage = dataclasses.asdict(answers.usage)
         return {"texts": answers.texts, "rejected": answers.rejected, "llm": usage}
 
-    result = replies() if local else distributed.on_first_process(replies)
+    result = ask_reader() if local else distributed.on_first_process(ask_reader)
     if result["rejected"] and local:
         raise ValueError(
             f"{len(result['rejected']):,} of {len(calls):,} prompts do not fit the reader, the "

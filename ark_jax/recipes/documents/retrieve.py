@@ -200,13 +200,13 @@ def _write_passages(
     """The passage that answers each question's prompt; empty if the model gives none."""
     calls = _passage_calls(questions, filled)
 
-    def replies() -> list[str]:
+    def ask_writer() -> list[str]:
         answers = ask(context, calls, "write passages", complete.accept_all)
         text = lambda item: "" if item in answers.rejected else answers.texts[item][-1]
         return [text(call.item) for call in calls]
 
     local = context.config.llm.backend == "local"
-    return replies() if local else distributed.on_first_process(replies)
+    return ask_writer() if local else distributed.on_first_process(ask_writer)
 
 
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
@@ -218,7 +218,7 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
 
-    def make(name: str) -> Searcher:
+    def make_searcher(name: str) -> Searcher:
         base = "base" if name == HYDE else name
         searcher = searcher_of(context, base, passages_of(searched), name)
         if name == HYDE:
@@ -226,7 +226,7 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
         return searcher
 
     for name in systems.untuned:
-        path, make_system = ranked_file(folder, name), functools.partial(make, name)
+        path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
         search_once(path, questions, make_system, systems.depth, scopes, searched)
     return {"systems": len(systems.untuned)}
 
@@ -299,7 +299,7 @@ def search_once(
             None: results are stored without scores, which fusion by ranks does not need.
     """
 
-    def rows() -> list[dict]:
+    def search_rows() -> list[dict]:
         found = make().search([question.question for question in questions], k, scopes)
         rows = []
         for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
@@ -310,7 +310,7 @@ def search_once(
             rows.append({"question": question.id, **row})
         return rows
 
-    return _known_rankings(stored_rows(path, rows), questions)
+    return _known_rankings(stored_rows(path, search_rows), questions)
 
 
 def load_search(path: Path, questions: Sequence) -> Known:

@@ -131,4 +131,5 @@ def _count_sure_misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
 
 
 def load_test(context: Context) -> list[TestQuestion]:
+    """The stored questions to measure with."""
     return load_rows(context / "data" / TEST_FILE, TestQuestion)

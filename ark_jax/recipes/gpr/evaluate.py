@@ -184,12 +184,12 @@ def _search_by_vectors(
         limits = (config.data.relations, config.retriever.batch_tokens)
         return functools.partial(AlongGraph, TripleRetriever(towers, graph, index, *limits))
 
-    def search(system: str) -> Known:
+    def stored_search(system: str) -> Known:
         rules = systems.walk if system != name else WalkRules(hops=1)
         make = lambda: make_searcher()(rules)
         return search_once(_ranking_file(folder, system), load_test(context), make, systems.depth)
 
-    return {system: search(system) for system in [name, *systems.walked(name)]}
+    return {system: stored_search(system) for system in [name, *systems.walked(name)]}
 
 
 def _ranking_file(folder: Path, system: str) -> Path:

@@ -127,6 +127,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     limit = context.config.evaluate.paths
 
     def facts_of(system: str, question: PathQuestion) -> list[str]:
+        """The paths that the reader gets, as facts."""
         return [path_fact(steps, path) for path in systems[system][question.id][:limit]]
 
     replies, counts = read_facts(context, list(systems), questions, facts_of, folder)

@@ -55,10 +55,12 @@ class PathList:
 
     @property
     def prefix(self) -> tuple[int, ...]:
+        """The steps before the right one."""
         return self.path[: self.taken]
 
     @property
     def positive(self) -> int:
+        """The right step, or END after the last one."""
         return self.path[self.taken] if self.taken < len(self.path) else END
 
     @property
@@ -216,12 +218,12 @@ def with_order(
         limit: how many are kept; 0 for all.
     """
 
-    def rank(place: int) -> tuple[int, float]:
+    def sort_key(place: int) -> tuple[int, float]:
         kind = path_list.kinds[place]
         is_filled = rules.pool == "graph" and kind in FILLED
         return (0 if kind == "end" else 1 + is_filled, -scores[place])
 
-    order = sorted(range(len(path_list.negatives)), key=rank)
+    order = sorted(range(len(path_list.negatives)), key=sort_key)
     return with_negatives(path_list, order[: limit or None])
 
 

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -88,12 +88,12 @@ def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
     """What the trained scorer finds; before a scorer that reads pairs, cosines prefilter."""
     questions, steps = load_questions(context, "test"), load_steps(context)
 
-    def find() -> Found:
+    def search_by_tuned() -> Found:
         scorer = load_tuned(context)
         prefilter = load_base_scorer(context) if scorer.cfg.reads_pairs else None
         return _beam_search(context, questions, steps, scorer, prefilter)
 
-    return search_once(folder, TUNED, find)
+    return search_once(folder, TUNED, search_by_tuned)
 
 
 def _beam_search(
@@ -145,7 +145,7 @@ def _follow_training_paths(
     by_length = lambda path: (len(path), -counts[path], path)
     order = sorted(counts, key=by_count if baseline == "frequent" else by_length)
 
-    def existing_paths(question: PathQuestion):
+    def existing_paths(question: PathQuestion) -> Iterator[FoundPath]:
         for path in order:
             for topic in question.topics:
                 if len(steps.reach(topic, path)):
@@ -165,6 +165,7 @@ def search_once(folder: Path, system: str, find: Callable[[], Found]) -> Found:
 
 
 def load_found(folder: Path, system: str) -> Found:
+    """What `search_once` stored of a system."""
     value = load_json(_found_file(folder, system))
     paths = {
         question: [FoundPath(topic, tuple(steps), score) for topic, steps, score in listed]
