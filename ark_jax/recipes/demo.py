@@ -107,7 +107,7 @@ SWEEPS = {
 
 
 def get_config(words: str = ""):
-    """`words` may be `documents_only`, and `sweep=NAME`, which `ark-jax sweep` reads."""
+    """The config for the words after the colon: `documents_only`, and `sweep=NAME`."""
     names = named(words)
     if names not in ([], ["documents_only"]):
         raise ValueError(

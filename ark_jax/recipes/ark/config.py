@@ -495,7 +495,7 @@ SWEEPS = {
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, variants, and the sweep that runs."""
+    """The config for the words after the colon: a preset, variants, and `sweep=NAME`."""
     names = named(words)
     preset = names.pop(0) if names and names[0] in PRESETS else "default"
     return vary(ark(preset), names, VARIANTS, also=PRESETS)

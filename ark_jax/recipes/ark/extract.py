@@ -351,7 +351,7 @@ def rewrite(context: Context, folder: Path) -> dict:
     questions = {question.id: question for question in load_questions(context, "train")}
     count, calls = context.config.graph.rewrites, rewriting_calls(context)
     original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
-    accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
+    accept = lambda call, texts, cut: rewrite_remark(parse_questions(*texts), original(call), count)
     answers = ask(context, calls, "rewrite", accept)
     communities = _load_communities(context)
     if len(communities):  # else it has no columns
@@ -365,7 +365,7 @@ def rewrite(context: Context, folder: Path) -> dict:
             question, item = questions[community["question"]], _rewrite_item(community)
             texts = answers.texts[item]
             parsed = parse_questions(*texts)
-            problem = answers.rejected.get(item) or remark(parsed, question, count)
+            problem = answers.rejected.get(item) or rewrite_remark(parsed, question, count)
             if problem:
                 quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
             new = [text for text in parsed if not same_question(text, question.question)]
@@ -463,7 +463,7 @@ def _question_strings(value) -> list[str]:
     return [" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()]
 
 
-def remark(questions: list[str], original: Question, count: int) -> str | None:
+def rewrite_remark(questions: list[str], original: Question, count: int) -> str | None:
     """What the model is told about its reply; None if the reply will do."""
     new = [text for text in questions if not same_question(text, original.question)]
     if len(new) >= count:

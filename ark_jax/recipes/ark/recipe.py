@@ -237,8 +237,8 @@ def _closing_stages(config) -> list[Stage]:
     ]
 
 
-def unread(config) -> list[str]:
-    """The sections that a run of this config does not read."""
+def unused_sections(config) -> list[str]:
+    """The config sections that a run ignores."""
     read = {
         "llm": asks_writer(config),
         "graph": builds_graph(config),
@@ -258,7 +258,7 @@ RECIPE = Recipe(
     stages=stages,
     schema=Ark,
     check=check_all,
-    unread=unread,
+    unread=unused_sections,
     look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS},
     headline="ndcg@10",

@@ -545,5 +545,5 @@ SWEEPS = {"study": study, "ablations": ablations(bar_rag())}
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    """The config for the words after the colon: a preset, and `sweep=NAME`."""
     return bar_rag(preset_of(words, PRESETS))

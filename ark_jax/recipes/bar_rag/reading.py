@@ -284,7 +284,7 @@ def draw_answers(
         log_probs=settings.updates > 1,
         batch_tokens=config.generator.batch_tokens,
     )
-    replies = read_replies(
+    replies = rollout_rows(
         rollouts,
         [item.pooled.id for item in batch],
         [item.ids for item in batch],
@@ -295,7 +295,7 @@ def draw_answers(
     return reward_replies(replies, owners, rollouts.prompts, form, config)
 
 
-def read_replies(
+def rollout_rows(
     rollouts: "Rollouts",
     question_ids: Sequence[str],
     prompt_ids: Sequence[Sequence[int]],
@@ -308,11 +308,14 @@ def read_replies(
         question_ids, prompt_ids: for each prompt, the id of its question and its tokens.
         policy_reference: the model of the KL; None: there is no KL.
     """
-    nothing, references = [None] * len(rollouts.ids), None
+    unknown = [None] * len(rollouts.ids)
+    references = None
     if policy_reference is not None:
         references = policy_reference.token_log_likelihood(
             [prompt_ids[i] for i in rollouts.prompts], rollouts.ids, batch_tokens=batch_tokens
         )
+    old = rollouts.log_probs or unknown
+    references = references or unknown
     as_list = lambda values: None if values is None else values.tolist()
     return [
         Rollout(
@@ -321,8 +324,8 @@ def read_replies(
             ids=rollouts.ids[i].tolist(),
             text=rollouts.texts[i],
             ended=bool(rollouts.ended[i]),
-            old=as_list((rollouts.log_probs or nothing)[i]),
-            policy_reference=as_list((references or nothing)[i]),
+            old=as_list(old[i]),
+            policy_reference=as_list(references[i]),
         )
         for i, prompt in enumerate(rollouts.prompts)
     ]

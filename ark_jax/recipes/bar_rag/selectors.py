@@ -13,7 +13,7 @@ from ark_jax.evaluate.answers import normalise
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_json, save_rows
-from ark_jax.recipes.bar_rag.reading import Success, group_of, read_replies
+from ark_jax.recipes.bar_rag.reading import Success, group_of, rollout_rows
 from ark_jax.recipes.bar_rag.rollouts import (
     ChosenSet,
     DrawnSet,
@@ -356,7 +356,7 @@ class WritingSelector:
             log_probs=False,
             batch_tokens=batch_tokens,
         )
-        replies = read_replies(
+        replies = rollout_rows(
             rollouts,
             [pooled.id for pooled in questions],
             self.lm.prompt_ids(texts),
@@ -401,11 +401,10 @@ class WritingSelector:
             sets = make_sets(
                 step, dataclasses.replace(self, lm=lm, policy_reference=policy_reference)
             )
+            questions, groups = steps[step], by_question(steps[step], sets)
             return [
-                group_of(of_question, ids[pooled.id], pooled.id)
-                for pooled, of_question in zip(
-                    steps[step], by_question(steps[step], sets), strict=True
-                )
+                group_of(group, ids[pooled.id], pooled.id)
+                for pooled, group in zip(questions, groups, strict=True)
             ]
 
         config = self.config

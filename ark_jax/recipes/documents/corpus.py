@@ -69,7 +69,7 @@ def load_questions(context: Context, part: str) -> list[Question]:
 
 
 def given_questions(context: Context, part: str) -> list[Question]:
-    """The questions of the input alone; no question has to be written before."""
+    """The questions of the input, without written ones; the data stage stores them."""
     return load_rows(context / "data" / f"questions_{part}.parquet", Question)
 
 

@@ -90,8 +90,8 @@ def answer_works(context: Context, systems: Systems) -> tuple[list[Work], list[s
         works.append(Work(stage, role, "ask", count, *tokens, **shown))
 
     calls = readers * len(questions)
-    moved = 1 - (1 - MOVED) ** settings.passages
-    different = len(questions) * (1 + (readers - 1) * moved)
+    differs = 1 - (1 - MOVED) ** settings.passages  # the probability, for one of the passages
+    different = len(questions) * (1 + (readers - 1) * differs)
     if backend in ("openai", "replay"):
         add_calls("evaluate", "reader", "reading", calls, read, settings.max_new_tokens)
     if backend == "local" and needs_replies(settings.answers):

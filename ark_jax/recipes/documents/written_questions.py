@@ -204,14 +204,14 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     materials = materials_to_ask(context, join)
     calls = question_calls(context, materials)
     by_item = dict(zip([call.item for call in calls], materials, strict=True))
-    accept = lambda call, texts, cut: remark(texts[-1], by_item[call.item], cut)
+    accept = lambda call, texts, cut: reply_remark(texts[-1], by_item[call.item], cut)
     answers = ask(context, calls, "questions", accept, role="questions")
     candidates, quarantine = [], []
     for item, material in by_item.items():
         texts = answers.texts[item]
         parsed = _candidates(material, texts)
         candidates += parsed
-        problem = answers.rejected.get(item) or (texts and remark(texts[-1], material, False))
+        problem = answers.rejected.get(item) or (texts and reply_remark(texts[-1], material, False))
         if problem and not parsed:
             quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
     candidates = filter_questions.filter_candidates(context, folder, candidates)
@@ -301,7 +301,7 @@ def _passages_text(material: Material) -> str:
 # --- the replies ----------------------------------------------------------------------------------
 
 
-def remark(reply: str, material: Material, is_cut: bool) -> str | None:
+def reply_remark(reply: str, material: Material, is_cut: bool) -> str | None:
     """What the model is told about a bad reply; None if a pair is usable, or the list is empty."""
     pairs = parse_pairs(reply)
     form = "Reply in the JSON form that was asked for, and with nothing else."
@@ -309,14 +309,14 @@ def remark(reply: str, material: Material, is_cut: bool) -> str | None:
         return f"Your reply broke off before its first pair. Write fewer pairs. {form}"
     if pairs is None:
         return f"No question with answer and evidence could be read from your reply. {form}"
-    defects = [defect(pair, material) for pair in pairs]
+    defects = [pair_defect(pair, material) for pair in pairs]
     if not pairs or not all(defects):
         return None
     listed = "; ".join(f"pair {i}: {text}" for i, text in enumerate(defects, 1))
     return f"No pair of your reply can be used ({listed}). Write all of them again. {form}"
 
 
-def defect(pair: Pair, material: Material) -> str:
+def pair_defect(pair: Pair, material: Material) -> str:
     """Why a pair is unusable, judged by its words alone; empty if it is usable."""
     texts = [chunk.text for chunk in material.chunks]
     quoted = find_evidence(pair, texts)
@@ -346,7 +346,7 @@ def _candidates(material: Material, replies: Sequence[str]) -> list[Candidate]:
             ),
             part=material.part,
             chunks=material.chunks,
-            reason=defect(pair, material),
+            reason=pair_defect(pair, material),
         )
         for i, pair in enumerate(pairs)
     ]

@@ -73,7 +73,7 @@ def first_of_groups(questions: Sequence[TripleQuestion], limit: int) -> list[Tri
     return [question for question in questions if question.id in drawn]
 
 
-def unread(config) -> list[str]:
+def unused_sections(config) -> list[str]:
     """The config sections that a run ignores if it answers no question."""
     if config.evaluate.read:
         return []
