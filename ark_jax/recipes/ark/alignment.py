@@ -121,7 +121,7 @@ def align(
     """Raw scores of every candidate chunk of every question, a table of SCHEMA.
 
     Args:
-        templates: as of `load_templates`.
+        templates: from `load_templates`.
         candidates: question id -> (chunk, cosine) pairs.
         references: how many of a question's answers are scored; 0: all.
 
@@ -200,7 +200,7 @@ class _PassageFitter:
         return self._cut(passage, fields, limit)
 
     def _cut(self, passage: str, fields: dict[str, str], limit: int) -> str:
-        """The passage without so many tokens at its end that the prompt fits."""
+        """The longest beginning of the passage whose prompt fits, by tokens."""
         encoded = self._lm.tokenizer(
             passage, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )

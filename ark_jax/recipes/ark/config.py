@@ -467,7 +467,7 @@ def scale_learning_rates(factor: float) -> dict[str, object]:
 # sweep -> run -> changed fields. Except in `seeds` and `folds`, all runs of a sweep share the
 # language model's replies and the scores.
 SWEEPS = {
-    # How sharply the loss tells passages apart.
+    # How sharply the loss separates passages.
     "temperature": {f"{t:g}": {"train.temperature": t} for t in (0.02, 0.05, 0.1, 0.2)},
     # Table 2's ablation of the alignments: forward, backward, and the retriever's ("parameter").
     "lambda": {

@@ -74,7 +74,7 @@ def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Pas
     """A function for `map_stored`: passages -> their packed tables of `FACTS`, by rules.
 
     Args:
-        frequency: as of `rule_based.extract_graph`.
+        frequency: as in `rule_based.extract_graph`.
     """
     max_frequency = rare_limit(frequency)
 

@@ -354,7 +354,9 @@ def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[s
     return nodes
 
 
-def _small_communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
+def _small_communities(
+    context: Context, graph: KnowledgeGraph, entities: Sequence[int]
+) -> Iterator[tuple[int, dict[int, float]]]:
     """Yields each entity with its small community, node -> rank, without the entity itself."""
     from ark_jax.graph.community import community
 

@@ -37,7 +37,7 @@ SCORE_BYTES = 32  # of scores.parquet for a pair
 
 def forecast(context: Context, done: set[str]) -> Forecast:
     """The work of all stages, what is stored, and notes."""
-    # Before a graph exists, other passages stand for those it joins.
+    # Before a graph exists, consecutive passages stand in for those that it joins.
     join = join_by_community if "graph" in done else _join_neighbours
     plan.store_placeholder_questions(context, done, join)
     config, sizes = context.config, _Sizes.from_workdir(context)
@@ -127,7 +127,7 @@ class _Sizes:
 
 
 def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
-    """A work for each kind of texts; the first one stores so many vectors."""
+    """A work for each kind of texts; the first one stores `stored` vectors."""
     works = [Work(stage, "retriever", "embedding", texts.count, texts.mean) for texts in kinds]
     return [dataclasses.replace(works[0], stored=stored), *works[1:]]
 
@@ -149,7 +149,7 @@ def _prepare(context: Context, sizes: _Sizes) -> list[Work]:
 
 
 def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
-    """How many (chunk, answer) pairs are scored, and the likelihoods of this."""
+    """How many (chunk, answer) pairs are scored, and the works of their likelihoods."""
     limit, train = context.config.score.references or None, sizes.train
     pairs = sizes.scored * sum(len(question.answers[:limit]) for question in train)
     if not pairs:  # of a question without answers there is none

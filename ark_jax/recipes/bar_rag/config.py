@@ -79,7 +79,7 @@ class SuccessSection:
 
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
-    """Questions to train on: those of which a set can decide whether they are answered (A.6)."""
+    """Questions to train on: those that some sets of passages answer and others do not (A.6)."""
 
     questions: int = field(
         0,

@@ -50,7 +50,7 @@ WITHOUT_CITED, CITED_ALONE = "without cited", "cited alone"
 
 
 def size_name(size: int) -> str:
-    """The name of the set of so many retrieved chunks, in column `set`."""
+    """The name of the set of the first `size` chunks, in column `set`."""
     return f"top {size}"
 
 

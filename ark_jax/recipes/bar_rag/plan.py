@@ -70,7 +70,7 @@ class _Works:
         return cls(context.config, bare, passage, answer)
 
     def prompt(self, passages: int) -> float:
-        """Tokens of a prompt with so many passages."""
+        """Tokens of a prompt with this number of passages."""
         return self.bare + passages * self.passage
 
     def embed(self, texts: Texts) -> None:
@@ -78,7 +78,7 @@ class _Works:
         self.works.append(Work("pool", "retriever", "embedding", texts.count, texts.mean))
 
     def sample(self, stage: str, prompts: float, passages: int, samples: int, new: float) -> None:
-        """Adds `samples` replies of `new` tokens to each of so many prompts."""
+        """Adds replies to prompts: `samples` of `new` tokens to each."""
         prompt = self.prompt(passages)
         self.works.append(Work(stage, "generator", "reading", prompts, prompt))
         self.works.append(Work(stage, "generator", "reading", prompts * samples, 0, new, prompt))
@@ -106,7 +106,7 @@ class _Works:
         self.works.append(Work(stage, "generator", "training", steps, written=written, step=step))
 
     def judge(self, stage: str, sets: float, passages: int) -> None:
-        """Adds the computation of p, how likely the reader is right, on so many sets."""
+        """Adds the computation of p, the probability that the reader is right, for sets."""
         success = self.config.success
         if success.by == "samples":
             self.sample(stage, sets, passages, success.answers, self.config.read.max_new_tokens)

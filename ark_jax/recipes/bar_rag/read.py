@@ -123,8 +123,8 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
     ]
     if unreadable := sum(bool(chosen_set.problem) for chosen_set in sets):
         say(
-            f"  {unreadable:,} replies of the selector name no set of passages: the nearest ones "
-            "take its place"
+            f"  {unreadable:,} replies of the selector name no set of passages: the nearest "
+            "passages are used instead"
         )
     save_rows(rows, folder / "sets.parquet")
     needed = {pooled.id: {x for holders in pooled.gold for x in holders} for pooled in questions}
@@ -283,7 +283,7 @@ def _counts(answers: Sequence[Answer], steps: int, questions: int, cut: int) -> 
     if not any(answer.live for answer in answers):
         say(
             "  warning: all answers to a question were equally right, so the reader has learned "
-            "nothing; keep questions of other p (config.filter), draw more answers "
+            "nothing; keep other questions (config.filter), draw more answers "
             "(config.read.samples) or warm it up longer (config.warm.steps)"
         )
     last = max(answer.step for answer in answers)

@@ -57,7 +57,7 @@ def answer_reward(config) -> AnswerReward:
 
 
 def citable(config, shown: int) -> int:
-    """The largest number that counts as a citation, for a prompt that shows so many passages."""
+    """The largest number that counts as a citation, for a prompt with `shown` passages."""
     return config.read.citable or shown
 
 

@@ -62,7 +62,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
     if unread := len(questions) - len(verdicts):
-        say(f"  of {unread:,} questions no reply of the selector names a set: they are left out")
+        say(f"  {unread:,} questions are left out: no reply of the selector names a set for them")
     distinct = {(one.question_id, tuple(one.chunk_ids)) for one in sets}
     unreadable = len(steps.join()) - len(sets)
     return {

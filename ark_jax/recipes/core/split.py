@@ -159,7 +159,7 @@ def document_keys(questions: Sequence[Question]) -> tuple[list[str], bool]:
 
 
 def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
-    """The key by which each question is drawn, and what the split is by: document or question.
+    """The key by which each question is drawn; and "document" or "question", what is divided.
 
     The key is that of `document_keys`, or the question's id if these do not divide the questions.
     """

@@ -46,7 +46,7 @@ def fit_all(
     texts: Mapping[tuple[str, str], str],
     max_new_tokens: int,
 ) -> tuple[dict[tuple[str, str], str], int]:
-    """(system, question) -> its text as of `fit_to_reader`, and the number of cut questions."""
+    """(system, question) -> its text cut by `fit_to_reader`; the number of cut questions."""
     asked = {question.id: question.question for question in questions}
     fit = lambda id, text: fit_to_reader(lm, form, asked[id], text, max_new_tokens)
     fitting = {(system, id): fit(id, text) for (system, id), text in texts.items()}

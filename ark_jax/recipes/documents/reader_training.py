@@ -124,7 +124,7 @@ def sets_with_gold(
 
     Args:
         questions: each has a needed passage.
-        size: chunks of a set, if the pool has so many.
+        size: chunks of a set; fewer if the pool is smaller.
     """
     random, sets = np.random.default_rng([seed, 1]), []
     for numbers in itertools.islice(questions_of_steps(len(questions), batch, seed), steps):

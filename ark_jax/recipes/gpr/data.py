@@ -50,14 +50,14 @@ def ingest(context: Context, folder: Path) -> dict:
 
     Raises:
         BadInput: files have problems that `data.tolerate` does not cover.
-        ValueError: one triple, or questions of which none is left to measure with.
+        ValueError: the graph has one triple, or no question is left to measure with.
     """
     settings = context.config.data
     graph = read_graph(settings)
     if len(graph) < 2:
         raise ValueError(
-            f"{settings.path}: {len(graph)} triple: there is no other one to tell it from; give a "
-            "larger graph"
+            f"{settings.path}: the graph has only {len(graph)} triple, and training compares "
+            "triples; give a larger graph"
         )
     counts = store_graph(graph, folder)
     tested = _read_test_questions(context, graph)
@@ -92,7 +92,7 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
 
 
 def _questions_to_measure(questions: Sequence, config) -> list:
-    """The part of the questions that the config measures with, at most so many of each group."""
+    """The part of the questions to measure with, at most `evaluate.questions` of each group."""
     share, is_rest = config.data.held_out, config.evaluate.part == "rest"
     part = [x for x in questions if (topic_draw(x) >= share) == is_rest]
     return first_of_groups(part, config.evaluate.questions)

@@ -231,7 +231,7 @@ def find_paths(context: Context, folder: Path) -> dict:
     if not counts["train_paths"]:
         raise ValueError(
             f"no training question's answer lies within config.paths.hops={settings.hops} of its "
-            "topic: set it higher, or config.paths.inverse=True, or look whether graph and "
+            "topic: set it higher, or config.paths.inverse=True, or check that graph and "
             "questions belong together"
         )
     save_rows(rows, folder / PATHS_FILE, QuestionPath)

@@ -30,7 +30,7 @@ class Found:
     Attributes:
         pairs: pairs that the scorer read.
         prefiltered: pairs that the prefilter scored by their cosine.
-        cuts: sets of entities of which only `paths.hub` were asked for their relations.
+        cuts: sets of entities that were cut to `paths.hub` before their relations were looked up.
     """
 
     paths: Paths
