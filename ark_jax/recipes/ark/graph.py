@@ -335,7 +335,7 @@ def join_by_community(
 
 
 def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[int]:
-    """The nodes that passages of different places name, in the order of their names' hashes."""
+    """The nodes named by passages that `_are_apart`, in the order of their names' hashes."""
     nodes = {}
     for node, chunk_ids in enumerate(graph.chunks):
         holders = [by_id[id] for id in chunk_ids if id in by_id]
@@ -376,7 +376,7 @@ def _rounded_ranks(ranks: Mapping[int, np.floating]) -> dict[int, float]:
 def _strongest_pair(
     holders: Sequence[Chunk], nodes_by_chunk: Mapping[str, set[int]], weights: Mapping[int, float]
 ) -> tuple[Ids, float] | None:
-    """The strongest pair of passages of different places, and its strength; None without a pair."""
+    """The strongest pair of passages that `_are_apart`, and its strength; None without a pair."""
     strengths = {}
     for a, b in itertools.combinations(sorted(holders, key=lambda chunk: chunk.id), 2):
         if _are_apart(a, b):

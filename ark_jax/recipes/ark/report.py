@@ -78,7 +78,7 @@ def load_community(context: Context, limit: int = 200) -> dict:
     }
     positions = {node: i for i, node in enumerate(row["nodes"])}
     question = next(q for q in load_questions(context, "train") if q.id == row["question"])
-    similar = {
+    is_similarity = {
         tuple(map(int, edges[i])): bool(i >= len(graph.edges)) for i in np.flatnonzero(inside(row))
     }
     nodes = [
@@ -93,7 +93,7 @@ def load_community(context: Context, limit: int = 200) -> dict:
     ]
     drawn = [
         {"a": positions[a], "b": positions[b], "similarity": is_similar}
-        for (a, b), is_similar in similar.items()
+        for (a, b), is_similar in is_similarity.items()
     ]
     answer = question.answers[0]
     return {"question": question.question, "answer": answer, "nodes": nodes, "edges": drawn}

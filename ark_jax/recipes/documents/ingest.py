@@ -49,7 +49,7 @@ def ingest(context: Context, folder: Path) -> dict:
         _chunk_rules(settings),
         functools.partial(map_stored, folder, "chunks"),
     )
-    save_chunks(_counting(chunks, sizes), folder)
+    save_chunks(_count_by_document(chunks, sizes), folder)
     forget_shards(folder)
     choice = settings.pool
     if choice == "auto" and any(map(_is_judged, parts.train)):
@@ -154,7 +154,7 @@ class _Documents:
                 yield document
 
 
-def _counting(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
+def _count_by_document(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
     """Yields the chunks and counts them in `sizes` by document."""
     for chunk in chunks:
         sizes[chunk.document] += 1
