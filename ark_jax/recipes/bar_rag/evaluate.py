@@ -282,7 +282,7 @@ def check_evaluation(config) -> None:
         name = "passages" if passages_read(config) == largest else "sizes"
         raise ValueError(
             f"config.evaluate.{name}: {largest} passages, but a pool has config.pool.size="
-            f"{config.pool.size}; set one of them otherwise"
+            f"{config.pool.size}; change one of them"
         )
 
 

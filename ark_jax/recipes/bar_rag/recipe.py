@@ -51,7 +51,7 @@ def check_bar_rag(config) -> None:
     if config.select.passages > config.pool.size:
         raise ValueError(
             f"config.select.passages={config.select.passages}: a pool has only "
-            f"config.pool.size={config.pool.size} passages; set one of them otherwise"
+            f"config.pool.size={config.pool.size} passages; change one of them"
         )
     if config.read.cite and not (config.read.chat and config.success.by == "samples"):
         raise ValueError(

@@ -217,9 +217,7 @@ def _count_useless(
     absent, _ = count_absent_answers(used, texts)
     unanswered = sum(not question.answers for question in used)
     if without_chunks:
-        say(
-            f"  {without_chunks:,} questions are about documents without any text, and train nothing"
-        )
+        say(f"  {without_chunks:,} questions are about documents without text, and train nothing")
     if any(not question.answers for question in parts.train):
         say(f"  {unanswered:,} questions have no answer: what is marked for them is relevant")
     elif unanswered:
