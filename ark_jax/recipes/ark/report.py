@@ -27,7 +27,7 @@ from ark_jax.recipes.ark.curriculum import (
     trained_stages,
 )
 from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
-from ark_jax.recipes.core.report import Counts, labelled, load_curve
+from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.documents.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.evaluate import verdict
 from ark_jax.recipes.documents.retrieve import DEPTH
@@ -448,11 +448,11 @@ def _losses(counts: Counts) -> list[list]:
         ]
     return [
         *extracted,
-        *labelled(counts, LOSSES),
+        *labelled_counts(counts, LOSSES),
         *([["Recorded replies whose prompt has changed since", drifted]] if asking else []),
         ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
         ["Held-out questions without marked evidence", unmarked],
-        *labelled(counts, OPTIONAL_LOSSES),
+        *labelled_counts(counts, OPTIONAL_LOSSES),
         *written,
     ]
 

@@ -8,7 +8,7 @@ from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.bar_rag.evaluate import measured_questions, passages_read
 from ark_jax.recipes.bar_rag.rollouts import UNTUNED, WARM, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.select import filter_of
-from ark_jax.recipes.core.report import Counts, labelled, load_curve
+from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.documents.corpus import Passages, stored_chunks
 from ark_jax.recipes.documents.evaluate import verdict
@@ -92,7 +92,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
             _examples(context) if table else [],
             "No held-out question is there to show.",
         ),
-        sections.set_aside(labelled(counts, labels)),
+        sections.set_aside(labelled_counts(counts, labels)),
     ]
 
 

@@ -262,7 +262,7 @@ class EvidenceSelector(Protocol):
         ...
 
 
-def by_question(
+def sets_by_question(
     questions: Sequence[PooledQuestion], sets: Sequence[RewardedSet]
 ) -> list[list[RewardedSet]]:
     """The sets of each question, in the order of the questions."""

@@ -20,7 +20,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     EvidenceSelector,
     MakeSets,
     RewardedSet,
-    by_question,
+    sets_by_question,
     stage_of,
 )
 from ark_jax.recipes.core.models import encode
@@ -246,7 +246,9 @@ class DrawingSelector:
         def make_groups(step: int, selector) -> "list[SelectorGroup]":
             sets = make_sets(step, dataclasses.replace(self, selector=selector))
             pools = self.make_pools(steps[step])
-            return list(map(_selector_group, steps[step], pools, by_question(steps[step], sets)))
+            return list(
+                map(_selector_group, steps[step], pools, sets_by_question(steps[step], sets))
+            )
 
         trained = training.train(
             self.selector, make_groups, _training_settings(self.config, steps), run
@@ -401,7 +403,7 @@ class WritingSelector:
             sets = make_sets(
                 step, dataclasses.replace(self, lm=lm, policy_reference=policy_reference)
             )
-            questions, groups = steps[step], by_question(steps[step], sets)
+            questions, groups = steps[step], sets_by_question(steps[step], sets)
             return [
                 group_of(group, ids[pooled.id], pooled.id)
                 for pooled, group in zip(questions, groups, strict=True)

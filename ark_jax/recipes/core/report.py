@@ -17,7 +17,7 @@ Counts = dict[str, dict]  # stage -> the counts of its manifest
 Describe = Callable[[Context, Counts], tuple[str, list[Section]]]
 
 
-def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
+def labelled_counts(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
     """[label, number] for each labelled count that a run has.
 
     Args:

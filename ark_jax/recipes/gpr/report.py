@@ -11,7 +11,7 @@ from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
     Counts,
     gained_and_lost,
-    labelled,
+    labelled_counts,
     load_curve,
     smallest_difference_fact,
 )
@@ -59,7 +59,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
             _examples(context) if table else [],
             "No test question is there to show.",
         ),
-        sections.set_aside(labelled(counts, LOSSES), quarantine),
+        sections.set_aside(labelled_counts(counts, LOSSES), quarantine),
     ]
 
 
