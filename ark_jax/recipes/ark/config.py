@@ -330,7 +330,7 @@ def ark(preset: str = "default") -> ConfigDict:
     return with_preset(Ark, PRESETS, preset)
 
 
-def _changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
+def _with_changes(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
     """Changes dotted fields of `config` in place and returns it."""
     config.update_from_flattened_dict(changes)
     return config
@@ -424,12 +424,12 @@ def switches(config: ConfigDict) -> dict[str, dict]:
 
 def _use_preset(config: ConfigDict, preset: str) -> None:
     """Changes the method of `config` to that of a preset. Data, models and evaluation stay."""
-    _changed(config, differences(config, preset))
+    _with_changes(config, differences(config, preset))
 
 
 def _use_gold(config: ConfigDict) -> None:
     """Makes `config` the baseline that learns from marked passages."""
-    _changed(config, GOLD)
+    _with_changes(config, GOLD)
 
 
 def _use_local_llm(config: ConfigDict) -> None:

@@ -143,7 +143,8 @@ class _LocalWriter:
             else:
                 receive(i, {"error": self._too_long(size, lm.max_length)})
 
-        def done(position: int, text: str) -> None:
+        def hand_over(position: int, text: str) -> None:
+            """Hands over the reply to the prompt at this position among the fitting ones."""
             i = fitting[position]
             usage = {"prompt_tokens": sizes[i], "completion_tokens": count(text)}
             message = {"role": "assistant", "content": text}
@@ -158,7 +159,7 @@ class _LocalWriter:
             stop=self.stop,
             batch_tokens=self.context.config.generator.batch_tokens,
             label=label,
-            done=done,
+            done=hand_over,
         )
         return len(fitting)
 

@@ -21,7 +21,7 @@ _TRIPLES_AT_ONCE = 1 << 16
 
 
 def hash_triples(graph: Triples, seed: int) -> np.ndarray:
-    """A number in [0, 1) for each triple, by a hash of its ids, so that new triples move none."""
+    """A number in [0, 1) for each triple, from a hash of its ids; it ignores other triples."""
     numbers = (uniform(f"{seed} {head}\t{relation}\t{tail}") for head, relation, tail in graph)
     return np.fromiter(numbers, np.float64, len(graph))
 
