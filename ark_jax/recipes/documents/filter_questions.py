@@ -182,16 +182,15 @@ def _score_shard(context: Context, shard: list[Candidate], number: int) -> list[
     pairs = [tuple(map(lm.as_data, pair)) for pair in pairs]
     lengths = lm.token_counts([prompt + target for prompt, target in pairs])
     fits = [length <= lm.max_length for length in lengths]
-    means = iter(
-        lm.log_likelihood(
+    means = []
+    if any(fits):
+        means = lm.log_likelihood(
             [pair for pair, fit in zip(pairs, fits, strict=True) if fit],
             batch_tokens=context.config.generator.batch_tokens,
             label=f"score written questions {number}",
         ).mean.tolist()
-        if any(fits)
-        else []
-    )
-    values = [next(means) if fit else None for fit in fits]
+    left = iter(means)
+    values = [next(left) if fit else None for fit in fits]
     return [
         {"question": x.question.id, "with_passage": helped, "without_passage": alone}
         for x, helped, alone in zip(shard, values[::2], values[1::2], strict=True)
