@@ -89,7 +89,7 @@ class TextListColumn(Column[list[str]]):
         return texts[0].as_py() if len(texts) else ""
 
     @classmethod
-    def of_codes(cls, ends: np.ndarray, codes: np.ndarray, texts: pa.Array) -> "TextListColumn":
+    def from_codes(cls, ends: np.ndarray, codes: np.ndarray, texts: pa.Array) -> "TextListColumn":
         """A column whose row i has the texts at `codes[ends[i - 1] : ends[i]]`.
 
         Args:

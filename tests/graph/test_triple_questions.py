@@ -160,7 +160,7 @@ def test_remarks_are_few():
     many = Triples.from_triples([(id, "r", id) for id in names], names)
     assert link([TripleQuestion("1", "where is Paris?", ("Rome",))], many).remarks == [
         "1 answers are not in the graph ('Rome' of '1'); each counts as a miss",
-        "1 of 1 questions have no answer in the graph: look whether they belong together",
+        "1 of 1 questions have no answer in the graph: check that they belong together",
         "'Paris' may be 9 nodes, all are taken: m.0, m.1, m.2, m.3, m.4 and 4 more",
     ]
 
