@@ -12,7 +12,7 @@ from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import fusion_of
 from ark_jax.retrieval.hyde import NAME, Hyde, Write
-from ark_jax.retrieval.searcher import Dense, by_name
+from ark_jax.retrieval.searcher import Dense, named_searcher
 from ark_jax.text import prompts
 
 SUFFIX = f"+{HYDE}"
@@ -129,7 +129,7 @@ def rank(
             if system.expands:
                 asked = Hyde(write, embed, prompts.load_template(NAME))
             dense = Dense(vectors, asked)
-            searcher = by_name(system.by, words, dense, opened.manifest.fusion, depth)
+            searcher = named_searcher(system.by, words, dense, opened.manifest.fusion, depth)
             found = searcher.search(texts, depth, None if is_whole else task.scopes)
             rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in found]
     return {system.name: rankings[system.name] for system in systems}

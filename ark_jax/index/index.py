@@ -16,7 +16,7 @@ from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, fusion_of
-from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, by_name
+from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, named_searcher
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
 from ark_jax.text.token_vectors import TokenVectors, Vectors
@@ -222,7 +222,7 @@ class Index:
             embed = lambda texts: vectors
         vectors_or_keys = self.vectors if by == "bm25" else self._keys
         dense = _Database(self.nearest, embed) if self.nearest else Dense(vectors_or_keys, embed)
-        searcher = by_name(by, self.words, dense, self.manifest.fusion, k)
+        searcher = named_searcher(by, self.words, dense, self.manifest.fusion, k)
         return [
             [self._hit(*pair) for pair in ranking.pairs()]
             for ranking in searcher.search(list(questions), k)
