@@ -20,7 +20,8 @@ SCHEMA = pa.schema(
 )
 
 
-def _stored(name: str) -> property:
+def _stored_field(name: str) -> property:
+    """A property that reads a field of a `StoredChunk` from the file."""
     return property(lambda chunk: chunk._columns[name][chunk._row].as_py())
 
 
@@ -32,8 +33,8 @@ class StoredChunk:
     def __init__(self, columns: Mapping[str, pa.ChunkedArray], row: int):
         self._columns, self._row = columns, row
 
-    id, document, start, end = map(_stored, ("id", "document", "start", "end"))
-    tokens, text, title = map(_stored, ("tokens", "text", "title"))
+    id, document, start, end = map(_stored_field, ("id", "document", "start", "end"))
+    tokens, text, title = map(_stored_field, ("tokens", "text", "title"))
     passage = Chunk.passage
 
 
@@ -90,7 +91,7 @@ class StoredChunks(Sequence[Chunk]):
         return LookedUp(rows, lambda document: [self.view(int(row)) for row in rows[document]])
 
     def forget(self) -> None:
-        """Frees the memory of what was read. It is read again when it is asked for again."""
+        """Frees the memory of what was read; later access reads it again."""
         self._file.forget()
 
 

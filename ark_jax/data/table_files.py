@@ -1,4 +1,4 @@
-"""CSV, TSV and Parquet files, and the rows of a file of any form, told by its content."""
+"""Rows of CSV, TSV and Parquet files, and of any file whose content shows its form."""
 
 import ast
 import csv
@@ -156,7 +156,7 @@ def _count_plain_quotes(path: Path, findings: Findings) -> int:
 
 
 def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] | None:
-    """A column that is wrong, and what is."""
+    """A column that is wrong, and why; None for a valid header."""
     if missing := [name for name in columns if name not in header]:
         fix = f"name {', '.join(columns)} in the first line"
         return missing[0], f"no such column among {header}; {fix}"
@@ -193,7 +193,7 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                         findings.problems.add(path, message, number)
                         continue
                     values = findings.reading.listed(values)
-                    known = _parquet_values(values)
+                    known = _values_of_parquet_row(values)
                     yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
         findings.problems.add(path, broken_parquet(error))
@@ -203,11 +203,13 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
 
 
 def broken_parquet(error: Exception) -> str:
+    """Says that a file is not Parquet, and why."""
     reason = " ".join(str(error).split())[:200]
     return f"cannot be read as Parquet ({reason}); copy it again"
 
 
-def _parquet_values(values: dict) -> dict:
+def _values_of_parquet_row(values: dict) -> dict:
+    """The values that are not null; numbers in columns of ids become strings."""
     known = {name: value for name, value in values.items() if value is not None}
     for name in ID_COLUMNS:
         value = known.get(name)
@@ -223,7 +225,7 @@ CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of t
 
 
 def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
-    """The rows of a file; it may be missing or damaged, which is a problem."""
+    """The rows of a file of any form; a missing or damaged file is a problem."""
     if is_parquet(path):
         return parquet_rows(path, findings)
     is_table = path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading)
@@ -231,6 +233,7 @@ def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
 
 
 def _has_known_header(path: Path, reading: Reading) -> bool:
+    """Whether the first line names a column of a corpus, or one that the user names."""
     if begins_as_json(path):
         return False
     _, names = table_header(path)

@@ -178,5 +178,5 @@ def _with_values(row: InputRow, **values: object) -> InputRow:
 
 
 def unanswerable(row: InputRow) -> None:
-    """Notes a question that its paragraph does not answer."""
+    """Adds a remark that the paragraph does not answer its question."""
     row.add_remark("question", "has no answer in its paragraph", "it is passed over")

@@ -22,7 +22,7 @@ def recognises(path: Path) -> bool:
 
 
 def _root_and_split(path: Path) -> tuple[Path, str] | None:
-    """The root and the split ("" for all) that a folder means; None for another folder."""
+    """The root and the split ("" for all) of a folder of FairytaleQA; None for another folder."""
     if any((path / name).is_dir() for name in FOLDERS):
         return path, ""
     if path.parent.name in FOLDERS:

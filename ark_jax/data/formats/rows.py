@@ -115,6 +115,7 @@ def read(path: Path, findings: Findings) -> Corpus:
 
 
 def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpus:
+    """The corpus of rows of one kind; `path` is what problems name."""
     kind, rows = recognised_rows(rows, path, findings)
     if kind is None:
         return Corpus([], [], "", findings.remarks)
@@ -185,6 +186,7 @@ def parsed_pairs(
 
 
 def _shard_files(folder: Path) -> list[Path]:
+    """The Parquet files in a folder and its subfolders, without hidden ones, in order."""
     return [
         path
         for path in sorted(folder.rglob("*.parquet"))
