@@ -26,7 +26,7 @@ def _stored_field(name: str) -> property:
 
 
 class StoredChunk:
-    """A `Chunk` in a file: each field is read when it is asked for."""
+    """A `Chunk` in a file, whose fields are read on access."""
 
     __slots__ = ("_columns", "_row")
 
@@ -52,7 +52,7 @@ def chunk_table(chunks: Sequence[Chunk]) -> pa.Table:
 
 
 class StoredChunks(Sequence[Chunk]):
-    """The chunks of a file, of which nothing is read before it is asked for."""
+    """The chunks of a file, which are read on access."""
 
     def __init__(self, folder: Path):
         self._file = MappedTable(folder / FILE)
@@ -69,7 +69,7 @@ class StoredChunks(Sequence[Chunk]):
         return Chunk(**{name: column[row].as_py() for name, column in self._columns.items()})
 
     def view(self, row: int) -> "StoredChunk":
-        """A chunk of which each field is read when it is asked for."""
+        """A chunk whose fields are read on access."""
         return StoredChunk(self._columns, row)
 
     def __iter__(self) -> Iterator[Chunk]:

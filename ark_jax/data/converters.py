@@ -51,24 +51,25 @@ def text_page(path: Path, encoding: str) -> Page:
 
 def markdown_page(path: Path, encoding: str) -> Page:
     """The source of a Markdown file, without its front matter."""
-    from markdown_it import MarkdownIt
-
-    (text, remark), title = _decode_file(path, encoding), ""
+    text, remark = _decode_file(path, encoding)
+    title = ""
     if front := _FRONT_MATTER.match(text):
         named = _FRONT_TITLE.search(front[1])
         title = named[1].strip("\"'") if named else ""
         text = text[front.end() :]
-    starts = [0]
-    for line in text.split("\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    headings = []
-    tokens = MarkdownIt("commonmark").parse(text)
-    for token, inline in itertools.pairwise(tokens):
+    return titled_page(text, _markdown_headings(text), title)._replace(remark=remark)
+
+
+def _markdown_headings(text: str) -> Iterator[Heading]:
+    """Yields the headings of a Markdown text, in order, without their markup."""
+    from markdown_it import MarkdownIt
+
+    line_starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
+    for token, inline in itertools.pairwise(MarkdownIt("commonmark").parse(text)):
         if token.type == "heading_open":
             pieces = (c.content for c in inline.children or () if c.type in ("text", "code_inline"))
             name = " ".join("".join(pieces).split())
-            headings.append(Heading(int(token.tag[1:]), starts[token.map[0]], name))
-    return titled_page(text, headings, title)._replace(remark=remark)
+            yield Heading(int(token.tag[1:]), line_starts[token.map[0]], name)
 
 
 def html_file_page(path: Path, encoding: str) -> Page:
@@ -114,7 +115,7 @@ def _page_text(text: str) -> str:
 
 
 def _bookmarks(document, text: str, starts: list[int]) -> Iterator[Heading]:
-    """Yields a heading for each bookmark, where its words stand on its page or the page begins."""
+    """Yields a heading for each bookmark: where its page has its words, or else begins."""
     for bookmark in document.get_toc():
         target, words = bookmark.get_dest(), _page_text(bookmark.get_title()).split()
         number = target.get_index() if target else None

@@ -86,7 +86,7 @@ def needed_passages(
     document of the question is one.
 
     Args:
-        chunks, texts: as of `marked_passages`.
+        chunks, texts: as in `marked_passages`.
         by: "answers" ignores the evidence of questions with answers.
     """
     marked = marked_passages(questions, chunks, texts)
@@ -178,7 +178,7 @@ def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[
 def chunks_with_answers(
     questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]]
 ) -> dict[str, list[list[str]]]:
-    """question -> the chunks of its documents that contain an answer, as of `answer_chunks`.
+    """question -> the chunks of its documents that contain an answer; see `answer_chunks`.
 
     A question without documents takes them from the whole corpus.
 

@@ -81,7 +81,7 @@ class _Builder:
         self._break, self._blank = max(self._break, count), False
 
     def next_offset(self) -> int:
-        """Where the next word will stand."""
+        """The offset of the next word."""
         return self.length + (self._break if self.length else 0)
 
     def _add(self, text: str) -> None:

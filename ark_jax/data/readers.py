@@ -68,7 +68,7 @@ def read(
     The README of ark_jax lists the formats.
 
     Args:
-        questions: what `read_questions` reads, in place of questions beside the documents.
+        questions: what `read_questions` reads, instead of questions that come with the documents.
         reading: how to read the files.
     """
     corpus, problems = _read(path, questions, reading)
@@ -132,7 +132,7 @@ def read_questions(
         tolerate: as for `load`.
 
     Returns:
-        The questions, and remarks on what was passed over.
+        The questions, and remarks on parts that were passed over.
 
     Raises:
         BadInput: the input has problems; it lists all of them.
@@ -145,7 +145,7 @@ def read_questions(
 def read_test(
     path: str | Path, texts: Mapping[str, str], reading: Reading = AS_IT_IS
 ) -> tuple[Corpus, Problems]:
-    """Reads a test set: with documents of its own, or on those of the input.
+    """Reads a test set that has its own documents, or questions on the documents of the input.
 
     Args:
         path: anything that `read` or `read_questions` reads.

@@ -1,4 +1,4 @@
-"""How a user says that files are to be read, where their content does not tell."""
+"""The user's settings for how files are read, where their content does not show it."""
 
 import csv
 import dataclasses
@@ -86,7 +86,7 @@ class Reading:
 
 
 def _match(column: str, names) -> str | None:
-    """The name of a column among those of a row."""
+    """The name among `names` that equals a column, if need be without regard to case; or None."""
     if column in names:
         return column
     return next((name for name in names if name.strip().lower() == column.lower()), None)

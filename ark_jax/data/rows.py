@@ -116,7 +116,7 @@ class InputRow:
 
     def remark_repeat(self, line: int) -> None:
         """Adds a remark that a row without an id repeats another line."""
-        defect = f"the {self.unit} is that of {self.unit} {line} again"
+        defect = f"the {self.unit} repeats {self.unit} {line}"
         self.add_remark("", defect, "it is read once")
 
     def _problem(self, field: str, defect: str, consequence: str) -> Problem:
@@ -156,7 +156,7 @@ class InputRow:
     def claim_id(self, lines: dict[str, int], field: str, id: str) -> None:
         """Registers the row's id in `lines`, id -> line; an id of another row is a problem."""
         if id in lines:
-            defect = f"{id!r} of {self.unit} {lines[id]} comes again"
+            defect = f"repeats {id!r} of {self.unit} {lines[id]}"
             self.add_problem(field, defect, "give every row its own id")
         elif id:
             lines[id] = self.line

@@ -18,7 +18,7 @@ from ark_jax.data.stored_strings import LookedUp
 from ark_jax.data.text_columns import MappedTable
 
 IN_MEMORY = 1 << 26  # bytes of records that stay in memory
-RECORD_BYTES = 300  # what a record takes beside its strings, about
+RECORD_BYTES = 300  # about the memory of a record without its strings
 _SECTION = pa.struct([("start", pa.int64()), ("path", pa.string())])
 _TYPES = {str: pa.string(), int: pa.int64(), tuple[Section, ...]: pa.list_(_SECTION)}
 

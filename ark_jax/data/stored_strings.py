@@ -37,7 +37,7 @@ class LookedUp(Mapping[str, Value]):
 
 
 class StoredStrings(TextColumn):
-    """A column of distinct strings, of which a process keeps 12 bytes each; it reads the rest."""
+    """A column of distinct strings in a file. Memory holds 12 bytes of an index for each string."""
 
     def __init__(self, column: pa.ChunkedArray):
         self.arrow = column  # not cast, which would read it

@@ -75,7 +75,7 @@ def _cell_items(cell: str, name: str, row: InputRow) -> list:
             pass
     if re.match(r"""\[\s*['"]""", text):
         fix = 'write one as JSON does, ["...", "..."]'
-        row.add_problem(name, f"begins as a list and is none ({text[:40]!r})", fix)
+        row.add_problem(name, f"begins like a list but is not one ({text[:40]!r})", fix)
     return [cell]
 
 
@@ -162,7 +162,7 @@ def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] 
         return missing[0], f"no such column among {header}; {fix}"
     names = [name.strip().lower() for name in header]
     if twice := [name for name in names if name and names.count(name) > 1]:
-        return twice[0], f"the column {twice[0]!r} comes twice; rename one"
+        return twice[0], f"the column {twice[0]!r} occurs twice; rename one"
     return None
 
 

@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class Column(Sequence[Value]):
-    """A column that is read like a list; each value is made when it is asked for."""
+    """A column that is read like a list; values are made on access."""
 
     TYPE: pa.DataType
 

@@ -158,5 +158,5 @@ def filled_lines(path: Path, findings: Findings) -> Iterator[tuple[int, str]]:
 
 
 def read_text(path: Path, findings: Findings) -> str:
-    """The whole text of a UTF-8 file; problems are those of `text_lines`."""
+    """The whole text of a file, with the problems of `text_lines`."""
     return "".join(line for _, line in text_lines(path, findings))

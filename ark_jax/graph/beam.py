@@ -53,7 +53,7 @@ class FoundPath(NamedTuple):
 
 @dataclasses.dataclass
 class BeamResult:
-    """What a beam search found, and what it cost.
+    """The paths that a beam search found, and its cost.
 
     Attributes:
         paths: of each question, best first; none where no topic has an edge.
@@ -95,7 +95,7 @@ def search(
     the beam is extended by every step that leaves the nodes it leads to, and by END if it leads to
     any node but the topic. After `rules.hops` steps there is END alone. The best `rules.beam`
     candidates are kept, and those with END are done. A beam stops once END scores highest.
-    The score of a path is that of its text with END, alone.
+    The final score of a path is the score of its text with END.
 
     All candidates of a hop, of all questions, are scored in one call. A beam is not scored if all
     its candidates would be kept whatever their scores, as at the first hop of a topic with few

@@ -99,11 +99,12 @@ class SeedFinder:
         mentions = [row for chunk in holders for row in self._mentions.get(chunk, ())]
         nodes = set(self._mentioned_nodes[mentions].tolist())
 
-        def asked_share(i: int) -> float:
+        def share_in_question(i: int) -> float:
+            """The share of the words of a name that are in the question."""
             name_words = self._names.words(i)
             return len(name_words & question_words) / max(len(name_words), 1)
 
-        return sorted(nodes, key=lambda i: (-asked_share(i), i))
+        return sorted(nodes, key=lambda i: (-share_in_question(i), i))
 
     def _has_answer(self, chunk: str, answer: str) -> bool:
         """Whether the text of a chunk, by its id, contains an answer as whole words."""

@@ -323,6 +323,7 @@ def _json_record(value: dict, chunk: str) -> Entity | Relation | Quarantined:
     """The relation of an object with source and target, or else the entity of one with a name."""
 
     def field(*keys: str) -> str:
+        """The first of these fields that is there, as clean text; "" without any."""
         kinds = str | int | float | list
         content = next((value[key] for key in keys if isinstance(value.get(key), kinds)), "")
         if isinstance(content, list):

@@ -217,6 +217,7 @@ class GraphFormats:
         index = {title: i for i, title in enumerate(titles)}
 
         def nodes(column: str, names: pa.ChunkedArray) -> list[int]:
+            """The nodes of a column of titles; ValueError if one is missing."""
             for row, name in enumerate(names.to_pylist()):
                 if name not in index:
                     raise ValueError(

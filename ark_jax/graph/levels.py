@@ -153,10 +153,10 @@ def _draw_neighbours(
     """A triple of the head or the tail of each row, whether valid or not: int64 `[n]`."""
     head, tail = graph.head[rows], graph.tail[rows]
     degrees = graph.degrees()
-    share = 0.5
+    head_share = 0.5
     if rules.neighbours == "triple":
-        share = degrees[head] / (degrees[head] + degrees[tail])
-    by_head = rng.random(len(rows)) < share
+        head_share = degrees[head] / (degrees[head] + degrees[tail])
+    by_head = rng.random(len(rows)) < head_share
     if rules.hub:
         is_hub = degrees > rules.hub
         by_head = np.where(is_hub[head] == is_hub[tail], by_head, is_hub[tail])

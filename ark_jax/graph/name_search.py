@@ -44,8 +44,7 @@ def look_up(names: Iterable[str], terms: Terms) -> Lookup:
     pending = list(dict.fromkeys(names))
     nodes = _terms_of_names(pending, *_names_and_aliases(terms))
     by_id = _terms_of_names(pending, terms.ids, np.arange(len(terms)))
-    also_ids = [name for name in pending if set(by_id.get(name, ())) - set(nodes.get(name, ()))]
-    also_ids = [name for name in also_ids if name in nodes]
+    also_ids = [x for x in pending if x in nodes and set(by_id.get(x, ())) - set(nodes[x])]
     nodes = by_id | nodes
     pending = [name for name in pending if name not in nodes]
     if pending:
@@ -125,6 +124,7 @@ class Mentions:
         return names
 
     def _find_in_batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+        """As `find`, for all texts at once."""
         tokens = [_TOKEN.findall(text) for text in texts]
         by_text = self._exact.search(tokens)
         nameless = [i for i, names in enumerate(by_text) if not names]

@@ -44,7 +44,7 @@ class RowsByNumber:
 class NameIndex:
     """Finds nodes by name, and by words of the name.
 
-    The cost of a search depends on the rare words of what is sought, not on the number of nodes.
+    The cost of a search depends on how rare its words are, not on the number of nodes.
     """
 
     def __init__(self, names: TextColumn):

@@ -123,6 +123,7 @@ def _solve(
     bound = tolerance * mass
 
     def iterate(source, gain: float, bound: np.ndarray):
+        """Calls `_iterate` with this walk, and arrays that are sharded over its devices."""
         source = _placed(walk, source, _spec(spread, 2))
         bound = _placed(walk, bound.astype(np.float32), _spec(spread, 1))
         return _iterate(

@@ -24,7 +24,7 @@ def check_unique(source: str | Path, field: str, names: Sequence[str]) -> None:
         for row, name in enumerate(names):
             if first.setdefault(name, row) != row:
                 raise ValueError(
-                    f"{source}: row {row}, {field} {name!r} is that of row {first[name]} too: "
+                    f"{source}: row {row}, {field} {name!r} repeats row {first[name]}: "
                     "names must differ"
                 )
 
@@ -88,5 +88,5 @@ def read_columns(
 
 
 def _is_primitive(kind: pa.DataType) -> bool:
-    """Whether a type, or that of a list's items, is a number, a boolean or a date."""
+    """Whether a type, or the type of a list's items, is a number, a boolean or a date."""
     return pa.types.is_primitive(getattr(kind, "value_type", kind))

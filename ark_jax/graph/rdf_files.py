@@ -17,8 +17,8 @@ _LABELS = {  # predicate -> whether it gives a name, or an alias alone
 def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[str, str, str]]:
     """The triples of an N-Triples file, whose ids are terms as N-Triples writes them.
 
-    So a literal keeps its language or datatype. Its name is its text, and that of an IRI its
-    rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
+    A literal keeps its language or datatype in its id, and its text is its name. The name of an IRI
+    is its rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
     """
     try:
         import pyoxigraph

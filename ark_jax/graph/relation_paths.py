@@ -49,19 +49,20 @@ class GoldPath:
 
     @property
     def precision(self) -> float:
+        """The share of answers among the nodes that it leads to."""
         return self.correct / self.reached
 
 
 def shortest_paths(
     steps: Steps, topics: Sequence[int], answers: Sequence[int] | np.ndarray, limits: PathLimits
 ) -> tuple[list[GoldPath], str]:
-    """All shortest relation paths from topics to answers, and what a limit left out.
+    """All shortest relation paths from topics to answers, within limits.
 
     For each pair of a topic and another node that is an answer, these are the relations along every
     shortest path of edges between the two, if it has at most `limits.hops`. Paths of several pairs
     are one if topic and steps are equal. They are in order of topics, length and steps.
 
-    Only nodes on shortest paths are expanded, so that hubs beside them cost nothing.
+    Only nodes on shortest paths are expanded, so that hubs off these paths cost nothing.
 
     Args:
         steps: of the graph.
@@ -156,15 +157,15 @@ def _nodes_by_distance(
 def _ends_by_step(
     steps: Steps, nodes: np.ndarray, level: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Each step from nodes to any node of a level, and the nodes there that it leads to."""
-    _, taken, ends = steps.edges(nodes)
+    """Yields each step from nodes to a level, and the nodes of the level that it leads to."""
+    _, edge_steps, ends = steps.edges(nodes)
     places = np.searchsorted(level, ends)
     places[places == len(level)] = 0
     inside = level[places] == ends
-    keys = np.unique(taken[inside] * len(level) + places[inside])
+    keys = np.unique(edge_steps[inside] * len(level) + places[inside])
     if not len(keys):  # the nodes are answers that lead to no other
         return
-    taken, places = np.divmod(keys, len(level))
-    different, starts = np.unique(taken, return_index=True)
-    for step, part in zip(different.tolist(), np.split(places, starts[1:]), strict=True):
+    key_steps, places = np.divmod(keys, len(level))
+    distinct_steps, starts = np.unique(key_steps, return_index=True)
+    for step, part in zip(distinct_steps.tolist(), np.split(places, starts[1:]), strict=True):
         yield step, level[part]

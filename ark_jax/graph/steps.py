@@ -9,7 +9,7 @@ from ark_jax.graph.triple_rows import bounds_of, sort_rows
 from ark_jax.graph.triple_texts import By, relation_texts
 from ark_jax.graph.triples import Triples
 
-END = -1  # stands in place of a step where a path ends
+END = -1  # takes the place of a step at the end of a path
 END_TEXT = "end"
 INVERSE = "inverse of "
 HUB = 10_000  # default of `Steps.hub`
@@ -41,7 +41,7 @@ class Steps:
         return len(self.names)
 
     def relation_name(self, step: int) -> str:
-        """The name of a step's relation, or its id if it has none; `names` has what is scored."""
+        """The name of a step's relation, or its id if it has none; `names` has texts to score."""
         size = len(self.graph.relations)
         name = self.graph.relations.name(step % size)
         return name if step < size else INVERSE + name
@@ -81,17 +81,18 @@ class Steps:
     def edges_back(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Every edge that arrives at these nodes: its node among them, step and start, int64 [e].
 
-        Where steps also go back along a relation, the step is that of the way back.
+        With `inverse` the step is the one that leads back.
         """
         return self._backward.leaving(nodes)
 
     @functools.cached_property
     def _backward(self) -> "_Edges":
-        # Steps that go both ways arrive where they leave.
+        """The edges by the node at which they arrive."""
+        # With steps in both directions, an edge that arrives at a node also leaves it.
         return self._edges if self.inverse else _Edges.backward(self.graph)
 
     def check(self, topic: int, path: Sequence[int] = ()) -> None:
-        """Refuses a node or step that does not exist with an IndexError."""
+        """Raises IndexError if there is no such node or step."""
         for index, size, kind in (
             (topic, len(self.graph.nodes), "node"),
             *((step, len(self), "step") for step in path),

@@ -182,6 +182,7 @@ class KnowledgeGraph(GraphFormats):
         nameless = loops = 0
 
         def relations() -> Iterator[Relation]:
+            """The triples as relations; counts those that will be left out."""
             nonlocal nameless, loops
             for i, triple in enumerate(triples):
                 if (
@@ -214,7 +215,7 @@ class KnowledgeGraph(GraphFormats):
         `threshold`, or with `nearest` between each node and that many nearest ones.
 
         Raises:
-            ValueError: the number of vectors differs from that of nodes, or as `near_pairs`.
+            ValueError: there is not one vector for each node, or as `near_pairs`.
         """
         from ark_jax.retrieval.dense import near_pairs
 

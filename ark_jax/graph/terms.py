@@ -47,7 +47,7 @@ class Terms:
         names: Mapping[str, str] | None,
         aliases: Mapping[str, Sequence[str]] | None,
     ) -> "Terms":
-        """Joins ids with their names and aliases. Ids that only have a name or alias come last.
+        """Joins ids with their names and aliases. Ids that only the mappings have come last.
 
         Args:
             ids: different strings.
@@ -164,8 +164,8 @@ class TermLists:
     """The lines of entities.txt and relations.txt in a folder, read when a number asks for one.
 
     Args:
-        folder: where the files lie.
-        findings: where their problems go.
+        folder: holds the files.
+        findings: gets their problems.
     """
 
     def __init__(self, folder: Path, findings: Findings):

@@ -73,13 +73,15 @@ class TripleRows:
     findings: Findings
     path: Path | None
 
-    def extend(self, triples: Iterable[tuple[str, str, str]]) -> None:
+    def add_triples(self, triples: Iterable[tuple[str, str, str]]) -> None:
+        """Adds triples after the rows so far."""
         triples = iter(triples)
         while batch := list(itertools.islice(triples, _BATCH)):
             for chunks, values in zip(self.columns, zip(*batch, strict=True), strict=True):
                 chunks.append(pa.array(values, TEXT))
 
-    def add(self, columns: Sequence[pa.ChunkedArray]) -> None:
+    def add_columns(self, columns: Sequence[pa.ChunkedArray]) -> None:
+        """Adds head, relation and tail of triples after the rows so far."""
         for chunks, column in zip(self.columns, columns, strict=True):
             chunks += column.chunks
 
@@ -166,19 +168,19 @@ def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
     """Adds the triples of a file to `rows`, and names that it gives to `names`."""
     findings = rows.findings
     if path.name.endswith((".nt", ".nt.gz")):
-        rows.extend(n_triples(path, findings, names))
+        rows.add_triples(n_triples(path, findings, names))
     elif is_parquet(path):
-        rows.add(parquet_columns(path, findings))
+        rows.add_columns(parquet_columns(path, findings))
     elif begins_as_json(path):
-        rows.extend(valid_rows(json_triples(path, findings), path, findings))
+        rows.add_triples(valid_rows(json_triples(path, findings), path, findings))
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.add(path, message)
     elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
         findings.problems.rows += len(faultless[0])
-        rows.add(faultless)
+        rows.add_columns(faultless)
     else:
-        rows.extend(valid_rows(text_triples(path, findings), path, findings))
+        rows.add_triples(valid_rows(text_triples(path, findings), path, findings))
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:

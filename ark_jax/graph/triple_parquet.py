@@ -83,7 +83,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _graph_triples(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.ndarray]:
-    """The triples of all rows' graphs as three columns, and the row from 0 of each triple."""
+    """Head, relation and tail of all rows' triples, and the row of each triple, from 0.
+
+    A triple that is not a list of three is a problem.
+    """
     parts: tuple[list[pa.Array], ...] = ([], [], [])
     rows, count = [np.zeros(0, np.int64)], 0
     with pq.ParquetFile(path) as file:
@@ -93,8 +96,10 @@ def _graph_triples(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray
             is_triple = pc.equal(pc.list_value_length(triples), 3).fill_null(False)
             is_triple = is_triple.to_numpy(zero_copy_only=False)
             for place in row[~is_triple].tolist():
-                message = f"row {place + 1} has a triple that is not a list of three; write [head, "
-                message += "relation, tail]"
+                message = (
+                    f"row {place + 1} has a triple that is not a list of three; write [head, "
+                    "relation, tail]"
+                )
                 findings.problems.add(path, message, place + 1, "graph")
             names = pc.list_flatten(triples.filter(pa.array(is_triple))).cast(TEXT)
             for i, chunks in enumerate(parts):
@@ -115,7 +120,7 @@ def _drop_faulty(
         columns: head, relation and tail.
         rows: int [m], the row from 0 of each triple; None if each has its own.
         path: the file that problems name.
-        findings: where they go.
+        findings: gets the problems.
     """
     problems_by_row: dict[int, list[Problem]] = collections.defaultdict(list)
     for part, column in zip(PARTS, columns, strict=True):

@@ -40,7 +40,7 @@ class TripleQuestion:
         entities: the topics, by id, name or alias; without any, they are looked for in the text.
         group: what results are broken down by: the field `group`, or the stem of the file where
             several are read.
-        answer_entities: ids or names of the answers' nodes where the file gives them beside texts.
+        answer_entities: ids or names of the answers' nodes, if the file has them besides texts.
     """
 
     id: str
@@ -65,7 +65,7 @@ def read_questions(
         for line, question in _read_file(path, stem, group, findings):
             place = f"{path}:{line}"
             if question.id in places:
-                message = f"{question.id!r} of {places[question.id]} comes again"
+                message = f"repeats {question.id!r} of {places[question.id]}"
                 fix = "give every question its own id"
                 findings.problems.add(path, f"{message}; {fix}", line)
                 continue

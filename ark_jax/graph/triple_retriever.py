@@ -52,7 +52,7 @@ class TripleRetriever:
         Args:
             name_or_folder: as in `DualEncoder.from_pretrained`: an export, or any retriever.
             graph: the triples, or a path that `Triples.read` reads.
-            index: folder of the index, see `TripleIndex.open`; None embeds the graph anew.
+            index: folder of the index, see `TripleIndex.open`; None embeds the graph in memory.
             by: how a relation is written: "last" or "whole", see `relation_texts`.
             dtype: of the index: "float32" or "float16".
 

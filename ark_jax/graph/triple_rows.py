@@ -111,7 +111,7 @@ def bounds_of(column: np.ndarray, size: int) -> np.ndarray:
 
 
 def value_slice(ascending: np.ndarray, value: int) -> slice:
-    """Where a value lies in a sorted array."""
+    """The slice of a sorted array that equals a value."""
     # A value of the array's own type: numpy would copy the array to compare another one.
     ends = np.searchsorted(ascending, np.array([value, value + 1], ascending.dtype))
     return slice(*ends.tolist())

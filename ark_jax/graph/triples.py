@@ -151,7 +151,7 @@ class Triples:
 
     @classmethod
     def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "Triples":
-        """Makes a graph of what was extracted from documents.
+        """Makes a graph of entities and relations that were extracted from documents.
 
         A node's id is the folded name (`store.fold`), its name the most frequent spelling, and its
         aliases the others. A relation is its description, or else its keywords. A record without a
@@ -161,6 +161,7 @@ class Triples:
         left_out = 0
 
         def node(name: str) -> str:
+            """The id of a node; counts this spelling of it, unless it folds to nothing."""
             key = fold(name)
             if key:
                 spellings.setdefault(key, collections.Counter())[name] += 1
@@ -319,11 +320,13 @@ class Triples:
 
     @staticmethod
     def _check_index(index: int, terms: Terms, kind: str) -> None:
+        """Raises IndexError if there is no such node or relation."""
         if not 0 <= index < len(terms):
             raise IndexError(f"{kind} {index}: this graph has {len(terms):,}, from 0")
 
     @staticmethod
     def _check_direction(direction: str) -> None:
+        """Raises ValueError if this is not a `Direction`."""
         if direction not in ("out", "in", "both"):
             raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
 
@@ -396,7 +399,7 @@ class Triples:
         nodes, relations = (Terms(*mapped_columns(path, _TERM_TYPES)[0]) for path in paths[1:])
         for path, terms in zip(paths[1:], (nodes, relations), strict=True):
             if terms.ids.null_count or len(terms.ids.unique()) < len(terms):
-                raise ValueError(f"{path}: an id is empty or comes twice: save the graph again")
+                raise ValueError(f"{path}: an id is empty or repeated: save the graph again")
         types = dict.fromkeys(PARTS, (pa.int32(), pa.int64()))
         columns, note = mapped_columns(paths[0], types)
         head, relation, tail = (column.to_numpy() for column in columns)

@@ -50,7 +50,7 @@ class BM25Index:
         count: int,
     ):
         self._read_words, self._count = read_words, count
-        # Views of what is mapped: slices of maps cost more than they hold.
+        # Plain views of mapped files: slices of np.memmap are slow.
         self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
 
     def __len__(self) -> int:
@@ -65,8 +65,8 @@ class BM25Index:
         """The k best texts of each question by Lucene's BM25: positions, int64, float32 scores.
 
         Texts and questions become English stems without stop words. Frequencies and lengths are
-        those of all texts, whatever the scope. Of equal scores the text that stands first in the
-        scope is first. Texts without a word of the question are left out.
+        those of all texts, whatever the scope. Of equal scores the text that is first in the scope
+        is first. Texts without a word of the question are left out.
         """
         everything = range(self._count)
         scopes = [everything] * len(questions) if scopes is None else scopes
@@ -88,7 +88,7 @@ class BM25Index:
         return Ranking(positions[best], scores[best])
 
     def best(self, words: Sequence[str], k: int) -> Ranking:
-        """The k best texts for the stems of a question, as of `search`."""
+        """The k best texts for the stems of a question, as `search` ranks them."""
         entries = self._entries(words)
         if not entries:
             return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
@@ -106,7 +106,7 @@ class BM25Index:
         return self._sum_scores(entries) if entries else np.zeros(self._count, np.float32)
 
     def _entries(self, words: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each of these words the texts that hold it, and what it adds to their scores."""
+        """For each known word, the texts that hold it, and its part of their scores."""
         numbers = [self._words[word] for word in words if word in self._words]
         slices = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
         return [(self._texts[part], self._scores[part]) for part in slices]
@@ -175,7 +175,7 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     """Writes the files of a collection. Many texts are counted by `map_shards`.
 
     Memory holds the words, and of texts and entries some blocks at a time: the entries of each
-    block of texts lie in a file meanwhile, 12 bytes each.
+    block of texts are in a temporary file, 12 bytes each.
 
     Raises:
         OSError: a file cannot be written; it names the file.
@@ -305,7 +305,7 @@ def _entries_by_word(files: Sequence[Path], starts: np.ndarray) -> Iterator[np.n
 
 def _entries_of_words(path: Path, low: int, high: int) -> np.ndarray:
     """The entries of the words `low` to `high` - 1 in a file."""
-    # Mapped anew each time: pages that were read do not stay in memory.
+    # Mapped again each time: pages that were read do not stay in memory.
     entries = np.load(path, mmap_mode="r")
     # Of the column's own type: for another one, the whole column would be converted.
     first, last = np.searchsorted(entries["word"], np.array([low, high], np.int32))

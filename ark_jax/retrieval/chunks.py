@@ -1,4 +1,4 @@
-"""Chunks of documents: by sentences or tokens, beside their titles."""
+"""Cuts documents into chunks of sentences or tokens, which keep their titles."""
 
 import bisect
 import dataclasses
@@ -54,6 +54,7 @@ class Cutter:
         tokenizer, rules = open_backend(self.tokenizer), self.rules
 
         def cut(document: Document) -> Iterator[Chunk]:
+            """Yields the chunks of a document, in order, without outer blanks."""
             limits = {"size": self._chunk_size(document, tokenizer), "overlap": rules.overlap}
             if rules.chunking == "sentences":
                 headings = [section.start for section in document.sections]
@@ -89,7 +90,7 @@ class Cutter:
 
 
 def _least_chunk_size(room: int) -> int:
-    """The chunk size beside the longest titles, for a retriever that reads `room` tokens."""
+    """The least chunk size, below the longest titles, if a retriever reads `room` tokens."""
     return min(room // 2, MOST_CHUNK_TOKENS)
 
 
@@ -108,7 +109,7 @@ def cut_documents(
         run: `run(prepare, shards)` maps work that makes bytes over shards, as `map_shards` does.
 
     Raises:
-        ValueError: the overlap leaves no room in what the retriever reads.
+        ValueError: the overlap is not below the least chunk size.
     """
     if chunks is None:
         prepare = functools.partial(_cut_shards, _cutter(retriever, rules))

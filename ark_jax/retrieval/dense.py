@@ -56,6 +56,7 @@ class Keys:
         return _measured_blocks(self.vectors, size, dtype)
 
     def _fits(self, dtype: jnp.dtype) -> bool:
+        """Whether a device has memory to keep its share of the rounded keys."""
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
         share = self.vectors.size * dtype.itemsize / layout.batch_multiple()
         return share <= KEPT * memory
@@ -172,7 +173,7 @@ def near_pairs(
         ValueError: a vector does not have unit length, or the threshold is outside -1..1.
     """
     if not -1 <= threshold <= 1:
-        raise ValueError(f"threshold={threshold}: a cosine lies in -1..1")
+        raise ValueError(f"threshold={threshold}: a cosine is in -1..1")
     if vectors.ndim != 2:
         raise ValueError(f"vectors {vectors.shape}: must be a matrix, one vector a row")
     n, width = vectors.shape
@@ -233,6 +234,7 @@ def _norms(x: np.ndarray) -> np.ndarray:
 
 
 def _check_finite(name: str, norms: np.ndarray) -> None:
+    """Raises ValueError if a norm of the vectors `name` is not finite."""
     if (bad := np.flatnonzero(~np.isfinite(norms))).size:
         raise ValueError(
             f"{name}[{bad[0]}] holds a number that is not finite, "
@@ -241,6 +243,7 @@ def _check_finite(name: str, norms: np.ndarray) -> None:
 
 
 def _check_unit(norms: np.ndarray) -> None:
+    """Raises ValueError if a norm is not 1."""
     _check_finite("vectors", norms)
     if (bad := np.flatnonzero(np.abs(norms - 1) > 1e-3)).size:
         raise ValueError(f"vectors[{bad[0]}] has norm {norms[bad[0]]:.6g}: divide each by its norm")
@@ -483,8 +486,8 @@ def _search_again(
 def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.ndarray, "n f"]:
     """Narrower vectors whose products bound those of the vectors from above.
 
-    A vector is projected onto a subspace, and the length of what lies outside is one more
-    coordinate: the inner product of two such rests is at most the product of their lengths. Where
+    A vector is projected onto a subspace, and the length of the part outside is one more
+    coordinate: the inner product of two such parts is at most the product of their lengths. Where
     the bound would leave too many pairs undecided, the vectors themselves are returned.
     """
     n, width = vectors.shape

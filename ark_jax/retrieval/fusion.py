@@ -24,7 +24,7 @@ class Fusion:
         constant: of reciprocal ranks; a large one makes ranks differ less.
         bm25: weight of the ranking by words.
         dense: weight of the ranking by vectors.
-        depth: how many of each ranking are joined, if no more are asked for.
+        depth: how many of each ranking are joined, at least.
         by: "ranks" adds reciprocal ranks. "scores" adds shares of the best score, from the least
             that a score can be: 0 of BM25, -1 of a cosine (Bruch, Gai and Ingber 2023).
     """

@@ -18,7 +18,7 @@ Write = Callable[[Sequence[str]], Sequence[str]]  # prompts -> the replies of a 
 class Hyde:
     """Embeds questions for `searcher.Dense`: hypothetical document embeddings.
 
-    A question's vector is the mean of its own and that of the passage, of unit length (Gao et al.
+    The mean of the vectors of question and passage, scaled to unit length (Gao et al.
     2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels", equation 8). The passage may
     be wrong, since only its topic matters.
 

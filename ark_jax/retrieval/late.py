@@ -16,7 +16,7 @@ from ark_jax.text.token_vectors import TokenVectors, Vectors, stack
 TOKENS = 8192  # of the texts of one matrix product
 ASKED = 512  # tokens of its questions, so that 16 MiB of products stay in a cache
 TEXTS = 1024  # texts whose scores are held at once
-DECIMALS = 5  # of a score; its last bits depend on what is multiplied at once
+DECIMALS = 5  # of a score, whose last bits depend on the blocks of a product
 
 
 def nearest(
@@ -54,14 +54,17 @@ def _nearest_by_tokens(
 
 
 def similarities(query: np.ndarray, texts: Vectors) -> Float[np.ndarray, " n"]:
-    """Cosines of a unit vector `[e]`, or of those of a query's tokens, `[t e]`, with each text.
+    """Cosines of a query with each text.
 
-    None depends on the others: texts of tokens are compared one by one.
+    No score depends on the other texts: texts of tokens are compared one by one.
+
+    Args:
+        query: unit vector `[e]`, or the unit vectors of its tokens `[t e]`.
     """
     if not isinstance(texts, TokenVectors):
         return np.vecdot(texts, query)
-    asked = stack([query])
-    scores = [maxsim(asked, texts[i : i + 1])[0, 0] for i in range(len(texts))]
+    queries = stack([query])
+    scores = [maxsim(queries, texts[i : i + 1])[0, 0] for i in range(len(texts))]
     return np.array(scores, np.float32)
 
 

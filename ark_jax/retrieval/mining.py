@@ -142,17 +142,14 @@ def own_candidates(miner: Miner, task: MiningTask) -> dict[str, list[int]]:
     """The candidates that a miner of the user's own finds, the first `task.top` of each question.
 
     Raises:
-        ValueError: a question is missing, or an index is none of its pool or comes twice.
+        ValueError: a question is missing, or an index is not in its pool or is repeated.
     """
     mined = miner(task)
-    fault = "" if isinstance(mined, Mapping) else "is none"
-    if not fault and (missing := [x for x in task.questions if x not in mined]):
-        fault = f"lacks question {missing[0]!r}"
-    if fault:
-        raise ValueError(
-            "it must return a dict, question id -> indices of texts; what it returned "
-            f"({type(mined).__name__}) {fault}"
-        )
+    rule = "it must return a dict, question id -> indices of texts"
+    if not isinstance(mined, Mapping):
+        raise ValueError(f"{rule}; it returned {type(mined).__name__}")
+    if missing := [question for question in task.questions if question not in mined]:
+        raise ValueError(f"{rule}; what it returned lacks question {missing[0]!r}")
     return {
         question: _checked_indices(mined[question], task, question) for question in task.questions
     }
@@ -235,9 +232,9 @@ def choose_negatives(
 
 
 def first_copies(texts: Iterable[str]) -> dict[int, int]:
-    """Maps the place of every repeated text to that of the first one, ignoring case and spacing.
+    """Maps the position of every repeated text to that of the first one, ignoring case and spacing.
 
-    The places of first texts are not included. Memory holds 16 bytes of a digest for each text.
+    The positions of first texts are not included. Memory holds 16 bytes of a digest for each text.
     """
     digests = bytearray()
     for text in texts:

@@ -73,18 +73,20 @@ def nearest_texts(
     from ark_jax.retrieval.late import nearest  # starts jax
 
     rows_by_scope: dict[Sequence[int], list[int]] = {}
-    for row, scope in enumerate([range(len(vectors))] * len(queries) if scopes is None else scopes):
-        rows_by_scope.setdefault(scope if isinstance(scope, range) else tuple(scope), []).append(
-            row
-        )
+    for row, scope in enumerate(scopes or [range(len(vectors))] * len(queries)):
+        key = scope if isinstance(scope, range) else tuple(scope)
+        rows_by_scope.setdefault(key, []).append(row)
     found = [Ranking((), ())] * len(queries)
     for scope, rows in rows_by_scope.items():
         # A range may be a whole corpus, which is neither listed nor copied.
         is_range = isinstance(scope, range)
         keys = vectors[slice(scope.start, scope.stop, scope.step) if is_range else list(scope)]
-        asked = queries if len(rows) == len(queries) else queries[rows]
-        places, scores = nearest(asked, keys, k)
-        ids = scope.start + scope.step * places if is_range else np.asarray(scope, int)[places]
+        scope_queries = queries if len(rows) == len(queries) else queries[rows]
+        positions, scores = nearest(scope_queries, keys, k)
+        if is_range:
+            ids = scope.start + scope.step * positions
+        else:
+            ids = np.asarray(scope, int)[positions]
         for row, *ranking in zip(rows, ids, scores, strict=True):
             found[row] = Ranking(*ranking)
     return found
@@ -150,7 +152,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class OnFirstProcess:
-    """Lets the first of several processes make a searcher and search; all get what it finds."""
+    """Makes a searcher and searches on the first of several processes; all get the results."""
 
     make: Callable[[], Searcher]
 

@@ -29,7 +29,7 @@ from ark_jax.runtime.log import Progress, say
 from ark_jax.text.token_vectors import TokenVectors, Vectors, join
 
 BLOCK = 2048  # texts whose vectors are computed and written at once
-OF_TOKENS = {"vectors": "tokens"}  # what `made_with` has besides, if each token has a vector
+OF_TOKENS = {"vectors": "tokens"}  # further item of `made_with` if each token has a vector
 KEY = np.dtype("S16")
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
@@ -49,7 +49,7 @@ def open_vectors(
         folder: where the vectors are stored.
         keys: S16 `[n]`, in the order of the wanted vectors; equal ones have equal vectors.
         embed: computes vectors.
-        made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON;
+        made_with: "dtype" and "width" of the vectors, and whatever else decides them, for JSON;
             with `OF_TOKENS` if `embed` gives `TokenVectors`. Where it differs from the folder's,
             all vectors are computed again.
         label: of the progress line.
@@ -268,7 +268,7 @@ def _joined_vectors(
     number_of_new = np.cumsum(places < 0) - 1
     for start in range(0, len(places), size):
         block_places = places[start : start + size]
-        # Mapped anew for each block: pages that were read do not stay in memory.
+        # Mapped again for each block: pages that were read do not stay in memory.
         source = read_vectors(stored) if stored else None
         parts = [(np.flatnonzero(block_places >= 0), source, block_places)]
         numbers = number_of_new[start : start + size]

@@ -34,8 +34,8 @@ class TokenRows(Sequence[np.ndarray]):
     def from_rows(cls, rows: Iterable[TokenIds], dtype=np.int32) -> "TokenRows":
         """Copies rows, one at a time, so that an iterator of lists never holds many of them.
 
-        More than IN_MEMORY bytes lie in a temporary file, mapped into memory: $TMPDIR names its
-        disk. The file has no name, so that nothing is left behind.
+        More than IN_MEMORY bytes are written to a temporary file and mapped into memory: $TMPDIR
+        names its disk. The file has no name, so that nothing is left behind.
         """
         values, lengths, file = array.array(np.dtype(dtype).char), array.array("q"), None
         with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ class RowsByKey(Mapping[Key, np.ndarray]):
 
 
 def _int32_array(size: int) -> np.ndarray:
-    """An array `[size]`; more than IN_MEMORY bytes lie in a temporary file, mapped into memory.
+    """An array `[size]`; above IN_MEMORY bytes it is a temporary file, mapped into memory.
 
     Raises:
         OSError: the disk is full.

@@ -59,7 +59,7 @@ def load_tokenizer(folder: str, vocab: int | None = None):
     """Opens the fast tokenizer of a model folder or hub name.
 
     Args:
-        vocab: number of rows of the model's embedding table, which every token id must lie below.
+        vocab: number of rows of the model's embedding table; every token id must be below it.
 
     Raises:
         FileNotFoundError: the folder has no tokenizer.
@@ -251,7 +251,7 @@ def balance(lengths: Sequence[int], bins: int, slots: int) -> tuple[np.ndarray, 
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:
-    """The numbers of the texts, those of the longest first; equal ones keep their order."""
+    """Text numbers, the longest text first; equally long ones keep their order."""
     return np.argsort(-np.asarray(lengths, np.int64), kind="stable").tolist()
 
 
@@ -324,6 +324,7 @@ def batch_by_tokens(
         needs = [(round_rows(rows, 1), round_length(length)) for rows, length in needs]
 
     def cost(shape: tuple[int, ...]) -> int:
+        """Multiply-adds of a batch of this shape on all devices."""
         rows, length = shape
         return devices * (room * parameters + attention * rows * length**2)
 
@@ -334,7 +335,7 @@ def batch_by_tokens(
 
 
 def _round_coarsely(n: int) -> int:
-    """At least `n`: a power of two, or one and a half of it."""
+    """The smallest power of two, or one and a half of one, that is at least `n`."""
     power = 1 << max(n - 1, 1).bit_length()
     return power * 3 // 4 if n <= power * 3 // 4 else power
 

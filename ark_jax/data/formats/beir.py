@@ -30,6 +30,7 @@ def _root_and_judgments(path: Path) -> tuple[Path, list[Path]]:
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     root, judgments = _root_and_judgments(path)
     queries = [root / "queries.jsonl"] if _has_queries(root, judgments) else []
     return [root / "corpus.jsonl", *queries, *judgments]

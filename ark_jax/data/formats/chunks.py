@@ -1,4 +1,4 @@
-"""Chunks that somebody cut already, such as those of a vector database."""
+"""Chunks that were cut before, such as the chunks of a vector database."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
         chunk, start = chunk_row(row)
         row.claim_id(lines, "id", chunk.id)
         if row.ok:
-            text, start = _inserted(texts.get(chunk.document, ""), chunk.text, start, row)
+            text, start = _insert_chunk(texts.get(chunk.document, ""), chunk.text, start, row)
         if findings.settle(row):
             texts[chunk.document] = text
             titles.setdefault(chunk.document, chunk.title)
@@ -53,7 +53,7 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
     return documents, chunks
 
 
-def _inserted(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
+def _insert_chunk(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
     """Inserts a chunk into the text of its document.
 
     Args:
@@ -69,12 +69,12 @@ def _inserted(before: str, text: str, start: int | None, row: InputRow) -> tuple
         defect = f"{start} is far behind the chunks before it"
         row.add_problem("start", defect, "count characters from the start of the document")
         return before, start
-    blank = before.ljust(start, _GAP)
-    shared = min(len(blank) - start, len(text))
-    if any(a not in (b, _GAP) for a, b in zip(blank[start:], text, strict=False)):
+    padded = before.ljust(start, _GAP)
+    overlap = min(len(padded) - start, len(text))
+    if any(a not in (b, _GAP) for a, b in zip(padded[start:], text, strict=False)):
         defect = f"{start} is inside an earlier chunk of the document with other text"
         row.add_problem("start", defect, "mend it, or add documents.jsonl")
-    return blank[:start] + text + blank[start + shared :], start
+    return padded[:start] + text + padded[start + overlap :], start
 
 
 def _moved_to(chunk: Chunk, start: int) -> Chunk:

@@ -73,7 +73,7 @@ def join_sentences(sentences: list[str]) -> str:
 def _supporting_sentence(
     row: InputRow, i: int, fact: object, paragraphs: list[tuple[Document, list[str]]]
 ) -> str:
-    """The sentence that a supporting fact points to, or "" with a remark."""
+    """The sentence that a supporting fact points to, or "" with a problem or remark."""
     if not (isinstance(fact, list) and list(map(type, fact)) == [str, int] and fact[1] >= 0):
         row.add_problem(
             "supporting_facts", f"item {i} is not [title, sentence index from 0]", "write it so"

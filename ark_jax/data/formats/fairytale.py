@@ -18,6 +18,7 @@ SHEET_COLUMNS = ("question_id", "cor_section", "question", "answer1")
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a folder of FairytaleQA, or of one of its splits."""
     return _root_and_split(path) is not None
 
 
@@ -31,6 +32,7 @@ def _root_and_split(path: Path) -> tuple[Path, str] | None:
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     root, split = _root_and_split(path)
     return [file for name in FOLDERS for file in _csv_files(root / name / split, Findings())]
 

@@ -15,6 +15,7 @@ ENDING = "_corpus.json"
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a file NAME_corpus.json, or a folder that holds one."""
     return bool(_corpus_files(path))
 
 

@@ -56,6 +56,7 @@ def _all_files(folder: Path) -> Iterator[Path]:
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     if not path.is_dir():
         return [path]
     pages = [file for file in _all_files(path) if file.suffix.lower() in CONVERTERS]
@@ -67,7 +68,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     """Reads each file as a document whose id is its path below the folder.
 
     The title is the first heading of level 1, or the title that the format has, or the name of the
-    file. A file that cannot be read is a remark. A file with questions may lie beside the others.
+    file. A file that cannot be read is a remark. The folder may also hold a file of questions.
     """
     documents = Documents()
     folder = path if path.is_dir() else path.parent
@@ -104,12 +105,7 @@ def read(path: Path, findings: Findings) -> Corpus:
         message = f"{len(names):,} files ({_first_names(names)}) are {remark}"
         findings.remarks.add(folder, message, rows=0)
     _note_unread(folder, unread, findings)
-    for package, names in names_by_package.items():
-        message = (
-            f"{len(names):,} files such as {names[0]!r} need the package {package}; "
-            "pip install 'ark-jax[files]'"
-        )
-        findings.problems.add(folder, message)
+    _note_missing_packages(folder, names_by_package, findings)
     if not documents and not names_by_package:
         message = "none of its files can be read, see the remarks; mend them or give other files"
         findings.problems.add(path, message)
@@ -151,6 +147,7 @@ def _page_converter(encoding: str) -> Callable[[Iterable[tuple[Path, str]]], lis
     """
 
     def convert_page(file: Path, name: str) -> tuple[Document, str] | tuple[Path, str, Exception]:
+        """The document and its remark, or the file, its name and the error."""
         if not os.path.lexists(file):  # it was there when the folder was listed
             raise FileNotFoundError(
                 f"{file}: is not there for the process that converts it; do not change the folder "
@@ -173,9 +170,21 @@ def _convert_document(file: Path, name: str, encoding: str) -> tuple[Document, s
 
 
 def _first_names(names: list[str]) -> str:
-    """Some names, for a message."""
+    """The first names as a list for a message, with ... if there are more."""
     listed = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
     return listed.encode("utf-8", "replace").decode()
+
+
+def _note_missing_packages(
+    folder: Path, names_by_package: dict[str, list[str]], findings: Findings
+) -> None:
+    """A problem for each package that is not installed and that files need."""
+    for package, names in names_by_package.items():
+        message = (
+            f"{len(names):,} files such as {names[0]!r} need the package {package}; "
+            "pip install 'ark-jax[files]'"
+        )
+        findings.problems.add(folder, message)
 
 
 def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings) -> None:

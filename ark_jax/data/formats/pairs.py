@@ -66,6 +66,7 @@ def read_pairs(
     """Adds the texts of all good rows to the documents; returns the questions, each once."""
 
     def parsed() -> Iterator[tuple[InputRow, Question]]:
+        """Yields questions; adds the texts of a row once it is known to be good."""
         for row in rows:
             row_documents, question = pair_row(row)
             yield row, question
@@ -91,6 +92,7 @@ def pairs_on(
         ids.setdefault(hashed_id(text), id)
 
     def placed() -> Iterator[tuple[InputRow, Question]]:
+        """Yields questions with ids of the corpus; a text that it lacks is a problem."""
         for row in rows:
             row_documents, question = pair_row(row)
             known = {x.id: x.text if x.text in texts else ids.get(x.id) for x in row_documents}

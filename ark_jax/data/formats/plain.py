@@ -26,6 +26,7 @@ def recognises(path: Path) -> bool:
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     documents, chunks, questions = (named_file(path, stem) for stem in STEMS)
     if not documents and not chunks:
         documents = path / "documents.jsonl"

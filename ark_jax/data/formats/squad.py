@@ -17,6 +17,7 @@ _HEAD = re.compile(r'\s*\{(\s*"version"\s*:\s*("[^"]*"|[\d.]+)\s*,)?\s*"data"\s*
 
 
 def recognises(path: Path) -> bool:
+    """Whether a file begins like SQuAD's: an object with a list of articles."""
     head = head_text(path)  # none of a folder
     return bool(_HEAD.match(head)) and '"paragraphs"' in head
 
