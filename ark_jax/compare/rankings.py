@@ -10,7 +10,7 @@ from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
-from ark_jax.retrieval.fusion import fusion_of
+from ark_jax.retrieval.fusion import retriever_fusion
 from ark_jax.retrieval.hyde import NAME, Hyde, Write
 from ark_jax.retrieval.searcher import Dense, named_searcher
 from ark_jax.text import prompts
@@ -144,5 +144,5 @@ def with_vectors(index: Index, model: str) -> Index:
     if not model or absolute_model(model) in (str(index.folder), index.model):
         return index
     opened = index.with_model(model)
-    manifest = dataclasses.replace(opened.manifest, fusion=fusion_of(opened.model))
+    manifest = dataclasses.replace(opened.manifest, fusion=retriever_fusion(opened.model))
     return dataclasses.replace(opened, manifest=manifest)

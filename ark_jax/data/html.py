@@ -42,7 +42,7 @@ def html_page(data: bytes) -> Page:
         data.decode("utf-8")
         encoding = "utf-8"
     except UnicodeDecodeError:
-        encoding = None  # that of the file's meta element
+        encoding = None  # the parser takes it from the file's meta element
     parser = html.HTMLParser(encoding=encoding, huge_tree=True)
     try:
         root = html.document_fromstring(data, parser=parser)

@@ -107,7 +107,7 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
     except (ValueError, RecursionError) as error:
         message = (
             f"row {number}: {invalid_json(error)}; mend it, or copy the file again if "
-            "it is cut off: nothing behind it was read"
+            "it is cut off: nothing after it was read"
         )
         problems.stop(path, message, number)
 

@@ -61,7 +61,7 @@ class Problems(list[Problem]):
         return self
 
     def stop(self, path: Path, message: str, line: int = 0, field: str = "") -> None:
-        """Adds a problem behind which a file was not read."""
+        """Adds a problem after which a file was not read further."""
         self.add(path, message, line, field)
         self.fatal = True
 

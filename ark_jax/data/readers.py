@@ -84,7 +84,7 @@ def read(
 def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, Problems]:
     """As `read`, without a check that the named columns exist."""
     path, findings = storage.local_copy(str(path)), Findings(reading)
-    form = _format_of(path, findings)
+    form = _recognised_format(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
     problems = findings.condensed().problems
     if questions and corpus.documents:
@@ -96,7 +96,7 @@ def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, P
     return corpus, problems
 
 
-def _format_of(path: Path, findings: Findings) -> formats.Format | None:
+def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
     """The format of a path; None with a problem for a path that has none."""
     try:
         path.stat()
@@ -115,7 +115,7 @@ def _format_of(path: Path, findings: Findings) -> formats.Format | None:
 
 def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order; it ignores all others."""
-    form = _format_of(path, Findings())
+    form = _recognised_format(path, Findings())
     return form.files(path) if form else []
 
 

@@ -39,7 +39,7 @@ class Reading:
             raise ValueError(
                 f"config.data.encoding: {self.encoding!r} is unknown; name one, such as {names}"
             ) from None
-        _ = self.by_field
+        _ = self.by_field  # raises for invalid columns
 
     @functools.cached_property
     def by_field(self) -> dict[str, str]:

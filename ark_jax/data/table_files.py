@@ -133,7 +133,7 @@ def csv_cells(
             if any(cells):
                 yield line, cells
     except csv.Error as error:
-        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
+        message = f"the row is broken CSV ({error}); check its quotes: nothing after it was read"
         findings.problems.stop(path, message, next_line)
 
 

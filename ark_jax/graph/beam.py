@@ -122,12 +122,12 @@ def search(
     for topic in (topic for listed in topics for topic in listed):
         steps.check(topic)
     name = steps.graph.nodes.name
-    beams_of = [
+    beams_by_question = [
         [_Beam(question, topic, name(topic)) for topic in dict.fromkeys(listed)]
         for question, listed in zip(questions, topics, strict=True)
     ]
     result = BeamResult([])
-    running = [beam for beams in beams_of for beam in beams]
+    running = [beam for beams in beams_by_question for beam in beams]
     for hop in range(rules.hops + 1):
         for beam in running:
             beam.candidates, cuts = _extensions(beam, steps, may_go_on=hop < rules.hops)
@@ -140,7 +140,7 @@ def search(
         for beam, beam_scores in zip(unsure, scores, strict=True):
             _keep_best(beam, beam_scores, rules.beam)
         running = [beam for beam in running if beam.paths]
-    result.paths = [_ranked_paths(beams) for beams in beams_of]
+    result.paths = [_ranked_paths(beams) for beams in beams_by_question]
     return result
 
 
@@ -185,13 +185,13 @@ def _score_paths(
     beams: Sequence[_Beam],
     steps: Steps,
     scorer: Scorer,
-    paths_of: Callable[[_Beam], list[Candidate]],
+    select_paths: Callable[[_Beam], list[Candidate]],
 ) -> tuple[list[list[float]], int]:
     """The scores of each beam's paths, and how many different pairs were scored."""
     rows: dict[tuple[str, str], int] = {}  # pair -> its place among the scores
     rows_by_beam = []
     for beam in beams:
-        texts = (_candidate_text(beam.name, path, steps) for path in paths_of(beam))
+        texts = (_candidate_text(beam.name, path, steps) for path in select_paths(beam))
         rows_by_beam.append([rows.setdefault((beam.question, text), len(rows)) for text in texts])
     if not rows:
         return [[] for _ in beams], 0

@@ -179,7 +179,8 @@ def _draw_siblings(
     """Draws one of the triples that answer each question, all equally likely: int64 `[n]`."""
     _, order = graph.incoming
     key = lambda node: node.astype(np.int64) * len(graph.relations) + graph.relation
-    # Triples are in order of head and relation, `order` in that of tail and relation.
+    # Triples are sorted by head and relation, `order` sorts them by tail and relation: in both, the
+    # triples that answer one question are contiguous.
     by_head, by_tail = key(graph.head), key(graph.tail)
     siblings = np.empty(len(rows), np.int64)
     for chosen, keys, places in (

@@ -47,10 +47,14 @@ def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
     A given name is looked up by `name_search.look_up`. The topics of a question that names none are
     found in its text by the rule of `name_search.Mentions`.
 
-    `counts` has: questions; topics_given and topics_absent, names of topics in all;
-    topics_from_text and without_topic, questions; answers and answers_absent; and
-    without_answer_in_graph, questions with answers of which none is a node. An absent answer
-    counts as a miss for every system.
+    `counts` has, beside the number of questions:
+
+    topics_given, topics_absent: names of topics, and how many of them are not in the graph.
+    topics_from_text: questions whose topics were found in their text.
+    without_topic: questions without a topic in the graph.
+    answers, answers_absent: answers, and how many of them are not in the graph. An absent answer
+        counts as a miss for every system.
+    without_answer_in_graph: questions with answers none of which is in the graph.
     """
     questions = list(questions)
     searched_names = [name for q in questions for name in (*q.entities, *_answer_names(q))]
@@ -65,17 +69,17 @@ def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
     for i, names in zip(without_names, mentions, strict=True):
         topics[i] = _sorted_union(names.values())
     given_names = [name for q in questions for name in q.entities]
-    listed = [nodes for nodes_by_answer in answers for nodes in nodes_by_answer]
+    all_answers = [nodes for question_answers in answers for nodes in question_answers]
     counts = {
         "questions": len(questions),
         "topics_given": len(given_names),
         "topics_absent": sum(not nodes_of(name) for name in given_names),
         "topics_from_text": sum(map(bool, mentions)),
         "without_topic": sum(not nodes for nodes in topics),
-        "answers": len(listed),
-        "answers_absent": sum(not nodes for nodes in listed),
+        "answers": len(all_answers),
+        "answers_absent": sum(not nodes for nodes in all_answers),
         "without_answer_in_graph": sum(
-            bool(nodes_by_answer) and not any(nodes_by_answer) for nodes_by_answer in answers
+            bool(question_answers) and not any(question_answers) for question_answers in answers
         ),
     }
     ambiguous = {name: nodes for name, nodes in lookup.nodes.items() if len(nodes) > 1}

@@ -55,7 +55,7 @@ def _readable_quads(quads: Iterator, path: Path, findings: Findings) -> Iterator
             reason = error.args[0].partition(": ")[2].partition(" (line")[0]
             line = error.lineno or 0
             if "UTF-8" in reason or line <= last:
-                message = f"{reason}; save the file as UTF-8: nothing behind it was read"
+                message = f"{reason}; save the file as UTF-8: nothing after it was read"
                 if "UTF-8" in reason:
                     findings.problems.stop(path, message, line)
                 return

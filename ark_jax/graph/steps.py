@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ark_jax.graph.triple_rows import bounds_of, sort_rows
+from ark_jax.graph.triple_rows import row_bounds, sort_rows
 from ark_jax.graph.triple_texts import By, relation_texts
 from ark_jax.graph.triples import Triples
 
@@ -111,7 +111,7 @@ class _Edges:
         rows = np.flatnonzero(first)
         self._group_steps = step[rows].astype(np.int64)
         self._group_bounds = np.append(rows, len(node))  # of the edges of each group
-        self._node_bounds = bounds_of(node[rows], size)  # of the groups of each node
+        self._node_bounds = row_bounds(node[rows], size)  # of the groups of each node
 
     @classmethod
     def forward(cls, graph: Triples) -> "_Edges":

@@ -117,7 +117,7 @@ def recognises(path: Path) -> bool:
     if path.is_dir():
         return is_saved(path) or any(map(recognises, files_in(path)))
     if is_glob(path):
-        return any(map(recognises, matches_of(path)))
+        return any(map(recognises, matching_files(path)))
     if path.name.endswith((".nt", ".nt.gz")):
         return True
     if is_parquet(path):
@@ -217,7 +217,7 @@ def is_glob(path: Path) -> bool:
     return glob.has_magic(str(path)) and not path.exists()
 
 
-def matches_of(pattern: Path) -> list[Path]:
+def matching_files(pattern: Path) -> list[Path]:
     """The files that match a pattern, in order."""
     paths = map(Path, sorted(glob.glob(str(pattern), recursive=True)))
     return [path for path in paths if path.is_file()]
@@ -248,7 +248,7 @@ def local_files(
     for path in paths:
         local = storage.local_copy(str(path))
         if is_glob(local):
-            matches = matches_of(local)
+            matches = matching_files(local)
             if not matches:
                 findings.problems.add(local, "matches no file; mend the pattern")
             files += matches
@@ -294,7 +294,7 @@ def _pattern_or_names(folder: Path, paths: Sequence[Path]) -> str:
     start, end = _common_start(names), _common_start([name[::-1] for name in names])[::-1]
     if len(names) > 1 and (start or end):
         pattern = folder / f"{start}*{end}"
-        if matches_of(pattern) == list(paths):
+        if matching_files(pattern) == list(paths):
             return str(pattern)
     return ", ".join(names[:5]) + (" ..." if names[5:] else "")
 

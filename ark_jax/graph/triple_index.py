@@ -117,7 +117,7 @@ class TripleIndex:
             ValueError: k is below 1, or the widths differ.
         """
         positions, scores = dense.top_k(queries, self._keys, k)
-        if len(self.vectors) == len(self.texts):  # text i is that of triple i
+        if len(self.vectors) == len(self.texts):  # triple i has text i
             return positions.astype(np.int64), scores
         k = min(k, len(self.texts))
         order = np.argsort(self.texts, kind="stable")

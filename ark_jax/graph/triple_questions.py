@@ -107,7 +107,7 @@ def _read_file(
 
 def _parse_row(row: InputRow, stem: str, group: str, lists: TermLists) -> TripleQuestion:
     """The question of a row; faults become problems of the row."""
-    key, numbered = row.key, f"{stem}:{row.line}"
+    key, id_by_line = row.key, f"{stem}:{row.line}"
     if isinstance(row.values.get(key), int):
         row.values = {**row.values, key: str(row.values[key])}
     id = row.text(key, required=False) if key in row.values else ""
@@ -115,7 +115,7 @@ def _parse_row(row: InputRow, stem: str, group: str, lists: TermLists) -> Triple
     answers = read(ANSWERS, "text")
     ids = read(ANSWER_ENTITIES) or (read(ANSWERS) if row.ok else ())
     return TripleQuestion(
-        id or numbered,
+        id or id_by_line,
         row.text("question").strip(),
         answers,
         read(ENTITIES),

@@ -105,7 +105,7 @@ def order_by(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return keys & ((1 << c) - 1)
 
 
-def bounds_of(column: np.ndarray, size: int) -> np.ndarray:
+def row_bounds(column: np.ndarray, size: int) -> np.ndarray:
     """Where the rows of each number below `size` begin in a sorted column: int64 `[size + 1]`."""
     return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
 

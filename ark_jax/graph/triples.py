@@ -26,12 +26,12 @@ from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
 from ark_jax.graph.triple_rows import (
     PARTS,
     TABLES,
-    bounds_of,
     encode,
     is_strictly_sorted,
     joined_chunks,
     mapped_columns,
     order_by,
+    row_bounds,
     sort_rows,
     suspects,
     value_slice,
@@ -259,13 +259,13 @@ class Triples:
     @functools.cached_property
     def outgoing(self) -> np.ndarray:
         """int64 [n + 1]: where the rows of each head begin."""
-        return bounds_of(self.head, len(self.nodes))
+        return row_bounds(self.head, len(self.nodes))
 
     @functools.cached_property
     def incoming(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the rows of each tail begin in the second array, int64 [n + 1]; and the rows
         themselves in order of tail, relation and head, int64 [m]."""
-        return bounds_of(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
+        return row_bounds(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
 
     def rows(self, node: int, direction: Direction = "both") -> np.ndarray:
         """The rows with a node as head ("out"), as tail ("in") or as either: int64, ascending.

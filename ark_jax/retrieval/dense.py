@@ -500,7 +500,7 @@ def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.
     )
 
     def project(x, inside):
-        """x inside the subspace, and the length of the rest: `[n f]`."""
+        """The part of x in a subspace, by `inside`, and the length of the rest: `[n f]`."""
         part = inside(x)
         # The float64 rounding error is 1e-14, so the length outside is not underestimated.
         outside = np.sqrt(np.maximum(np.vecdot(x, x) - np.vecdot(part, part), 0) + 1e-12)

@@ -70,7 +70,7 @@ def _sort_key(scored: tuple[Id, float]) -> float:
     return -round(scored[1], SCORE_DECIMALS)
 
 
-def fusion_of(model: str) -> Fusion:
+def retriever_fusion(model: str) -> Fusion:
     """How a retriever and BM25 are joined: as the retriever's folder says, or else `Fusion()`.
 
     Args:
@@ -86,7 +86,7 @@ def fusion_of(model: str) -> Fusion:
 
 
 def load_fusion(folder: Path) -> Fusion:
-    """The settings in a retriever's folder, or the defaults; see `fusion_of`."""
+    """The settings in a retriever's folder, or the defaults; see `retriever_fusion`."""
     path = folder / FUSION_FILE
     if not path.is_file():
         return Fusion()

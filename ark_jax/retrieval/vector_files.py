@@ -260,22 +260,25 @@ def _joined_offsets(places: np.ndarray, stored: Path | None, blocks: dict[int, P
 def _joined_vectors(
     places: np.ndarray, stored: Path | None, blocks: dict[int, Path], size: int
 ) -> Iterator[np.ndarray]:
-    """The vectors in order of the keys, a block at a time: copied from `stored`, or new ones.
+    """Yields the vectors in order of the keys, `size` texts at a time.
 
     Args:
-        size: texts of a block.
+        places: the position of each key among the vectors of `stored`, or -1 for a new one.
+        stored: the folder of earlier vectors.
+        blocks: number -> file of the new vectors, `size` in each.
     """
-    number_of_new = np.cumsum(places < 0) - 1
+    numbers = np.cumsum(places < 0) - 1  # of new keys among the new ones
     for start in range(0, len(places), size):
-        block_places = places[start : start + size]
-        # Mapped again for each block: pages that were read do not stay in memory.
-        source = read_vectors(stored) if stored else None
-        parts = [(np.flatnonzero(block_places >= 0), source, block_places)]
-        numbers = number_of_new[start : start + size]
-        for block in np.unique(numbers[block_places < 0] // size).tolist():
-            rows = np.flatnonzero((block_places < 0) & (numbers // size == block))
-            parts.append((rows, _read_block(blocks[block]), numbers % size))
-        parts = [(rows, vectors[lines[rows]]) for rows, vectors, lines in parts if len(rows)]
+        part_places, part_numbers = places[start : start + size], numbers[start : start + size]
+        is_new = part_places < 0
+        parts = []  # rows of this part, and their vectors
+        if not is_new.all():
+            rows = np.flatnonzero(~is_new)
+            # Mapped again for each part: pages that were read do not stay in memory.
+            parts.append((rows, read_vectors(stored)[part_places[rows]]))
+        for block in np.unique(part_numbers[is_new] // size).tolist():
+            rows = np.flatnonzero(is_new & (part_numbers // size == block))
+            parts.append((rows, _read_block(blocks[block])[part_numbers[rows] % size]))
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         joined = join([vectors for _, vectors in parts])[order]
         yield joined.values if isinstance(joined, TokenVectors) else joined

@@ -76,7 +76,7 @@ def sentence_chunks(
 
 
 def _headings(text: str, breaks: Iterable[int]) -> list[tuple[int, int]]:
-    """The first character of each heading, and of what follows it."""
+    """The offset of each heading, and of the text after it."""
     headings = []
     for place in sorted(breaks):
         start = _next_character(text, place)
@@ -104,7 +104,7 @@ def _join_headings(starts: list[int], headings: list[tuple[int, int]]) -> list[i
 
 
 def _layout_starts(text: str) -> Iterator[int]:
-    """The first characters of paragraphs and of list items."""
+    """Yields where paragraphs and list items start."""
     # White space at the end is left out: a pattern would go through it once for each blank line.
     end = len(text.rstrip())
     for pattern in (_PARAGRAPH, _LIST_ITEM):
@@ -112,7 +112,7 @@ def _layout_starts(text: str) -> Iterator[int]:
 
 
 def _sentence_starts(text: str, language: str) -> Iterator[int]:
-    """The first characters of sentences, found window by window.
+    """Yields where sentences start, which are found window by window.
 
     A window ends at a blank line. Without one, its last sentence may go on: the next window begins
     with it, and is twice as wide if there is no other.
@@ -135,7 +135,7 @@ def _sentence_starts(text: str, language: str) -> Iterator[int]:
 
 
 def _segment_starts(text: str, language: str) -> list[int]:
-    """The first characters of the sentences that `sentencex` finds."""
+    """Where the sentences start that `sentencex` finds."""
     from sentencex import get_sentence_boundaries
 
     sentences = get_sentence_boundaries(language, text)
@@ -144,7 +144,7 @@ def _segment_starts(text: str, language: str) -> list[int]:
 
 
 def _quoted_sentence_starts(text: str, language: str) -> Iterator[int]:
-    """The first characters of sentences, also inside quotations and brackets."""
+    """Yields where sentences start, also inside quotations and brackets."""
     for start in _segment_starts(text.translate(_WITHOUT_QUOTES), language):
         while start > 1 and text[start - 1] in _QUOTES and text[start - 2].isspace():
             start -= 1

@@ -154,7 +154,7 @@ def open_backend(tokenizer: str) -> Backend:
 
 
 def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
-    """The first character of every token, and the character after its last one."""
+    """Start and end of every token, in characters of the text."""
     # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()

@@ -163,7 +163,7 @@ def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
     if isinstance(spans := row.values.get(field), dict):
         row = _with_values(row, answers=spans.get("text"))
     if row.values.get(field) == []:
-        unanswerable(row)
+        remark_unanswerable(row)
         return [document], None
     answers = _one_or_more(row, field)
     id = row_id(row, question, document.id)
@@ -177,6 +177,6 @@ def _with_values(row: InputRow, **values: object) -> InputRow:
     return changed
 
 
-def unanswerable(row: InputRow) -> None:
+def remark_unanswerable(row: InputRow) -> None:
     """Adds a remark that the paragraph does not answer its question."""
     row.add_remark("question", "has no answer in its paragraph", "it is passed over")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ark_jax.data.formats.base import Format, complete_corpus, hashed_document
-from ark_jax.data.formats.contexts import unanswerable
+from ark_jax.data.formats.contexts import remark_unanswerable
 from ark_jax.data.json_files import invalid_json, parse_json
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Question
@@ -67,7 +67,7 @@ def _answered_questions(
     for part in paragraph.objects("qas"):
         question = Question(part.text("id"), part.text("question"), (), (document,), (context,))
         if part.flag("is_impossible", False) or part.values.get("answers") == []:
-            unanswerable(article)
+            remark_unanswerable(article)
             continue
         answers = tuple(dict.fromkeys(answer.text("text") for answer in part.objects("answers")))
         yield Question(question.id, question.question, answers, (document,), (context,))
