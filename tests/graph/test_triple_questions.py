@@ -87,7 +87,7 @@ def test_several_files_are_groups(tmp_path):
         ("a.jsonl", '{"question": "q", "answers": [""]}', ":1: answers: item 1 is empty; fill"),
         ("a.jsonl", '{"question": "q", "entities": [3]}', "item 1 is 3, no line of entities.txt"),
         ("a.jsonl", '{"question": "q", "entites": ["x"]}', "rename 'entites' to 'entities'"),
-        ("a.jsonl", '{"id":"1","question":"q"}\n{"id":"1","question":"r"}', ":2: '1' of "),
+        ("a.jsonl", '{"id":"1","question":"q"}\n{"id":"1","question":"r"}', ":2: repeats '1' of "),
         ("a.txt", "who\tA\nwho\n", ":2: 1 field(s), the first line has 2; write as many"),
         ("a.txt", "who\tA\nwho\t \n", ":2: the answer is empty; fill it in"),
         ("a.txt", "a\tr\tb\n", ":1: is not a MetaQA or PathQuestion question; write JSONL"),
