@@ -117,10 +117,10 @@ class SeedFinder:
 def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -> list[int]:
     """Cuts a community from a rank vector (Algorithm 1, lines 3 to 7).
 
-    The community is the i nodes of the highest ranks. The rank falls most, on a log scale, from
-    node i to node i + 1; of equal falls the first counts. Log-ranks are rounded to five decimals,
-    and nodes with equal ones are ordered by index, so that machines with different rounding errors
-    give one result.
+    The community is the i nodes of the highest ranks, where i is chosen so that the log-rank falls
+    most from node i to node i + 1; of equal falls the first counts. Log-ranks are rounded to five
+    decimals, and nodes with equal ones are ordered by index, so that machines with different
+    rounding errors give one result.
 
     Args:
         ranks: rank of every node, `[n]`.

@@ -157,8 +157,10 @@ def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], l
 
 
 def _tuple_records(text: str, chunk: str) -> Iterator[Entity | Relation | Quarantined]:
-    """Yields the records of a reply that has at least one head, in order; what cannot be read
-    between them is quarantined."""
+    """Yields the records of a reply in tuple form, which has at least one head, in order.
+
+    Delimiters outside a record are quarantined.
+    """
     heads = list(_HEAD.finditer(text))
     stops = [*(head.start() for head in heads[1:]), len(text)]
     outside = [text[: heads[0].start()]]

@@ -148,7 +148,7 @@ class PathRetriever:
     def search_paths(
         self, questions: Sequence[str], topics: Sequence[Sequence[int]], *, rules: BeamRules
     ) -> BeamResult:
-        """All paths of the beams by numbers, best first, and what they cost; see `beam.search`.
+        """All paths of the beams as numbers, best first, and their cost; see `beam.search`.
 
         Args:
             questions: texts.

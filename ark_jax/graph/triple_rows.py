@@ -259,7 +259,7 @@ def _wrong_width(width: int, separator: str) -> str:
 
 
 def _line_fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that is not blank. Only CSV knows quotes."""
+    """Number and fields of each line that is not blank. Only fields of CSV may be quoted."""
     if separator == ",":
         return csv_cells(path, findings)
     return ((number, line.split(separator)) for number, line in filled_lines(path, findings))

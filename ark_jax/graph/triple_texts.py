@@ -20,9 +20,9 @@ _MARKS = re.compile(r"[/#:]+|__+|\.+(?=[^\W\d_])")
 def relation_texts(graph: Triples, by: By = "last") -> list[str]:
     """A text for each relation.
 
-    A relation with a name has that name. Otherwise its id is the name, and "last" takes the last
-    part of a dotted or slashed id with blanks for underscores: `people.person.place_of_birth` is
-    "place of birth". Where two of these are equal, parts are put in front until they differ.
+    The text is the name of the relation, or its id if it has none. "last" shortens a dotted or
+    slashed id to its last part with blanks for underscores: `people.person.place_of_birth` becomes
+    "place of birth". Equal texts get further parts in front until they differ.
 
     Args:
         graph: the graph.

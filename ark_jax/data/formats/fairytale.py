@@ -38,7 +38,7 @@ def files(path: Path) -> list[Path]:
 
 
 def _csv_files(folder: Path, findings: Findings) -> list[Path]:
-    """The CSV files in a folder and its subfolders, in order."""
+    """The CSV files in a folder and its subfolders, in order; a problem if there is none."""
     paths = sorted(folder.rglob("*.csv")) if folder.is_dir() else []
     if not folder.exists():
         findings.problems.add(folder, missing_file(folder))

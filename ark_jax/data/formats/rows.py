@@ -97,16 +97,20 @@ def recognised_rows(
             if kind.recognises(row.values):
                 return kind, itertools.chain(inspected, rows)
     if inspected:
-        row = inspected[0]
-        fields = [name[:LONGEST_NAME] for name in list(row.columns or row.values)[:8]]
-        pairs = zip(("question", "answers") if fields[1:] else ("text",), fields, strict=False)
-        flag = shlex.quote(f"--columns={','.join(map('='.join, pairs))}")
-        message = (
-            f"no known format has rows with the fields {fields}; say which is which, such as "
-            f"{flag} (config.data.columns), or give {KNOWN}"
-        )
-        findings.problems.stop(path, message, inspected[0].line)
+        findings.problems.stop(path, _unknown_fields(inspected[0]), inspected[0].line)
     return None, ()
+
+
+def _unknown_fields(row: InputRow) -> str:
+    """The problem of a row whose fields no known format has, and the fix."""
+    fields = [name[:LONGEST_NAME] for name in list(row.columns or row.values)[:8]]
+    known_fields = ("question", "answers") if len(fields) > 1 else ("text",)
+    columns = (f"{known}={name}" for known, name in zip(known_fields, fields, strict=False))
+    flag = shlex.quote(f"--columns={','.join(columns)}")
+    return (
+        f"no known format has rows with the fields {fields}; say which is which, such as "
+        f"{flag} (config.data.columns), or give {KNOWN}"
+    )
 
 
 def read(path: Path, findings: Findings) -> Corpus:
