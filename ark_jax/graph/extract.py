@@ -157,7 +157,7 @@ def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], l
 
 
 def _tuple_records(text: str, chunk: str) -> Iterator[Entity | Relation | Quarantined]:
-    """Yields the records of a reply in tuple form, which has at least one head, in order.
+    """Yields the records of a reply in tuple form, in order. It must have at least one head.
 
     Delimiters outside a record are quarantined.
     """

@@ -85,7 +85,7 @@ ROW_KINDS = (
 def recognised_rows(
     rows: Iterator[InputRow], path: Path, findings: Findings
 ) -> tuple[RowKind | None, Iterable[InputRow]]:
-    """The kind of the first row that has one, and all rows; a problem if none has."""
+    """The kind of the first row that has one, and all rows; None and a problem if none has."""
     if is_trec_table(head_text(path)):
         findings.problems.add(path, TREC_TABLE)
         return None, ()
