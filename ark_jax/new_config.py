@@ -58,7 +58,7 @@ def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = 
     """
     from ark_jax.graph import triple_check
 
-    if not reading and triple_check.is_meant(data, **files):
+    if not reading and triple_check.are_about_graph(data, **files):
         return _graph(data, files)
     return _documents(data, files.get("questions", ""), reading)
 

@@ -66,7 +66,7 @@ class Check(DataFlags):
         files, reading = self.files(), self.reading()
         if self.test and files:
             raise wrong(self.verb, "TEST stands alone: --questions and --names are for one input")
-        if not (self.test or reading) and triple_check.is_meant(self.path, **files):
+        if not (self.test or reading) and triple_check.are_about_graph(self.path, **files):
             lines, good = triple_check.check(self.path, **files)
             say("\n".join(lines))
             return 0 if good else 1

@@ -64,7 +64,7 @@ def build_index(
     source = test = readers.load(corpus or data)
     new: list[Document] = []
     if corpus:
-        test = readers.within(*readers.read_test(data, source.texts), 0)
+        test = readers.within_tolerance(*readers.read_test(data, source.texts), 0)
         new = [document for document in test.documents if document.id not in source.texts]
     _check_number(test.questions, data)
     if new and source.chunks is None:
@@ -86,7 +86,7 @@ def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Ma
     texts = test.texts if test.documents else _joined_texts(index)
     if not test.documents:
         test, problems = readers.read_test(data, texts)
-    test = readers.within(test, problems, 0)
+    test = readers.within_tolerance(test, problems, 0)
     _check_number(test.questions, data)
     for chunk in index.chunks if test.documents else ():
         text = texts.get(chunk.document)

@@ -10,9 +10,9 @@ from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
-from ark_jax.retrieval.fusion import fusion_of
+from ark_jax.retrieval.fusion import retriever_fusion
 from ark_jax.retrieval.hyde import NAME, Hyde, Write
-from ark_jax.retrieval.searcher import Dense, by_name
+from ark_jax.retrieval.searcher import Dense, named_searcher
 from ark_jax.text import prompts
 
 SUFFIX = f"+{HYDE}"
@@ -129,7 +129,7 @@ def rank(
             if system.expands:
                 asked = Hyde(write, embed, prompts.load_template(NAME))
             dense = Dense(vectors, asked)
-            searcher = by_name(system.by, words, dense, opened.manifest.fusion, depth)
+            searcher = named_searcher(system.by, words, dense, opened.manifest.fusion, depth)
             found = searcher.search(texts, depth, None if is_whole else task.scopes)
             rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in found]
     return {system.name: rankings[system.name] for system in systems}
@@ -144,5 +144,5 @@ def with_vectors(index: Index, model: str) -> Index:
     if not model or absolute_model(model) in (str(index.folder), index.model):
         return index
     opened = index.with_model(model)
-    manifest = dataclasses.replace(opened.manifest, fusion=fusion_of(opened.model))
+    manifest = dataclasses.replace(opened.manifest, fusion=retriever_fusion(opened.model))
     return dataclasses.replace(opened, manifest=manifest)

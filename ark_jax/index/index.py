@@ -15,8 +15,8 @@ from ark_jax.index.folder import Manifest
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
-from ark_jax.retrieval.fusion import Fusion, fusion_of
-from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, by_name
+from ark_jax.retrieval.fusion import Fusion, retriever_fusion
+from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, named_searcher
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
 from ark_jax.text.token_vectors import TokenVectors, Vectors
@@ -100,7 +100,7 @@ class Index:
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
-                says, see `fusion_of`.
+                says, see `retriever_fusion`.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
@@ -112,7 +112,9 @@ class Index:
         from ark_jax.index import build
 
         name = absolute_model(model)
-        settings = build.Settings(name, rules or ChunkRules(), dtype, fusion or fusion_of(name))
+        settings = build.Settings(
+            name, rules or ChunkRules(), dtype, fusion or retriever_fusion(name)
+        )
         folder = storage.local_path(folder)
         build.build(folder, settings, corpus)
         return cls.open(folder)
@@ -222,7 +224,7 @@ class Index:
             embed = lambda texts: vectors
         vectors_or_keys = self.vectors if by == "bm25" else self._keys
         dense = _Database(self.nearest, embed) if self.nearest else Dense(vectors_or_keys, embed)
-        searcher = by_name(by, self.words, dense, self.manifest.fusion, k)
+        searcher = named_searcher(by, self.words, dense, self.manifest.fusion, k)
         return [
             [self._hit(*pair) for pair in ranking.pairs()]
             for ranking in searcher.search(list(questions), k)

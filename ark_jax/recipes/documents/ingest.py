@@ -122,7 +122,7 @@ def look_at(config) -> str:
 def _input(settings, tolerate: float) -> Corpus:
     """Documents and their questions, which may lie elsewhere."""
     read = readers.read(settings.path, settings.questions, _reading(settings))
-    return readers.within(*read, tolerate)
+    return readers.within_tolerance(*read, tolerate)
 
 
 def _reading(settings) -> Reading:
@@ -133,7 +133,7 @@ def _test_set(corpus: Corpus, settings) -> Corpus:
     """The test set that the config names, if it names one."""
     if not settings.test:
         return Corpus([], [], "")
-    return readers.within(
+    return readers.within_tolerance(
         *readers.read_test(settings.test, corpus.texts, _reading(settings)), settings.tolerate
     )
 
