@@ -118,6 +118,7 @@ class Config:
 
 
 def _rope_settings(hf: dict) -> dict:
+    """The fields of rope_parameters and rope_scaling in one table; empty if both are absent."""
     settings: dict[str, Any] = {}
     for field in ("rope_parameters", "rope_scaling"):
         value = hf.get(field) or {}
@@ -149,7 +150,7 @@ def _refuse_variants(hf: dict, family: str) -> None:
 
 
 def refuse_unless(supported: bool, field: str, value: Any) -> None:
-    """Raises ValueError for a setting that would be computed wrongly if it were ignored."""
+    """Raises ValueError if a setting that changes the results is not supported."""
     if not supported:
         raise ValueError(
             f"config.json: {field}={value!r} changes the mathematics and is not implemented"
@@ -157,7 +158,11 @@ def refuse_unless(supported: bool, field: str, value: Any) -> None:
 
 
 def rematerialised(layer: Callable, policy: str) -> Callable:
-    """`layer`, which saves for its backward pass only its input and what `Config.remat` names."""
+    """`layer`, which saves only its input and what the policy names for its backward pass.
+
+    Args:
+        policy: a value of `Config.remat`.
+    """
     policies = jax.checkpoint_policies
     saved = {
         "products": policies.save_from_both_policies(
@@ -237,6 +242,7 @@ class Block(nnx.Module):
     def finish(
         self, x: Float[Array, "b t d"], attended: Float[Array, "b t n h"], cfg: Config
     ) -> Float[Array, "b t d"]:
+        """The layer's output, from its input and the output of its attention heads."""
         x = x + einsum("btnh,nhd->btd", attended, self.o[...])
         y = rms_norm(x, self.ffn_norm[...], cfg.norm_eps)
         gate, up = einsum("btd,df->btf", y, self.gate[...]), einsum("btd,df->btf", y, self.up[...])
@@ -267,7 +273,7 @@ class Decoder(nnx.Module):
         cfg: Config,
         memory: Any = None,
     ) -> tuple[Float[Array, "b t d"], Any]:
-        """Runs all layers and the last norm over embeddings: one text a row, or one stream a row.
+        """Runs all layers and the last norm. A row of `x` holds a text or a packed stream of texts.
 
         Args:
             attend: `attend(q, k, v, memory_of_layer) -> (output, state_of_layer)` computes the

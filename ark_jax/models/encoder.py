@@ -164,7 +164,7 @@ class Block(nnx.Module):
     def __call__(
         self, x: Float[Array, "b t d"], attend: Callable, cfg: Config
     ) -> Float[Array, "b t d"]:
-        """Args: `attend(q, k, v)` computes the attention."""
+        """The layer's output; `attend(q, k, v)` computes its attention."""
         q = einsum("btd,dnh->btnh", x, self.q[...], self.q_bias[...])
         k = einsum("bsd,dnh->bsnh", x, self.k[...], self.k_bias[...])
         v = einsum("bsd,dnh->bsnh", x, self.v[...], self.v_bias[...])
@@ -247,6 +247,7 @@ class Encoder(nnx.Module):
     def _token_embeddings(
         self, tokens: Int[Array, "b t"], cfg: Config, markers: Float[Array, "m e"] | None
     ) -> Float[Array, "b t d"]:
+        """Embeddings of token ids; those that follow the vocabulary are rows of `markers`."""
         if markers is None:
             return lookup(self.embed[...], tokens)
         words = lookup(self.embed[...], jnp.minimum(tokens, cfg.vocab - 1))

@@ -22,14 +22,14 @@ SPLASH_BLOCKS = (512, 256, 128)  # tokens that it computes at once
 
 
 def choose(kernel: str, device: Device, dtype: DTypeLike, head_size: int, tokens: int) -> str:
-    """The kernel that "auto" stands for; any other stays.
+    """The kernel that suits the device if `kernel` is "auto", else `kernel`.
 
     "cudnn" and "splash" are chosen in 16 bits only, so that float32 means the same everywhere.
     cuDNN's limits are those that `jax.nn.dot_product_attention` checks. Where texts or heads are
     shorter than half of what splash pads them to, it would mostly compute padding.
 
     Args:
-        tokens: of the longest row.
+        tokens: number of tokens of the longest row.
 
     Raises:
         ValueError: the kernel is unknown.
@@ -38,11 +38,11 @@ def choose(kernel: str, device: Device, dtype: DTypeLike, head_size: int, tokens
         raise ValueError(f"attention={kernel!r}: must be one of {', '.join(KERNELS)}")
     if kernel != "auto":
         return kernel
-    half = jnp.dtype(dtype).itemsize == 2
+    is_16_bit = jnp.dtype(dtype).itemsize == 2
     largest = 256 if device.capability >= 9 else 128
-    if half and device.capability >= 8 and head_size % 8 == 0 and head_size <= largest:
+    if is_16_bit and device.capability >= 8 and head_size % 8 == 0 and head_size <= largest:
         return "cudnn"
-    if half and device.platform == "tpu" and min(head_size, tokens) >= LANES // 2:
+    if is_16_bit and device.platform == "tpu" and min(head_size, tokens) >= LANES // 2:
         return "splash"
     return "xla"
 
@@ -68,13 +68,18 @@ def attend_rows(
     lengths = jnp.maximum(lengths, 1)
     if kernel == "splash":
         return _splash(q, k, v, lengths, causal=causal)
-    attend = _library(kernel, q.dtype)
+    attend = _library_attention(kernel, q.dtype)
     return attend(
         q, k, v, is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths
     )
 
 
-def _library(kernel: str, dtype: DTypeLike) -> Callable:
+def _library_attention(kernel: str, dtype: DTypeLike) -> Callable:
+    """The attention function of "cudnn" or "tokamax".
+
+    Raises:
+        ValueError: cuDNN does not support the type, or tokamax is not installed.
+    """
     if kernel == "cudnn":
         if dtype == jnp.float32:
             raise ValueError(

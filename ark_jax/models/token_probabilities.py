@@ -61,8 +61,7 @@ def suffix_log_probs(
 ) -> Float[Array, "streams targets"]:
     """Log-probabilities `[D p]` of the tokens `labels`, each predicted at its position.
 
-    Only the first `blocks` blocks are computed, one at a time, since a position has as many logits
-    as the vocabulary has tokens.
+    Only the first `blocks` blocks of LOGIT_BLOCK positions are computed, one at a time.
     """
     x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
 
@@ -105,7 +104,7 @@ def token_log_probs(
 
 
 def map_positions(function: Callable, length: int, *arrays: Array) -> Any:
-    """`function` of blocks of `length` positions, one block after another.
+    """Applies `function` to blocks of `length` positions, one block after another.
 
     The backward pass computes each block again, so that no more than one is in memory.
 
@@ -131,6 +130,7 @@ def _split_time(x: Array, length: int) -> Array:
 
 
 def _join_time(x: Float[Array, "blocks b length"]) -> Float[Array, "b t"]:
+    """The inverse of `_split_time`; the zeros of the last block stay."""
     rows = x.shape[1]
     return jnp.moveaxis(x, 0, 1).reshape(rows, -1, out_sharding=activation_spec("b t"))
 

@@ -51,7 +51,7 @@ class DualEncoder:
     ) -> "DualEncoder":
         """Opens a folder with a sentence-transformers Router, or an ordinary one as one tower.
 
-        A Router whose two routes lead to the same model is one tower, too.
+        A Router whose two routes name the same model is one tower, too.
 
         Args:
             name_or_folder: a folder, one in a bucket, or a hub name; see `Retriever`.
@@ -131,7 +131,7 @@ class DualEncoder:
         prompts = {}
         for kind in files.KINDS:
             tower = self.tower(kind)
-            prompts[kind] = files.prompt_of(tower.prompts, kind)
+            prompts[kind] = files.prompt_for_kind(tower.prompts, kind)
             model, pooling = (files.route_folder(folder, kind, module) for module in (0, 1))
             files.write_text_limit(model, tower.max_length, lower=tower.lower)
             files.write_pooling(pooling, tower.pooling, tower.cfg.width)
