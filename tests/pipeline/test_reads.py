@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from ark_jax import schema
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.reads import Reads, element, nothing_read
+from ark_jax.pipeline.reads import Reads, element, empty_record
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime.log import Metrics
@@ -38,7 +38,7 @@ class Whole:
 
 def reading(config, kept=None) -> Reads:
     keep = kept.append if kept is not None else lambda read: None
-    return Reads(nothing_read({}), config, {"data": "print"}, pytest.fail, keep)
+    return Reads(empty_record({}), config, {"data": "print"}, pytest.fail, keep)
 
 
 def recorded(read, config=None) -> dict:
