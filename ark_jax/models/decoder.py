@@ -61,6 +61,7 @@ class Config:
 
     @property
     def dims(self) -> dict[str, int]:
+        """The size of each letter; see layout.py for the alphabet."""
         return {
             "v": self.vocab,
             "d": self.width,
@@ -287,6 +288,7 @@ class Decoder(nnx.Module):
 
         @functools.partial(rematerialised, policy=cfg.remat)
         def layer(x, block_and_memory):
+            """One step of the scan: the layer's output, and the state that `attend` returns."""
             block, memory = block_and_memory
             attended, state = attend(*block.qkv(x, angles, cfg), memory)
             return block.finish(x, attended, cfg), state
@@ -320,7 +322,7 @@ class Decoder(nnx.Module):
             k: Float[Array, "rows t k h"],
             v: Float[Array, "rows t k h"],
             _: None,
-        ):
+        ) -> tuple[Float[Array, "rows t n h"], None]:
             return attend(q, k, v, causal=True, kernel=cfg.attention), None
 
         x, _ = self.layers(x, positions, attend_layer, cfg)

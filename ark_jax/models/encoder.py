@@ -60,6 +60,7 @@ class Config:
 
     @property
     def dims(self) -> dict[str, int]:
+        """The size of each letter; see layout.py for the alphabet."""
         return {
             "v": self.vocab,
             "d": self.width,

@@ -354,6 +354,7 @@ def _unstack_layers(stacked, layers: int) -> list:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _copy_layers(stacked, layers: int) -> list:
+    """A copy of each layer of a tree of arrays `[l ...]`."""
     return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(layers)]
 
 
@@ -426,6 +427,7 @@ def _prefill(
         x: Float[Array, "rows t k h"],
         slots: Int[Array, "rows copies"],
     ) -> Float[Array, "b k s h"]:
+        """Copies keys or values of each suffix into its slots of the cache `old`."""
         x = x.transpose(0, 2, 1, 3).astype(old.dtype)[:, None]
         copies = jnp.broadcast_to(x, (*slots.shape, *x.shape[2:]))
         return old.at[slots, :, : x.shape[3]].set(copies, mode="drop")

@@ -488,6 +488,7 @@ def _read_parameter(
             )
 
     def read_shard(index: Any) -> np.ndarray:
+        """The part of the parameter that `index`, a slice for each axis, selects."""
         letters = zip(target.split(), index[stack:], strict=True)
         cuts = {letter: slice(*cut.indices(dims[letter])) for letter, cut in letters}
         sizes = {letter: cut.stop - cut.start for letter, cut in cuts.items()}

@@ -605,6 +605,7 @@ def _ending_length(tokenizer, special: bool) -> int:
 
 
 def _check_sampling(max_new_tokens: int, temperature: float, top_p: float) -> None:
+    """Raises ValueError if a setting is out of its range."""
     if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
         raise ValueError(
             f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be "

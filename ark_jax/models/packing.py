@@ -127,10 +127,12 @@ def _gather(x: Array, index: Int[Array, " i"], inverse: Int[Array, " j"]) -> Arr
 
 
 def _gather_forward(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
+    """The output, and the indices that `_gather_backward` needs."""
     return _gather(x, index, inverse), (index, inverse)
 
 
 def _gather_backward(indices: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+    """The gradient of `x`, which is gathered by `inverse`."""
     index, inverse = indices
     return _gather(gradient, inverse, index), None, None
 

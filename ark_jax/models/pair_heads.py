@@ -46,6 +46,7 @@ class PairConfig:
 
     @property
     def dims(self) -> dict[str, int]:
+        """The size of each letter; see layout.py for the alphabet."""
         return self.body.dims | {"j": self.body.width, "c": 1, "g": 1 + MARKERS, "m": MARKERS}
 
     @property

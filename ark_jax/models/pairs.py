@@ -204,6 +204,7 @@ class CrossEncoder:
 
     @property
     def _pair_tokenizer(self) -> PairTokenizer:
+        """Tokenises pairs for the head; only the star head has markers."""
         markers = range(pair_heads.MARKERS) if self.cfg.head == "star" else ()
         ids = tuple(self.cfg.body.vocab + i for i in markers)
         return PairTokenizer(self.tokenizer, self.max_length, self.lower, ids)
@@ -221,7 +222,7 @@ class CrossEncoder:
         A higher logit is a better match; a sequence classifier's sigmoid is not applied.
 
         Args:
-            pairs: of the texts that are compared: for retrieval, a query and a passage.
+            pairs: the two texts that are compared: for retrieval, a query and a passage.
             batch_tokens: tokens of a batch on each device, which bounds memory; 0 suits the device.
             label: name of the progress line and of the line that reports cut pairs; without it
                 none is shown.

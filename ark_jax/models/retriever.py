@@ -199,6 +199,7 @@ class Retriever:
         prompt, truncated_count = self._prompt(kind), 0
 
         def encode(share: Sequence[str]) -> Iterator[list[int]]:
+            """The token ids of each text; counts the truncated texts."""
             nonlocal truncated_count
             for block in text_blocks(share):
                 prompted = [prompt + text for text in block]
@@ -217,6 +218,7 @@ class Retriever:
         return rows
 
     def _prompt(self, kind: str) -> str:
+        """What is put in front of a text of this kind."""
         return files.prompt_for_kind(self.prompts, kind)
 
     def encode(

@@ -66,6 +66,7 @@ def suffix_log_probs(
     x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
 
     def block(i, out):
+        """Writes the log-probabilities of block i into `out`."""
         cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
         log_probs = label_log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
         return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)

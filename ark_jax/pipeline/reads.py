@@ -47,18 +47,22 @@ def is_record(value: object) -> TypeGuard[Record]:
 
 
 def _input_digest(field: str, path: str) -> str:
+    """The digest of the files that a reader opens; "" if the field is empty."""
     return input_digest(path) if path else ""
 
 
 def _optional_file_digest(field: str, path: str) -> str:
+    """The digest of a file; "" if there is none."""
     return file_digest(Path(path)) if Path(path).is_file() else ""
 
 
 def _models_digest(field: str, paths: list[str]) -> str:
+    """One digest of several models, in their order."""
     return fingerprint([model_digest(path) for path in paths])
 
 
 def _prompt_digest(field: str, path: str) -> str:
+    """The digest of a prompt's template; the last part of the field is its name."""
     return prompts.text_digest(prompts.load_template(field.rpartition(".")[2], path))
 
 

@@ -139,6 +139,7 @@ def _digest(state: Any) -> jax.Array:
     """
 
     def words(x: jax.Array) -> jax.Array:
+        """The bits of each number as uint32."""
         return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
 
     return sum(jnp.sum(words(x)) for x in jax.tree.leaves(state))

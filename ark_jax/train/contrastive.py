@@ -291,6 +291,7 @@ def _tokenize(
     def tokenize(
         texts: Mapping[str, str], names: Sequence[str], kind: str, what: str
     ) -> TokensById:
+        """The token ids of the named texts, each text read only when it is tokenised."""
         lookup = distributed.LazySequence(texts.__getitem__, names)
         rows = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
         return RowsByKey(names, rows)

@@ -60,6 +60,7 @@ def on_whole_arrays(loss: Loss | ListLoss) -> Loss | ListLoss:
         return loss(*map(gather, arrays), **settings)
 
     def gather(array: jax.Array) -> jax.Array:
+        """The array on every device; floats in float32."""
         whole = jax.sharding.reshard(array, P())
         is_float = jnp.issubdtype(array.dtype, jnp.floating)
         return whole.astype(jnp.float32) if is_float else whole
@@ -251,6 +252,7 @@ def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Flo
     is_token = jnp.any(texts != 0, axis=-1)
 
     def compare(query: Float[Array, "t e"]) -> Float[Array, " c"]:
+        """The score of one question with each text."""
         cosines = jnp.einsum(
             "cse,te->cst", texts, query, out_sharding=P(BATCH), preferred_element_type=jnp.float32
         )

@@ -157,6 +157,7 @@ class Choice(NamedTuple):
 
     @property
     def fits(self) -> bool:
+        """Whether the step fills at most `FILL` of the device's memory."""
         return self.memory.total <= FILL * self.available
 
     def describe(self) -> str:

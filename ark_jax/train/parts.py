@@ -95,6 +95,7 @@ def summed(loss: Callable[[Any, Any], tuple], trainable: Any, parts: Parts) -> t
         return add(trainable)[0]
 
     def backward(gradient: Any, sensitivities: tuple) -> tuple:
+        """Scales the gradient of the loss; metrics have none."""
         return (jax.tree.map(lambda x: sensitivities[0] * x, gradient),)
 
     total.defvjp(add, backward)

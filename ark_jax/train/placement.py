@@ -141,6 +141,7 @@ def encode_in_pieces(encode: Callable, pieces: int) -> Callable:
         return encode
 
     def encode_pieces(tokens: jax.Array, mask: jax.Array) -> jax.Array:
+        """The vectors of all rows, in their order."""
         b, t = tokens.shape
 
         def split(x: jax.Array) -> jax.Array:

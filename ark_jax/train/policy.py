@@ -201,6 +201,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def from_mask(cls, mask: Bool[Array, "*n t"]) -> "Counts":
+        """Counts the rows and tokens for which the mask is true."""
         return cls(jnp.maximum(mask.any(-1).sum(), 1), jnp.maximum(mask.sum(), 1))
 
 

@@ -237,6 +237,7 @@ class TripletBatches:
         triple_places, documents = self.triples.place(triples)
 
         def make_masks(numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+            """The positive, neighbour and negative masks of these questions of the step."""
             masks = pair_masks(self.epochs, chosen[numbers], levels.select(numbers), rows)
             return masks["positive"], masks["neighbour"], masks["negative"]
 

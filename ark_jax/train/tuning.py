@@ -62,6 +62,7 @@ def sft(
     ]
 
     def step_groups(step: int) -> list[Group]:
+        """The shuffled answers of a step; the last step of an epoch may have fewer."""
         epoch, place = divmod(step, steps_per_epoch)
         part = orders[epoch][place * batch : (place + 1) * batch]
         return [groups[i] for i in part]
