@@ -32,10 +32,10 @@ def attend(
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
 
-    What padding gets depends on the kernel.
+    The values at padding depend on the kernel.
 
     Args:
-        visible: which tokens are no padding.
+        visible: true for tokens, false for padding.
         causal: hides every later token; their scores are not computed then.
         kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
 

@@ -10,7 +10,7 @@ def check_sizes(settings: Mapping, names: Sequence[str], optional: Sequence[str]
     A field of `optional` may also be null.
 
     Raises:
-        ValueError: the field, its value and what it must be.
+        ValueError: a field is not. The message gives it, its value and what it must be.
     """
     for name in (*names, *optional):
         value = settings.get(name, 1)
@@ -23,7 +23,7 @@ def check_positive(settings: Mapping, names: Sequence[str]) -> None:
     """Checks that fields of a config.json are finite numbers above 0, where they are present.
 
     Raises:
-        ValueError: the field, its value and what it must be.
+        ValueError: a field is not. The message gives it, its value and what it must be.
     """
     for name in names:
         value = settings.get(name, 1)

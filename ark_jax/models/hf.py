@@ -58,6 +58,9 @@ def resolve(name_or_folder: str) -> Path:
     A local folder is returned as it is. A folder in a bucket is copied into the cache; the files of
     a hub name (weights, configs, tokenizer) are downloaded into the hub's cache. A hub name may end
     in `@REVISION`: a branch, a tag or a commit.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and it is not a hub name.
     """
     folder = storage.local_copy(name_or_folder)
     if name_or_folder and folder.is_dir():
@@ -81,7 +84,11 @@ def read_config(folder: Path) -> dict:
 
 
 def read_json(path: Path, kind: type = dict):
-    """Reads a JSON file that holds an object, or an array for `kind=list`."""
+    """The object in a JSON file, or the array for `kind=list`.
+
+    Raises:
+        ValueError: the file is not JSON, or holds another kind of value.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -94,7 +101,11 @@ def read_json(path: Path, kind: type = dict):
 
 
 def architecture(settings: dict):
-    """(Config class, model class, weight-name table) for the settings of a config.json."""
+    """(Config class, model class, weight-name table) for the settings of a config.json.
+
+    Raises:
+        ValueError: the architecture is not implemented.
+    """
     model_type = settings.get("model_type")
     if model_type in decoder.FAMILIES:
         return decoder.Config, decoder.Decoder, DECODER

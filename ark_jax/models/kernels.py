@@ -56,7 +56,7 @@ def attend_rows(
     causal: bool,
     kernel: str,
 ) -> Float[Array, "b t n h"]:
-    """Softmax attention of rows by "cudnn", "splash" or "tokamax". What padding gets is undefined.
+    """Softmax attention of rows by "cudnn", "splash" or "tokamax". Padding gets undefined values.
 
     Args:
         lengths: tokens of each row, int32; the first tokens of a row are its text.
@@ -67,7 +67,7 @@ def attend_rows(
     # A row without a text would be a mean over no key: NaN in some kernels.
     lengths = jnp.maximum(lengths, 1)
     if kernel == "splash":
-        return _splash(q, k, v, lengths, causal=causal)
+        return _attend_by_splash(q, k, v, lengths, causal=causal)
     attend = _library_attention(kernel, q.dtype)
     return attend(
         q, k, v, is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths
@@ -106,7 +106,7 @@ def is_cudnn_forward(primitive, *_, **__) -> bool:
     return primitive.name.startswith("dot_product_attention_fwd")
 
 
-def _splash(
+def _attend_by_splash(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
     v: Float[Array, "b t k h"],
@@ -114,7 +114,7 @@ def _splash(
     *,
     causal: bool,
 ) -> Float[Array, "b t n h"]:
-    """JAX's own Pallas kernel for TPUs; interpreted elsewhere, which is slow."""
+    """`attend_rows` by JAX's Pallas kernel for TPUs. Elsewhere it is interpreted, which is slow."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     _, t, n, h = q.shape

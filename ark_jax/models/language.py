@@ -575,9 +575,10 @@ class LanguageModel:
     def _default_cache_positions(self) -> int:
         """Positions whose keys and values a device keeps, of at most 2 GiB on a CPU, else 8 GiB."""
         cfg = self.cfg
-        position = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim * jnp.dtype(cfg.compute).itemsize
+        numbers = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim  # of a position
+        position_bytes = numbers * jnp.dtype(cfg.compute).itemsize
         memory = (2 if jax.default_backend() == "cpu" else 8) * 2**30
-        return min(16 * _default_batch_tokens(), memory // position)
+        return min(16 * _default_batch_tokens(), memory // position_bytes)
 
 
 def _read_stop_ids(folder: Path, settings: dict, tokenizer) -> tuple[int, ...]:

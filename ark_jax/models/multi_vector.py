@@ -64,7 +64,7 @@ class MultiVectorRetriever(Retriever):
             )
 
     def _write_settings(self, folder: Path) -> None:
-        """The files that MultiVectorEncoder of sentence-transformers reads."""
+        """Writes the files that MultiVectorEncoder of sentence-transformers reads."""
         files.write_multi_vector_modules(folder)
         files.write_text_limit(folder, self.max_length, lower=self.lower)
         width = self.width if self.width != self.cfg.width else None

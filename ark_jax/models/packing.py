@@ -87,12 +87,12 @@ def align_shard(
 
 
 def pack(x: Shaped[Array, "b t *rest"], plan: PackingPlan) -> Shaped[Array, "streams a *rest"]:
-    """Rows to streams."""
+    """Packs rows into streams."""
     return _run_on_shards(pack_shard, x, plan)
 
 
 def unpack(x: Shaped[Array, "streams a *rest"], plan: PackingPlan) -> Shaped[Array, "b t *rest"]:
-    """Streams to rows, with zeros for padding."""
+    """Unpacks streams into rows, with zeros for padding."""
     return _run_on_shards(unpack_shard, x, plan)
 
 
@@ -122,7 +122,10 @@ def unpack_shard(
 
 @jax.custom_vjp
 def _gather(x: Array, index: Int[Array, " i"], inverse: Int[Array, " j"]) -> Array:
-    """`x[index]`. JAX would scatter the gradient, which is a gather by `inverse`."""
+    """`x[index]`, with zeros for an index past the end.
+
+    JAX would compute its gradient by a scatter. Here it is a gather by `inverse`.
+    """
     return x.at[index].get(mode="fill", fill_value=0)
 
 

@@ -51,7 +51,7 @@ def head_activation(family: str) -> str:
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether the folder says that it holds a sequence classifier."""
+    """Whether config.json declares a sequence classifier."""
     names = hf.read_config(folder).get("architectures")
     return isinstance(names, list) and any(
         str(name).endswith("ForSequenceClassification") for name in names

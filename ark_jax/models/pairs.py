@@ -295,12 +295,12 @@ class CrossEncoder:
         return digest.hexdigest()
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
-        """Writes a folder that `from_pretrained` opens; that of a linear head opens anywhere.
+        """Writes a folder that `from_pretrained` opens.
 
         A linear head becomes a sequence classifier with one label, for transformers,
-        sentence-transformers' CrossEncoder and text-embeddings-inference. Other heads are known to
-        ark_jax alone: sentence-transformers refuses their folder, in which `body` is the model of
-        their cosine for SentenceTransformer. Every process must call this; process 0 writes.
+        sentence-transformers' CrossEncoder and text-embeddings-inference. Only ark_jax knows the
+        other heads: sentence-transformers refuses their folder, but opens its folder `body`, which
+        computes their cosine. Every process must call this; process 0 writes.
 
         Args:
             folder: a local folder, or one in a bucket (gs://).

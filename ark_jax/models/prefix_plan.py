@@ -101,11 +101,7 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
     suffix_lengths = {
         i: len(rows[i][0]) - group.prefix_length for group in groups for i in group.members
     }
-    places, _ = tk.balance(lengths, devices, len(groups))
-    queues: list[deque[PrefixGroup]] = [deque() for _ in range(devices)]
-    for group, device in zip(groups, places // len(groups), strict=True):
-        queues[device].append(group)
-    queues = list(map(_alternate_ends, queues))
+    queues = _divide_groups(groups, devices)
     longest = _round_to_eighth_octave(max(lengths[0], 1))
     prefixes, capacities = _prefix_ladder(lengths, longest, budget, max(map(len, queues)))
     ladder = _suffix_ladder(max(suffix_lengths.values()), budget, prefixes)
@@ -114,13 +110,26 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
         left = max(rest[len(queue)] for rest, queue in zip(tokens, queues, strict=True))
         capacity = _next_capacity(capacities, left)
         taken = [_take_prefixes(queue, capacity, prefixes) for queue in queues]
-        array_rows = [d * prefixes + i for d, batch in enumerate(taken) for i in range(len(batch))]
-        ids = [rows[g.members[0]][0][: g.prefix_length] for batch in taken for g in batch]
+        array_rows, ids = [], []
+        for device, batch in enumerate(taken):
+            for place, group in enumerate(batch, device * prefixes):
+                array_rows.append(place)
+                ids.append(rows[group.members[0]][0][: group.prefix_length])
         arrays = tk.pad_rows(ids, array_rows, devices * prefixes, longest)
         suffixes = [_order_suffixes(suffix_lengths, batch) for batch in taken]
         yield PrefixBatch(
             *arrays, capacity, list(_batch_suffixes(rows, suffix_lengths, suffixes, ladder))
         )
+
+
+def _divide_groups(groups: Sequence[PrefixGroup], devices: int) -> list[deque[PrefixGroup]]:
+    """A queue of groups for each device, with about as many prefix tokens each."""
+    lengths = [group.prefix_length for group in groups]
+    places, _ = tk.balance(lengths, devices, len(groups))
+    queues: list[deque[PrefixGroup]] = [deque() for _ in range(devices)]
+    for group, device in zip(groups, places // len(groups), strict=True):
+        queues[device].append(group)
+    return list(map(_alternate_ends, queues))
 
 
 def _tokens_by_rest(lengths: Sequence[int]) -> list[int]:

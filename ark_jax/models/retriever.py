@@ -359,7 +359,7 @@ class Retriever:
         )
 
     def _write_settings(self, folder: Path) -> None:
-        """The files that sentence-transformers reads beside those of the model."""
+        """Writes the files that sentence-transformers reads beside those of the model."""
         files.write_modules(folder)
         files.write_pooling(folder / "1_Pooling", self.pooling, self.cfg.width)
         (folder / "2_Normalize").mkdir(exist_ok=True)

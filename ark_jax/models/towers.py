@@ -126,7 +126,7 @@ class DualEncoder:
                 )
 
     def _write_settings(self, folder: Path) -> None:
-        """The files that sentence-transformers reads beside those of the models."""
+        """Writes the files that sentence-transformers reads beside those of the models."""
         files.write_router(folder)
         prompts = {}
         for kind in files.KINDS:

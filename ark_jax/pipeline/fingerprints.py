@@ -110,7 +110,7 @@ def read_input_digest(path: str) -> str:
 
 
 def files_digest(path: str) -> str:
-    """A digest of a file, of all files of a folder, or of those of a pattern, by name."""
+    """A digest of the names and contents of a file, a folder's files, or those of a pattern."""
     local = storage.local_copy(path)
     if local.is_dir():
         files = sorted(file for file in local.rglob("*") if file.is_file())

@@ -46,7 +46,7 @@ def data_path(recipe: Recipe, config) -> str | None:
 
 
 def roles(recipe: Recipe, config) -> tuple[str, ...]:
-    """The sections of the config that ask a language model."""
+    """The sections of the config that name a language model which a run asks."""
     sections = schema.sections(recipe.schema) if recipe.schema else {}
     endpoints = [name for name, kind in sections.items() if "base_url" in schema.own_fields(kind)]
     unread = set(recipe.unread(config))

@@ -25,7 +25,7 @@ _imported: dict[str, str] = {}  # module -> digest of the files that it was impo
 
 
 def is_own(value: str) -> bool:
-    """Whether a field names a function of the user's own, and no built-in choice."""
+    """Whether a field's value names the user's own function, not a built-in choice."""
     return ":" in value
 
 
@@ -57,9 +57,9 @@ def digest(field: str, path: str) -> str:
 
 
 def load(field: str, path: str, kind: type) -> Callable:
-    """The function that a field names. An error that it raises names field, file and line.
+    """The function that a field names. Its errors name the field, the error and its line.
 
-    A file that was edited since it was imported is imported again, with those that it imports.
+    A file that was edited since it was imported is imported again, with the files that it imports.
 
     Args:
         field: dotted, for messages.

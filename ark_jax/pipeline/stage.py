@@ -39,7 +39,7 @@ class Stage:
 
     @property
     def arguments(self) -> dict[str, object]:
-        """The keyword arguments of its function that are not functions, as JSON values.
+        """The keyword arguments of `run` that are not functions, as JSON values.
 
         Raises:
             TypeError: an argument has no name, or is neither a function nor a JSON value, so it

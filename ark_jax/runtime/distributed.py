@@ -167,7 +167,7 @@ def gather_from_processes(value: Value) -> list[Value]:
 def may_queue_programs() -> bool:
     """Whether a program may be given to the devices before the last one has ended.
 
-    On the CPUs of several processes the two would run side by side, and gloo mixes their messages.
+    On CPUs of several processes the two would run at the same time, and gloo mixes their messages.
     """
     import jax
 

@@ -43,7 +43,7 @@ class _Signals:
         self.deferred = 0  # blocks of `defer_signals` that are open
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The handler of SIGINT and SIGTERM; a second signal ends the process."""
+        """The handler of SIGINT and SIGTERM. A second signal ends the process, see `TWICE`."""
         if self.number is not None:
             if number == signal.SIGINT or time.monotonic() - self.since > TWICE:
                 _exit_now("stopped at once", 128 + number)

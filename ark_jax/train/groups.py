@@ -39,7 +39,8 @@ class Group:
             ValueError: the group has no `ended`.
         """
         if self.ended is None:
-            raise ValueError(f"{self.name or 'a group'}: says of no completion whether it ended")
+            name = self.name or "a group"
+            raise ValueError(f"{name}: `ended` is missing, so cut-off completions are not known")
         return self.select(self.ended)
 
     def select(self, keep: Sequence[bool] | np.ndarray) -> "Group":
@@ -194,8 +195,8 @@ class BatchShape:
         """The shape of a step whose texts are all as long as they may be.
 
         Args:
-            prompts: of the step, on all devices together.
-            samples: completions of a prompt.
+            prompts: number of prompts of a step, on all devices together.
+            samples: number of completions of a prompt.
         """
         device_prompts = -(-prompts // layout.batch_multiple())
         tokens = samples * completion_tokens

@@ -195,7 +195,7 @@ class LikelihoodObjective:
 def completion_log_probs(
     model: decoder.Decoder, cfg: decoder.Config, batch: GroupArrays, *, entropy: bool = False
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"] | None]:
-    """Log-probabilities of the completions' tokens, in nats, and the entropies at them or None.
+    """Log-probabilities of the completions' tokens, and entropies at them or None, in nats.
 
     The log-probabilities are differentiable in `model`, the entropies are not. Every prompt is
     computed once. A device holds the logits of LOGIT_BLOCK positions at a time; the backward pass

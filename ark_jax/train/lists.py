@@ -92,13 +92,13 @@ class ListEpochs:
     def _choose_negatives(self, epoch: int, trainable: Any, *, begins: bool) -> list[np.ndarray]:
         """Places of each list's partners in an epoch; stored when the epoch begins, then read."""
         if not epoch or not self.may_change:
-            return [choose(pair_list, None, self.negatives) for pair_list in self.lists]
+            return [choose_partners(pair_list, None, self.negatives) for pair_list in self.lists]
         path = self.folder / f"negatives_{epoch + 1}.parquet"
         if not begins:
             return _read_choice(path, self.lists)
         scores = self.score(trainable)
         chosen = [
-            choose(pair_list, values, self.negatives)
+            choose_partners(pair_list, values, self.negatives)
             for pair_list, values in zip(self.lists, scores, strict=True)
         ]
         if distributed.is_first_process():
@@ -106,13 +106,13 @@ class ListEpochs:
         return chosen
 
 
-def choose(pair_list: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
-    """Places of the partners that a list is trained on: int64, 0 first, which is the positive.
+def choose_partners(pair_list: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
+    """Places of the partners that a list is trained on, int64. The positive, place 0, is first.
 
     Args:
-        scores: of each partner: the negatives of the highest scores are taken, ties in the list's
-            order, after those that are required. None takes the first ones.
-        negatives: how many are taken; 0 for all.
+        scores: of each partner. After the required negatives come those with the highest scores;
+            ties keep the list's order. None keeps the order of all.
+        negatives: number of negatives that are taken; 0 for all.
     """
     places = np.arange(1, len(pair_list.rights))
     if scores is not None:

@@ -54,8 +54,8 @@ def train(
     Args:
         batch: lists a step.
         run: its folder gets the choices of `ListEpochs`, too.
-        negatives: most of a list; 0 for all.
-        choose_again: whether the scorer itself chooses them before each epoch after the first.
+        negatives: most negatives of a list; 0 for all.
+        choose_again: whether the scorer chooses the negatives before each epoch after the first.
         temperature: divides logits.
         loss: takes logits, presence and the lists' weights, as `losses.weighted_lists` does.
 
