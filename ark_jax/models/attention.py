@@ -72,7 +72,7 @@ def attend_packed(
     causal: bool,
     kernel: str = "auto",
 ) -> Float[Array, "streams a n h"]:
-    """`attend` for packed texts, each of which sees itself alone."""
+    """`attend` for packed texts. A token sees only tokens of its own text."""
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     index = activation_spec("b t")
     kernel = _choose_kernel(kernel, q, plan.places.shape[1])

@@ -198,7 +198,11 @@ def check_inside(file: Path, name: str) -> None:
 
 
 def _open_safetensors(file: Path):
-    """Opens a safetensors file. This reads its header, which reveals a truncated file."""
+    """Opens a safetensors file and reads its header.
+
+    Raises:
+        ValueError: the file is truncated, or is not a safetensors file.
+    """
     try:
         return safe_open(file, "numpy")
     except SafetensorError as error:

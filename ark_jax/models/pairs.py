@@ -184,7 +184,7 @@ class CrossEncoder:
 
     @property
     def retriever(self) -> Retriever:
-        """The body as a retriever: gives the vectors whose cosine the head cosine takes."""
+        """The body as a retriever, whose vectors the cosine head compares."""
         return Retriever(
             self.model.body,
             self.cfg.body,

@@ -31,8 +31,9 @@ def target_positions(
         rows: token ids, and how many of the last are the target.
 
     Returns:
-        (positions, labels, spans). Positions in each device's stream of tokens `[D p]`, the target
-        tokens that they predict `[D p]`, and the part of both that belongs to each row.
+        (positions, labels, spans). The positions in each device's stream of tokens and the target
+        tokens that they predict, both `[devices targets]`, and the part of both that belongs to
+        each row.
     """
     devices = layout.batch_multiple()
     positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
@@ -59,7 +60,7 @@ def suffix_log_probs(
     labels: Int[Array, "streams targets"],
     blocks: int | Int[Array, ""],
 ) -> Float[Array, "streams targets"]:
-    """Log-probabilities `[D p]` of the tokens `labels`, each predicted at its position.
+    """Log-probabilities of the tokens `labels`, each predicted at its position.
 
     Only the first `blocks` blocks of LOGIT_BLOCK positions are computed, one at a time.
     """

@@ -220,14 +220,7 @@ def train(
             if queued is None:
                 return
             row = _read_row(run, state, queued, checkpoints)
-            meter.add(queued.batch.tokens, queued.batch.flops)
-            pace = meter.pace(save_every)
-            curve.add(row)
-            if queued.step > curve.reported:
-                run.on_step(row)
-            bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
-            if queued.step % save_every == 0:
-                run.on_pace(step=queued.step, **pace)
+            _report_step(run, queued, row, curve, meter, bar, save_every)
             queued = None
 
         with Progress(run.label, steps, "steps") as bar:
@@ -324,6 +317,26 @@ def _read_row(run: Run, state: State, queued: _QueuedStep, checkpoints: Checkpoi
         f"{checkpoints.folder}. Check these texts for mistakes, or lower the learning rate "
         "(config.train.learning_rates)"
     )
+
+
+def _report_step(
+    run: Run,
+    queued: _QueuedStep,
+    row: dict,
+    curve: Curve,
+    meter: flops.Meter,
+    bar: Progress,
+    save_every: int,
+) -> None:
+    """Adds the row of a finished step to the curve; reports row and pace."""
+    meter.add(queued.batch.tokens, queued.batch.flops)
+    pace = meter.pace(save_every)
+    curve.add(row)
+    if queued.step > curve.reported:
+        run.on_step(row)
+    bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
+    if queued.step % save_every == 0:
+        run.on_pace(step=queued.step, **pace)
 
 
 def _write_json(path: Path, content: dict) -> None:

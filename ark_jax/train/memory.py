@@ -134,7 +134,7 @@ def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
     pairs = texts.rows * dims["n"] / tensor * query_block * texts.length
     attention = pairs * (2 * 4 + 1) if kernel == "xla" else 0
     numbers = NARROW * dims["d"] + WIDE * dims["f"] / tensor
-    if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder's are freed as it goes
+    if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder frees them earlier
         numbers += sum(saved_numbers(cfg, "products"))
     return attention + 4 * texts.tokens * numbers
 
