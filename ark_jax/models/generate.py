@@ -401,7 +401,7 @@ def _prefill(
     slots: Int[Array, "b copies"],
     draw: sampling.Sampling | None,
 ) -> tuple[list[LayerCache], Int[Array, " rows"]]:
-    """Copies keys and values of each suffix into its slots.
+    """Computes suffixes, and copies the keys and values of each into its slots.
 
     Args:
         slots: counted within the device. Past the end, the copy is dropped.

@@ -64,7 +64,7 @@ def plain_line(text: str) -> str:
 def render_card(
     folder: Path, *, title: str, base: str, about: str, results: Sequence[EvalResult] = ()
 ) -> str:
-    """README.md for a sentence-transformers folder whose other files are written.
+    """The text of README.md for a sentence-transformers folder, whose other files are written.
 
     Args:
         base: hub name of the base model. Empty names none, since a folder's name means nothing

@@ -368,7 +368,7 @@ class Retriever:
         files.write_prompts_and_width(folder, self.prompts, width)
 
     def _card(self, folder: Path) -> str:
-        """README.md for `folder`, whose other files are written."""
+        """The text of README.md for `folder`, whose other files are already written."""
         base = cards.hub_name(self.base)
         title = f"{base.rsplit('/', 1)[-1] or 'A retriever'}, saved by ark_jax"
         return cards.render_card(folder, title=title, base=base, about="")

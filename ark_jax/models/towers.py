@@ -139,7 +139,7 @@ class DualEncoder:
         files.write_prompts_and_width(folder, prompts, self.query.width if is_cut else None)
 
     def _card(self, folder: Path) -> str:
-        """README.md for `folder`, whose other files are written."""
+        """The text of README.md for `folder`, whose other files are already written."""
         base = cards.hub_name(self.document.base)
         title = f"{base.rsplit('/', 1)[-1] or 'Two towers'}, saved by ark_jax"
         return cards.render_card(folder, title=title, base=base, about="")

@@ -237,6 +237,7 @@ class View:
         return len(self._source[0])
 
     def get(self, name: str, default: object = None):
+        """A field, which is recorded as read, or `default` if there is none."""
         try:
             return self[name]
         except KeyError:
@@ -246,9 +247,11 @@ class View:
         return list(self)
 
     def values(self) -> list:
+        """The values of all fields, each of which is recorded as read."""
         return [self[name] for name in self]
 
     def items(self) -> list[tuple[str, object]]:
+        """The names and values of all fields, each of which is recorded as read."""
         return [(name, self[name]) for name in self]
 
     def __reduce__(self):

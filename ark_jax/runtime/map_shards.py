@@ -241,7 +241,8 @@ def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
     Args:
         version: of ark_jax in the calling program.
         key: names the map; the worker prepares its work anew for another one.
-        prepare: a list with Ray's reference to it, so that it is fetched with the first shard only.
+        prepare: a list with Ray's reference to the map's `prepare`, which is fetched for the first
+            shard only.
 
     Raises:
         RuntimeError: the node has another version.

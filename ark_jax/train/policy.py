@@ -42,7 +42,7 @@ def advantages(
     Raises:
         ValueError: a reward is not finite, or a live group has one answer.
     """
-    rewards, groups, count = _check_outcomes(rewards, groups, live)
+    rewards, groups, count = _checked_arrays(rewards, groups, live)
     if scale not in SCALES:
         raise ValueError(f"scale={scale!r}: must be one of {', '.join(SCALES)}")
     live = np.ones(len(count), bool) if live is None else np.asarray(live)
@@ -74,7 +74,7 @@ def live_groups(
         groups: as in `advantages`.
         count: number of groups; 0: up to the last one that is named.
     """
-    outcomes, groups, counts = _check_outcomes(outcomes, groups, None)
+    outcomes, groups, counts = _checked_arrays(outcomes, groups, None)
     highest = np.full(max(count, len(counts)), -np.inf)
     lowest = -highest
     np.maximum.at(highest, groups, outcomes)
@@ -92,7 +92,7 @@ def count_groups(
     A phantom group has equal outcomes but different rewards. Its advantages would teach only the
     shape of the reward.
     """
-    _check_outcomes(rewards, groups, live)
+    _checked_arrays(rewards, groups, live)
     varied = live_groups(rewards, groups, len(live))
     return {
         "groups": len(live),
@@ -101,7 +101,7 @@ def count_groups(
     }
 
 
-def _check_outcomes(
+def _checked_arrays(
     values: Shaped[np.ndarray, " n"], groups: Shaped[np.ndarray, " n"], live: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(values in float64, groups in int64, number of answers of each group).
