@@ -303,7 +303,7 @@ class Decoder(nnx.Module):
         cfg: Config,
         capacity: int | None = None,
     ) -> Float[Array, "b t d"]:
-        """Hidden states after the last norm. Padding may stand on either side.
+        """Hidden states after the last norm. Padding may be on either side.
 
         Args:
             capacity: at least the number of visible tokens of any device. Layers then skip padding,

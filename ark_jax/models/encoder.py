@@ -103,7 +103,7 @@ class Config:
         for field in ("is_decoder", "add_cross_attention"):
             refuse_unless(not hf.get(field), field, hf.get(field))
         refuse_unless(not counted or (isinstance(pad, int) and pad >= 0), "pad_token_id", pad)
-        # DistilBERT has no segments, and its eps stands in its source, not in its config.
+        # DistilBERT has no segments, and its eps is in its source, not in its config.
         return cls(
             vocab=hf["vocab_size"],
             width=hf[name("hidden_size")],
@@ -142,7 +142,7 @@ def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
 def positions(
     tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config
 ) -> Int[Array, "b t"]:
-    """Each token's row of the position table; padding must stand on the right."""
+    """Each token's row of the position table; padding must be on the right."""
     if cfg.pad is None:
         return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     # Like transformers, counts by id and not by the mask: a pad token in a text counts as padding.
@@ -200,7 +200,7 @@ class Encoder(nnx.Module):
         segments: Int[Array, "b t"] | None = None,
         markers: Float[Array, "m e"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """Hidden states of the last layer. Padding must stand on the right.
+        """Hidden states of the last layer. Padding must be on the right.
 
         Args:
             capacity: at least the number of visible tokens of any device. Layers then skip padding,

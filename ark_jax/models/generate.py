@@ -44,7 +44,7 @@ class Row:
 
     Attributes:
         suffix: the prompt without the prefix that all prompts share.
-        generated: the new tokens so far, of which the last may be a stop id.
+        generated: the new tokens so far; the last one may be a stop id.
     """
 
     number: int
@@ -84,7 +84,7 @@ class Generation:
         cache_positions: positions of keys and values on each device.
         prefill_tokens: prompt tokens of a device in one call.
         on_tokens: `on_tokens(number, tokens, ended)` is called after every few steps with all that
-            row `number` has generated; a true result ends the row. `ended` says that the row has
+            row `number` has generated; a true result ends the row. `ended` is true if the row has
             met the limit or a stop id, which is then the last of the tokens.
     """
 
@@ -191,7 +191,7 @@ class Generation:
         """
         height, length, capacity = map(max, zip(*(shape for _, _, shape in admitted), strict=True))
         rows = np.full((self.devices * height, self.group_size), None)  # by prompt
-        # A slot past the end drops what is computed for no row.
+        # An entry without a row has a slot past the end, so that its results are dropped.
         slots_in_device = np.full(rows.shape, self.device_slots, np.int32)
         for groups, free, _ in admitted:
             first = free[0] // self.device_slots * height
@@ -298,7 +298,7 @@ class Generation:
         starts = range(0, len(self.slots), device_slots)
         by_device = [range(start, start + device_slots) for start in starts]
         occupied = max(sum(self.slots[i] is not None for i in slots) for slots in by_device)
-        # By a fixed factor: each number of slots is another program.
+        # By a fixed factor, since each number of slots is compiled separately.
         while not self.queue and 0 < occupied <= device_slots // 4:
             device_slots //= 4
         if (suffix_length, ring, device_slots) == (
@@ -382,7 +382,7 @@ def _empty_cache(cfg: decoder.Config, slots: int, length: int) -> list[LayerCach
 def _select(
     layer: LayerCache, rows: Int[Array, " rows"], chosen: Int[Array, " j"]
 ) -> tuple[Float[Array, "rows k j h"], Float[Array, "rows k j h"]]:
-    """Copies rows, counted within their device, and positions of a layer's keys and values."""
+    """Chosen rows and positions of a layer's keys and values; rows count within their device."""
     spec = activation_spec("b k s h")
     take = lambda x, rows, chosen: x[rows][:, :, chosen]
     take = jax.shard_map(take, in_specs=(spec, activation_spec("b"), P()), out_specs=spec)

@@ -378,7 +378,7 @@ def save_model(
     export(model, cfg, folder, base=base, extra_tensors=extra_tensors, dtype=dtype)
     if is_first_process():
         copy_files(base, folder, ("config.json", *files))
-        if dtype:  # transformers would round weights to the type that stands here
+        if dtype:  # transformers would round weights to the type that config.json names
             settings = read_config(base)
             settings |= {name: dtype for name in ("dtype", "torch_dtype") if name in settings}
             text = json.dumps(settings, indent=2) + "\n"

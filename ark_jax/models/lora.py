@@ -1,7 +1,7 @@
 """LoRA: low-rank adapters, a tree of their own beside a model's weights.
 
 A weight with the letters "i o" maps i to o. Its factors are A "i r" and B "r o": "d n h" gives "d
-r" and "r n h", "n h d" gives "n h r" and "r d". They are sharded as the letters say, and stacked
+r" and "r n h", "n h d" gives "n h r" and "r d". They are sharded by their letters, and stacked
 over layers as the blocks are.
 
 The forward pass knows nothing of adapters: it runs on `merge(model, adapter)`, and training takes

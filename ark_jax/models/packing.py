@@ -26,7 +26,7 @@ def multiply_adds(model: typing.Any, cfg: typing.Any) -> dict[str, typing.Any]:
 
     Planners weigh padding against compilations with them.
     """
-    # Softmax and narrow heads make attention three times as slow as its multiply-adds say.
+    # Softmax and narrow heads make attention three times as slow as its multiply-adds suggest.
     return {
         "parameters": sum(x.size for x in jax.tree.leaves(model.blocks)),
         "attention": 6 * cfg.layers * cfg.heads * cfg.dims["h"],
@@ -99,7 +99,7 @@ def unpack(x: Shaped[Array, "streams a *rest"], plan: PackingPlan) -> Shaped[Arr
 def _run_on_shards(local: Callable, x: Array, plan: PackingPlan) -> Array:
     """Runs `local`, `pack_shard` or `unpack_shard`, on each device."""
     index = activation_spec("b t")
-    spec = jax.typeof(x).sharding.spec  # axes after the tokens stay cut as they are
+    spec = jax.typeof(x).sharding.spec  # later axes keep their sharding
     move = jax.shard_map(local, in_specs=(spec, index, index), out_specs=spec)
     return move(x, plan.places, plan.sources)
 

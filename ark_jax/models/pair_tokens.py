@@ -106,7 +106,7 @@ class PairTokenizer:
 
     @functools.cached_property
     def _special_token_counts(self) -> tuple[int, int]:
-        """How many special tokens stand before the first text, and between the two."""
+        """The number of special tokens before the first text, and between the two."""
         tokens = self.tokenizer("a", "a").encodings[0].sequence_ids
         before, second = tokens.index(0), tokens.index(1)
         return before, second - before - tokens.count(0)

@@ -41,7 +41,7 @@ class CrossEncoder:
     base: Path  # where the body was read from: gives an export its names, types and tokenizer
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
-    prompts: dict[str, str]  # of the cosine: kind of text -> what is put in front of it
+    prompts: dict[str, str]  # of the cosine: kind of text -> the text put in front of it
     max_length: int  # tokens that a pair is cut to, and a text of the cosine
     lower: bool  # texts are converted to lower case before they are tokenised
 

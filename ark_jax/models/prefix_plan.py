@@ -21,7 +21,7 @@ from ark_jax.text import tokens as tk
 # Tokens of a call, as parts of the budget. Large calls are faster; small ones take what is left.
 PREFIX_PARTS = (1, 4)
 SUFFIX_PARTS = (1, 3, 8, 20)
-# Tokens of the narrowest slot. Each slot copies the keys of its prefix, which costs about 14.
+# Tokens of the narrowest slot. Each slot copies its prefix's keys; that costs as much as 14 tokens.
 NARROWEST = 64
 
 
@@ -35,9 +35,9 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SuffixBatch:
-    """Suffixes of one call, in slots: array rows that hold texts behind one prefix, side by side.
+    """Suffixes of one call, in slots: array rows that hold suffixes of one prefix, side by side.
 
-    Each device has the suffixes of its own prefixes, so that no key or value travels.
+    Each device has the suffixes of its own prefixes, so that no key or value is sent.
     """
 
     spans: dict[int, Span]  # by row
@@ -59,9 +59,9 @@ class PrefixBatch:
 
 
 class Slot(NamedTuple):
-    """Rows whose suffixes stand side by side behind a prefix, counted within its device."""
+    """The rows whose suffixes are in a slot, side by side."""
 
-    prefix: int
+    prefix: int  # counted within its device
     members: list[int]
 
 
@@ -182,8 +182,8 @@ def _round_to_eighth_octave(n: int) -> int:
 def _next_capacity(capacities: list[int], tokens: int) -> int:
     """The capacity of the next batch, if `tokens` are left.
 
-    That is the smallest which holds them all, or the next smaller one if they would fill at most 70
-    % of it.
+    That is the smallest which holds them all, or the next smaller one if they would fill no more
+    than 70 % of it.
 
     Args:
         capacities: downwards.

@@ -96,7 +96,7 @@ class Retriever:
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
     pooling: str
-    prompts: dict[str, str]  # kind of text -> what is put in front of it
+    prompts: dict[str, str]  # kind of text -> the text put in front of it
     max_length: int  # tokens that a text is truncated to
     width: int  # leading components of a vector that are kept
     lower: bool  # texts are converted to lower case before they are tokenised

@@ -16,7 +16,7 @@ class Rollouts:
 
     prompts: np.ndarray  # int32 [r]: the place among the prompts
     samples: np.ndarray  # int32 [r]: the number among the prompt's samples
-    ids: list[np.ndarray]  # int32: the tokens, of which the last ends the reply if it has ended
+    ids: list[np.ndarray]  # int32: the tokens; the last one ends the reply if it has ended
     ended: np.ndarray  # bool [r]; the other replies are cut at max_new_tokens
     texts: list[str]  # without special tokens
     # float32, in nats: log p(token | tokens before it) by `LanguageModel.token_log_likelihood`, at

@@ -1,4 +1,4 @@
-"""The files by which sentence-transformers says how a model's texts become vectors."""
+"""The files that tell sentence-transformers how a model turns texts into vectors."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ class ModelFiles:
     folder: Path  # of the weights, config.json and the tokenizer
     # "none": each token keeps its vector. None: a bare model, which declares no pooling.
     pooling: str | None
-    prompts: dict[str, str]  # kind of text -> what is put in front of it
+    prompts: dict[str, str]  # kind of text -> the text put in front of it
     width: int | None  # leading components of a vector that are kept; None keeps all
 
 
@@ -234,7 +234,7 @@ def read_max_length(folder: Path, tokenizer) -> int:
 
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:
-    """(max_seq_length, do_lower_case) of a folder; None and False where it does not say."""
+    """(max_seq_length, do_lower_case) of a folder; None and False if they are not declared."""
     path = folder / "sentence_bert_config.json"
     settings = _read_json_if_present(path)
     limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False

@@ -93,7 +93,7 @@ def token_log_probs(
 
     Args:
         tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
-        mask: `[b t]`, true for visible tokens; padding may stand on either side.
+        mask: `[b t]`, true for visible tokens; padding may be on either side.
         capacity: an upper bound on the visible tokens of a device. With it, the layers skip
             padding.
     """

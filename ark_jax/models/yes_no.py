@@ -1,4 +1,4 @@
-"""A decoder that judges pairs: whether it says yes or no, in the form of Qwen3-Reranker."""
+"""A decoder that scores pairs by its answer, yes or no, as Qwen3-Reranker does."""
 
 import dataclasses
 import functools

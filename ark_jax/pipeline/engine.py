@@ -42,7 +42,7 @@ from ark_jax.pipeline.unfinished import READS, begin, keep_read
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import duration, say
 
-CHECKPOINTS = "checkpoints"  # a finished stage needs them no more
+CHECKPOINTS = "checkpoints"  # a folder that a finished stage no longer needs
 
 
 def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bool = False) -> None:
@@ -158,7 +158,7 @@ class _Work:
         manifest = None if name in self.whole else finished_manifest(folder)
         if manifest and (why := damage(manifest, folder, verify=True)):
             raise Interrupted(
-                f"stage {stage.name} reads {name}, of which {why}: run the same command again, "
+                f"stage {stage.name} reads {name}, but {why}: run the same command again, "
                 f"which makes {name} again"
             )
         self.whole.add(name)

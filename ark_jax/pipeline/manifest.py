@@ -10,7 +10,7 @@ from ark_jax.pipeline.fingerprints import file_digest, fingerprint
 from ark_jax.pipeline.reads import Record, is_record
 
 MANIFEST_FILE = "manifest.json"
-EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not say what stages read
+EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not record what stages read
 
 
 class Damaged(ValueError):

@@ -5,8 +5,8 @@ A stage declares none of it. It sees the config through a view, and earlier stag
 as long as every recorded read still gives the same value (constructive traces: Mokhov, Mitchell,
 Peyton Jones, "Build Systems à la Carte", 2018).
 
-A field says in its schema what a read of it records: its value; the digest of what it names, if
-`content` says so; nothing, if `affects_output` is False.
+A field's schema decides what a read of it records: its value; the digest of what it names, if it
+has a `content`; nothing, if `affects_output` is False.
 """
 
 import dataclasses

@@ -30,7 +30,7 @@ def place(store: Path, stage: str, record: Record) -> Path:
 def find(
     store: Path, stage: str, change: Change, stack: ExitStack
 ) -> tuple[Path | None, Path | None]:
-    """The finished folder of a stage that fits this run, or else one to make it in.
+    """(finished folder of a stage that fits this run, None), or (None, folder to make it in).
 
     Another run may be making the stage, perhaps with other settings that it has not read yet. This
     run waits for it as long as its reads so far are the same here.

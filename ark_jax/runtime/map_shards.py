@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 Prepare = Callable[[], Callable[[Shard], Result]]
 RunShards = Callable[[Prepare, Iterable[Shard]], Iterator[Result]]
 SHARD_SIZE = 1 << 22  # characters or bytes of a shard: some seconds of work
-FEW = 4  # shards that take less time than the start of processes; fewer stay in this one
+FEW = 4  # shards; fewer take less time than to start processes, so this process computes them
 ATTEMPTS = 3  # at a shard, if its worker is lost
 ENGINES = ("local", "ray")
 _engine = contextvars.ContextVar("engine", default="local")
@@ -147,7 +147,7 @@ def _is_finished(future: Future) -> bool:
 
 
 class _Pool:
-    """Worker processes that end with this one, whatever ends it."""
+    """Worker processes that end when this one ends, even if it is killed."""
 
     def __init__(self, prepare: Prepare, processes: int):
         # Not forked: jax has threads, and a lock that one of them holds would stay locked.

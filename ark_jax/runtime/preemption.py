@@ -60,7 +60,7 @@ class _Signals:
         self.interrupt(frame)
 
     def interrupt(self, frame: FrameType | None) -> None:
-        """Raises the signal's exception, unless it is deferred, under way, or would be dropped."""
+        """Raises the signal's exception, unless it is deferred, handled, or would be dropped."""
         if self.deferred or _is_unwinding():
             return
         if _would_be_dropped(frame):
@@ -138,7 +138,7 @@ def raise_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[Callable[[], bool]]:
-    """Keeps a signal from interrupting the block. Yields a function that says whether one has come.
+    """Keeps signals from interrupting the block. Yields a function that returns whether one came.
 
     It defers SIGTERM always, and Ctrl-C only inside `raise_signals`: a notebook is interrupted at
     once. With several processes a signal to any of them counts for all. All must call the function

@@ -102,7 +102,7 @@ class Checkpoints:
         return loaded.get("state"), damage
 
     def save(self, step: int, state: Any, *, wait: bool = False) -> None:
-        """Writes a state unless its step is there: in the background or, with `wait`, at once.
+        """Writes a state in the background, unless its step is stored; with `wait`, waits for it.
 
         Raises:
             OSError: this state, or the one before it, could not be written.

@@ -192,7 +192,7 @@ def train(
     Raises:
         FloatingPointError: a loss or gradient is NaN or infinite. The step is discarded, the last
             good state is saved, and the batch's ids are in non_finite.json.
-        preemption.Preempted: a signal came. The step under way is finished and saved.
+        preemption.Preempted: a signal came. The current step is finished and saved.
         OSError: a checkpoint could not be written.
     """
     schedule = optim.schedule(learning_rate, steps, config.warmup, decay=decay, floor=floor)
@@ -209,7 +209,7 @@ def train(
         start = int(state.step)
         curve, meter = Curve(curve_file, start), flops.Meter()
         (run.folder / NON_FINITE).unlink(missing_ok=True)
-        # All at once: a device computes each rate, which would wait for the step under way.
+        # All at once: a device computes each rate, which would wait for the current step.
         rates = [float(schedule(step)) for step in range(start, steps)]
         queued: _QueuedStep | None = None
         may_queue = distributed.may_queue_programs()

@@ -1,7 +1,7 @@
 """FLOPs that a model asks for, and which share of the devices' peak a training run achieves (MFU).
 
-Counted are the products with the weights of the layers and those of attention, for real tokens; a
-multiply-add counts two. Not counted are padding, what is computed again to save memory (remat,
+The count has the products with the layers' weights and those of attention, for real tokens; a
+multiply-add counts two. It leaves out padding, repeated computations that save memory (remat,
 GradCache), embeddings (they are looked up), norms, softmax and the scores of the loss. So MFU
 (model FLOPs utilisation, Chowdhery et al. 2022, appendix B) falls where memory is saved by
 computing again.

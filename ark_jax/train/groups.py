@@ -65,7 +65,7 @@ def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
         vocab: number of token ids that it knows.
 
     Raises:
-        ValueError: with the group, the completion and what is wrong.
+        ValueError: the message names the group, the completion and the problem.
     """
     for number, group in enumerate(groups):
         name = f"group {number}" + (f" ({group.name})" if group.name else "")

@@ -35,9 +35,9 @@ class PairList:
 class ListEpochs:
     """The lists of each step, and which negatives each list has in it.
 
-    In the first epoch a list has its first negatives. With `score`, the scorer as it stands before
-    each later epoch chooses those that it ranks highest. The choice is stored, because a run that
-    continues in the middle of an epoch has another scorer by then.
+    In the first epoch a list has its first negatives. With `score`, the current scorer chooses
+    before each later epoch the negatives that it ranks highest. The choice is stored, because a run
+    that continues in the middle of an epoch has another scorer by then.
 
     Args:
         lists: at least one.

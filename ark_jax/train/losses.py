@@ -190,7 +190,7 @@ def weighted_lists(
     it is cross-entropy over the list.
 
     Args:
-        scores: logits. A softmax over values in 0..1 could tell candidates apart by a factor of e
+        scores: logits. In a softmax over values in 0..1, candidates could differ by a factor of e
             at most.
         present: which candidates exist, since lists differ in length. A row without a positive is
             no list, a list of its positive alone has loss 0.

@@ -200,7 +200,7 @@ def choose(
         texts_for_pieces: number of pieces -> the texts that a device encodes at once.
         trained, frozen: see `step_memory`.
         most_pieces: the most that make sense.
-        available: bytes of a device; None: of this one.
+        available: bytes of a device; None takes this device's.
     """
     available = available or device_memory()
     counts = [pieces] if pieces else _doublings(most_pieces)

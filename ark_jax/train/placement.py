@@ -49,7 +49,7 @@ class TextGrid:
         """
         groups = layout.batch_multiple()
         rows = tk.round_up(min(texts, max(map(len, batches))), math.lcm(2, groups))
-        # However texts are spread, a device has no more tokens than its rows can.
+        # A device has at most the tokens of the longest texts that fill its rows.
         slots = rows // groups
         fullest = max(sum(sorted(lengths)[-slots:]) for lengths in batches)
         longest = max(map(max, batches))

@@ -221,8 +221,8 @@ def token_loss(
 
     Args:
         log_probs: log-probabilities of the completions' tokens, in nats.
-        old: by the policy that drew them; None: by this one.
-        policy_reference: by the policy that a KL is measured to.
+        old: log-probabilities by the policy that drew them; None: by this one.
+        policy_reference: log-probabilities by the policy that a KL is measured to.
         mask: the tokens that are trained on.
         counts: of the step that these are a part of; None: these are all.
 

@@ -141,8 +141,8 @@ class Epochs:
     """The questions of each step, and the triples drawn for them; drawn anew in each epoch.
 
     Args:
-        mined: rows for each question, of which each epoch takes the next one in place of a drawn
-            negative; empty: all are drawn.
+        mined: rows for each question. Each epoch takes the next one in place of a drawn negative.
+            Empty: all negatives are drawn.
     """
 
     def __init__(

@@ -204,7 +204,7 @@ def test_a_damaged_stage_that_was_not_read_before_is_made_again(tmp_path):
     ]
     run(tmp_path, stages)
     (tmp_path / "work" / "one" / "read").write_text("2")
-    with pytest.raises(Interrupted, match="two reads one, of which read is damaged: run the same"):
+    with pytest.raises(Interrupted, match="two reads one, but read is damaged: run the same"):
         run(tmp_path, stages, b=3)
     assert run(tmp_path, stages, b=3)
     assert json.loads((tmp_path / "work" / "two" / "read").read_text()) == "1"
