@@ -226,7 +226,7 @@ def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
     Raises:
         ValueError: nobody can be asked, or the answer is no.
     """
-    from ark_jax.pipeline.kept_config import count_of, describe, replaced_stages, shortened
+    from ark_jax.pipeline.kept_config import describe, describe_count, replaced_stages, shortened
 
     replaced = replaced_stages(stages, config, workdir, only=only)
     if not replaced:
@@ -235,7 +235,7 @@ def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
         raise ValueError(
             f"{describe(replaced, workdir)}; add --yes if that is meant, or give another --workdir"
         )
-    say(f"this would replace {count_of(replaced, workdir)}:")
+    say(f"this would replace {describe_count(replaced, workdir)}:")
     for status in replaced:
         say(f"  {status.stage:<12} {shortened(status.why)}")
     try:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, outputs_of, sync
+from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, output_digests, sync
 from ark_jax.retrieval.array_files import write_text
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion
@@ -129,7 +129,7 @@ def publish(folder: Path, source: Path, fields: Mapping) -> Manifest:
     Args:
         fields: those of the manifest but `files` and `folder`.
     """
-    files = outputs_of(source, ())
+    files = output_digests(source, ())
     row = {**fields, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
     manifest = Manifest(**row)
     target = folder / manifest.folder

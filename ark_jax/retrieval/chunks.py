@@ -168,7 +168,7 @@ def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
     if rules.tokens:
         return Cutter(backend, rules, 0)
     prompts, _ = sentence_folder.read_prompts_and_width(folder)
-    prompt = sentence_folder.prompt_of(prompts, "document")
+    prompt = sentence_folder.prompt_for_kind(prompts, "document")
     limit = sentence_folder.read_max_length(folder, tokenizer)
     room = limit - len(tokenizer(prompt)["input_ids"])
     least = _least_chunk_size(room)
