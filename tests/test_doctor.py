@@ -223,7 +223,7 @@ def test_files_of_a_pattern_are_counted_together(tmp_path):
 
 def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
     (tmp_path / "file").touch()
-    (finding,) = doctor.place("workdir", tmp_path / "file" / "run")
+    (finding,) = doctor.writable_folder("workdir", tmp_path / "file" / "run")
     assert finding.state == "problem" and f"{tmp_path / 'file'}: Not a dir" in finding.text
     assert "give another --workdir" in finding.fix
 

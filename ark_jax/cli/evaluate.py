@@ -68,12 +68,12 @@ class Evaluate(ReaderFlags):
         with log_on_stderr():
             try:
                 comparison = compare(
-                    _words(self.models),
+                    _split_names(self.models),
                     self.data,
                     corpus=self.corpus,
                     folder=out and out / "index",
                     reference=self.reference,
-                    metrics=_words(self.metrics) or RETRIEVAL,
+                    metrics=_split_names(self.metrics) or RETRIEVAL,
                     scope=self.scope,
                     rules=ChunkRules(tokens=self.chunk_tokens),
                     write=self.open_reader().write if self.reader else None,
@@ -91,5 +91,5 @@ class Evaluate(ReaderFlags):
         return 0
 
 
-def _words(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")] if text else []

@@ -18,7 +18,7 @@ class Init(DataFlags):
     prints = False
 
     def run(self) -> int:
-        from ark_jax.new_config import TITLES, text_of, understand
+        from ark_jax.new_config import TITLES, config_text, understand
 
         out = Path(self.out).expanduser()
         if out.exists():
@@ -30,7 +30,7 @@ class Init(DataFlags):
             say("no config is written: mend the data first")
             return 1
         with out.open("x", encoding="utf-8") as file:
-            file.write(text_of(understood, self.out))
+            file.write(config_text(understood, self.out))
         say(f"{out}: {TITLES[understood.recipe]}")
         say(f"run it: ark-jax run --config={shlex.quote(self.out)} --workdir=DIR")
         return 0

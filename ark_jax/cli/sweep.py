@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate
-from ark_jax.cli.flags import Flags, flag, wrong
+from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.runtime.log import show
 
 if TYPE_CHECKING:
@@ -54,17 +54,17 @@ class Sweep(Flags):
         from ark_jax.sweep.processes import shares_of_devices, work
 
         if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
-            raise wrong(self.verb, f"unrecognized arguments: {' '.join(bad)}")
+            raise bad_flag(self.verb, f"unrecognized arguments: {' '.join(bad)}")
         series = read_sweep(self.config, self.workdir, self.fields)
         flags = dataclasses.replace(self, metric=self.metric or series.recipe.headline)
-        chosen = _chosen(series, flags)
+        chosen = _chosen_runs(series, flags)
         devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(self.slots, 1))
         passed_on = [*self.fields, *(["--yes"] if self.yes else [])]
         if self.slurm:
             show(slurm_script(series.name, chosen, flags, passed_on))
             return 0
         shared = self.workdir / "shared"
-        command = lambda run: _command(run, self.config, shared, passed_on)
+        command = lambda run: _run_command(run, self.config, shared, passed_on)
         pool = series.recipe.pool if series.has_folds else None
         comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
         try:
@@ -78,8 +78,8 @@ class Sweep(Flags):
         return int(any(row["state"] != "done" for row in rows if row["run"] in names))
 
 
-def _chosen(series: "Series", flags: Sweep) -> list["SweepRun"]:
-    """The runs that the flags name, or all."""
+def _chosen_runs(series: "Series", flags: Sweep) -> list["SweepRun"]:
+    """The runs that --only names, or all. Raises ValueError on an unknown run or metric."""
     metrics, runs = series.recipe.metrics, {run.name: run for run in series.runs}
     if flags.metric not in metrics:
         known = ", ".join(metrics) or "none"
@@ -92,7 +92,8 @@ def _chosen(series: "Series", flags: Sweep) -> list["SweepRun"]:
     return [run for name, run in runs.items() if name in names]
 
 
-def _command(run: "SweepRun", config: str, shared: Path, flags: Sequence[str]) -> list[str]:
+def _run_command(run: "SweepRun", config: str, shared: Path, flags: Sequence[str]) -> list[str]:
+    """The command line of one run, whose own settings override the flags of all."""
     changes = [f"--config.{name}={value}" for name, value in run.changes.items()]
     paths = [f"--config={config}", f"--workdir={run.workdir}", f"--store={shared}"]
     return [sys.executable, "-m", "ark_jax", "run", *paths, *flags, *changes]
