@@ -51,14 +51,14 @@ class Sweep(Flags):
     def run(self) -> int:
         from ark_jax.pipeline import store
         from ark_jax.report.sweep_table import Comparison, write_results
-        from ark_jax.sweep.processes import shares_of_devices, work
+        from ark_jax.sweep.processes import run_all, split_devices
 
         if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
             raise bad_flag(self.verb, f"unrecognized arguments: {' '.join(bad)}")
         series = read_sweep(self.config, self.workdir, self.fields)
         flags = dataclasses.replace(self, metric=self.metric or series.recipe.headline)
         chosen = _chosen_runs(series, flags)
-        devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(self.slots, 1))
+        devices = split_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(self.slots, 1))
         passed_on = [*self.fields, *(["--yes"] if self.yes else [])]
         if self.slurm:
             show(slurm_script(series.name, chosen, flags, passed_on))
@@ -68,7 +68,7 @@ class Sweep(Flags):
         pool = series.recipe.pool if series.has_folds else None
         comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
         try:
-            work(chosen, command, devices, sorted(self.fields))
+            run_all(chosen, command, devices, sorted(self.fields))
         finally:
             rows = write_results(f"Sweep {series.name}", series.runs, self.workdir, comparison)
         if all(row["state"] == "done" for row in rows):
