@@ -84,7 +84,7 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
     def look(
         name: str, check: Callable, *args, seconds: float = DISK, late: str = "problem"
     ) -> None:
-        for finding in within(seconds, name, functools.partial(check, *args), late):
+        for finding in run_with_deadline(seconds, name, functools.partial(check, *args), late):
             show(f"{finding}\n")
             states.append(finding.state)
 
@@ -129,7 +129,7 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
     return int("problem" in states)
 
 
-def within(
+def run_with_deadline(
     seconds: float, name: str, check: Callable[[], Iterator[Finding]], late: str
 ) -> list[Finding]:
     """The findings of a check that may take so many seconds.

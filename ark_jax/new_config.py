@@ -30,8 +30,8 @@ MARKS_ALONE = {"score.supervision": "gold", "mine.by": "question"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Understood:
-    """What was found in data.
+class ConfigDraft:
+    """The config that suits data, and a summary of them.
 
     Attributes:
         recipe: the recipe that suits them.
@@ -46,8 +46,10 @@ class Understood:
     good: bool
 
 
-def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = None) -> Understood:
-    """Which recipe suits a file or folder, and which fields of its config the data decide.
+def draft_config(
+    data: str, files: Mapping[str, str], reading: "Reading | None" = None
+) -> ConfigDraft:
+    """Reads a file or folder, and chooses a recipe and fields of its config.
 
     Args:
         files: questions, names and relation_names -> files that lie elsewhere.
@@ -59,11 +61,12 @@ def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = 
     from ark_jax.graph import triple_check
 
     if not reading and triple_check.is_meant(data, **files):
-        return _understand_graph(data, files)
-    return _understand_documents(data, files.get("questions", ""), reading)
+        return _draft_for_graph(data, files)
+    return _draft_for_documents(data, files.get("questions", ""), reading)
 
 
-def _understand_documents(data: str, questions: str, reading: "Reading | None") -> Understood:
+def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -> ConfigDraft:
+    """A draft for documents, or for questions with their documents. Raises ValueError."""
     from ark_jax.data import readers
 
     reading = reading or readers.AS_IT_IS
@@ -75,7 +78,7 @@ def _understand_documents(data: str, questions: str, reading: "Reading | None") 
     given = {"data.columns": reading.columns, "data.encoding": reading.encoding}
     fields |= {field: value for field, value in given.items() if value}
     if problems:
-        return Understood("ark", fields, _split_lines(lines), False)
+        return ConfigDraft("ark", fields, _split_lines(lines), False)
     if not corpus.documents:
         raise ValueError(
             f"{data}: questions alone; give their documents: ark-jax init DOCUMENTS "
@@ -92,17 +95,18 @@ def _understand_documents(data: str, questions: str, reading: "Reading | None") 
     elif not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
-    return Understood("ark", fields, _split_lines(lines), True)
+    return ConfigDraft("ark", fields, _split_lines(lines), True)
 
 
-def _understand_graph(data: str, files: Mapping[str, str]) -> Understood:
+def _draft_for_graph(data: str, files: Mapping[str, str]) -> ConfigDraft:
+    """A draft for a graph of triples: STAR if there are questions, else GPR."""
     from ark_jax.graph import triple_check
 
     if "questions" not in files and _has_questions(Path(data)):
         files = {**files, "questions": data}
     lines, good = triple_check.check(data, **files)
     fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
-    return Understood("star" if "questions" in files else "gpr", fields, _split_lines(lines), good)
+    return ConfigDraft("star" if "questions" in files else "gpr", fields, _split_lines(lines), good)
 
 
 def _split_lines(texts: Sequence[str]) -> list[str]:
@@ -128,9 +132,9 @@ def _absolute(path: str) -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
-def config_text(understood: Understood, name: str) -> str:
+def config_text(draft: ConfigDraft, name: str) -> str:
     """The Python source of the config file called `name`."""
-    recipe, quoted = understood.recipe, shlex.quote(name)
+    recipe, quoted = draft.recipe, shlex.quote(name)
     lines = [
         TITLES[recipe],
         "",
@@ -138,12 +142,12 @@ def config_text(understood: Understood, name: str) -> str:
         f"    ark-jax plan --config={quoted}                   # calls, cost, time, disk",
         f"    ark-jax config --config={quoted}                 # every field, unit and meaning",
         "",
-        f"What `ark-jax init` understood of {understood.fields['data.path']!r}:",
+        f"What `ark-jax init` understood of {draft.fields['data.path']!r}:",
         "",
-        *(f"    {line}" for line in understood.lines if line.strip()),
+        *(f"    {line}" for line in draft.lines if line.strip()),
     ]
     comment = "\n".join(f"# {line}".rstrip() for line in lines)
-    fields = "".join(f"    c.{field} = {value!r}\n" for field, value in understood.fields.items())
+    fields = "".join(f"    c.{field} = {value!r}\n" for field, value in draft.fields.items())
     return f"""{comment}
 
 from ark_jax.recipes.{recipe} import config

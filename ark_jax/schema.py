@@ -283,11 +283,11 @@ def setting(config, field: str):
     value = config
     for part in field.split("."):
         value = value[int(part) if isinstance(value, tuple | list) else part]
-    return plain(value.to_dict() if hasattr(value, "to_dict") else value)
+    return to_json_value(value.to_dict() if hasattr(value, "to_dict") else value)
 
 
-def plain(value: object):
-    """A value as JSON has it: tuples become lists."""
+def to_json_value(value: object):
+    """A value in the form that JSON gives back: tuples become lists."""
     return json.loads(json.dumps(value, default=list))
 
 

@@ -105,7 +105,7 @@ def _fish_script() -> str:
 
 
 def _fish_line(names: str, flag: str) -> str:
-    """The line of a script that completes a flag after these verbs, which blanks separate."""
+    """A line of the script: completes a flag after these verbs, which are separated by blanks."""
     value = " -r" if flag.endswith("=") else ""
     when = f"-n '__fish_seen_subcommand_from {names}'"
     return f"complete -c ark-jax {when} -l {flag.strip('-=')}{value}"

@@ -75,7 +75,7 @@ class ConfigFlags(Flags):
         is_file = known is None
         define = config_flags.DEFINE_config_file if is_file else config_flags.DEFINE_config_dict
         if self.config:
-            args = [f"--config={locate(self.config)}", *args]
+            args = [f"--config={locate_config(self.config)}", *args]
         try:
             holder = define("config", known, flag_values=values, sys_argv=["ark-jax", *args])
             words = values(["ark-jax", *args])[1:]
@@ -145,7 +145,7 @@ def packaged_files() -> dict[str, Path]:
     return files | {DEMO: RECIPES / "demo.py"}
 
 
-def locate(named: str) -> str:
+def locate_config(named: str) -> str:
     """`NAME:WORDS` with the file of the packaged config; a path of a file stays.
 
     Raises:

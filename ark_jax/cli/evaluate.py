@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ark_jax.cli import runs
 from ark_jax.cli.flags import Flags, flag
-from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
+from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
@@ -83,7 +83,7 @@ class Evaluate(ReaderFlags):
                     log.say(f"  {output.save(comparison, out)}")
             except OSError as error:
                 place = out or storage.cache_folder()
-                raise OSError(with_fix(error, place, flag="--out")) from error
+                raise OSError(message_with_fix(error, place, flag="--out")) from error
         if self.json:
             log.show(json.dumps(output.json_of(comparison), ensure_ascii=False) + "\n")
         else:

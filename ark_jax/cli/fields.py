@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ark_jax import schema
 from ark_jax.cli.config_flags import ConfigFlags
-from ark_jax.cli.flags import flag, wrapped
+from ark_jax.cli.flags import flag, wrap_text
 from ark_jax.runtime.log import show
 
 
@@ -62,7 +62,7 @@ def _title_lines(section: str, sections: dict[str, type]) -> Iterator[str]:
     if not section:
         return
     meaning = " ".join(inspect.getdoc(sections[section]).split())
-    yield from wrapped(f"{section}: {meaning}")
+    yield from wrap_text(f"{section}: {meaning}")
 
 
 def _field_lines(spec: schema.FieldSpec, value: object) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _field_lines(spec: schema.FieldSpec, value: object) -> Iterator[str]:
     default = f"default {spec.default!r}" if changed else ""
     facts = "; ".join(filter(None, (default, spec.unit, spec.describe())))
     for text in (spec.meaning, facts):
-        yield from wrapped(text, " " * 6)
+        yield from wrap_text(text, " " * 6)
 
 
 def _plain_lines(config, prefixes: tuple[str, ...] | str) -> Iterator[str]:

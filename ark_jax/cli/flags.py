@@ -83,7 +83,7 @@ class Flags:
         Raises:
             ValueError: a flag is unknown, missing or has a bad value.
         """
-        return bind(cls, verb, *read(cls, verb, args))
+        return bind(cls, verb, *parse_flags(cls, verb, args))
 
 
 def specs(verb_class: type[Flags], verb: str = "") -> dict[dataclasses.Field, Spec]:
@@ -98,8 +98,8 @@ def specs(verb_class: type[Flags], verb: str = "") -> dict[dataclasses.Field, Sp
     return {f: spec for f, spec in known.items() if not verb or verb in (spec.verbs or (verb,))}
 
 
-def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict, list[str]]:
-    """The values of flags by field, and all other words in their order.
+def parse_flags(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict, list[str]]:
+    """Parses words: field -> value of its flag, and all other words in their order.
 
     Raises:
         ValueError: a flag is unknown or has a bad value.
@@ -137,10 +137,10 @@ def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict,
 
 
 def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str]) -> Flags:
-    """A verb with the values of its flags, and the other words in their places.
+    """An instance of a verb, with the values of flags and with the other words as its fields.
 
     Raises:
-        ValueError: a word has no place, or a flag or word is missing.
+        ValueError: there are too many words, or a flag or word is missing.
     """
     values, words, rest = dict(values), list(words), _rest_field(verb_class)
     for field, spec in specs(verb_class).items():
@@ -175,7 +175,7 @@ def _read_value(verb: str, name: str, field: dataclasses.Field, text: str) -> ob
     """The value of a text, as the field's spec or type reads it. Raises ValueError."""
     spec = field.metadata["spec"]
     if field.type in (Path, Path | None):
-        return folder(text, name)
+        return read_folder(text, name)
     choices = BOOLEANS if field.type is bool else spec.label.partition("=")[2].split("|")
     if len(choices) > 1 and text not in choices:
         known = ", ".join(map(repr, choices))
@@ -198,7 +198,7 @@ def read_positive(text: str) -> int:
 READERS = {int: read_positive, int | None: read_positive, float | None: float, bool: BOOLEANS.get}
 
 
-def folder(text: str, name: str) -> Path | None:
+def read_folder(text: str, name: str) -> Path | None:
     """The folder that a flag names; None if it is empty.
 
     Raises:
@@ -239,11 +239,11 @@ def describe_flags(verb_class: type[Flags], verb: str) -> str:
         meaning = f"{spec.meaning}; default: {field.default}" if has_default else spec.meaning
         label = f"  {spec.label:<{INDENT - 3}} "
         label += " " * (len(label) > INDENT)
-        lines += wrapped(meaning, " " * INDENT, label)
-    return "\n".join([*lines, *wrapped(verb_class.remarks)])
+        lines += wrap_text(meaning, " " * INDENT, label)
+    return "\n".join([*lines, *wrap_text(verb_class.remarks)])
 
 
-def wrapped(text: str, indent: str = "", first: str = "") -> list[str]:
+def wrap_text(text: str, indent: str = "", first: str = "") -> list[str]:
     """Lines of a text for a terminal; the first one begins with `first`, if given."""
     indents = {"initial_indent": first or indent, "subsequent_indent": indent}
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False, **indents)

@@ -32,7 +32,7 @@ def log_on_stderr() -> Iterator[TextIO]:
         yield results
 
 
-def with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
+def message_with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
     """The message of a file system error, with a fix if results could not be written."""
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ark_jax.cli.flags import Flags, flag
-from ark_jax.cli.process import is_closed_output, log_on_stderr, prepare_environment, with_fix
+from ark_jax.cli.process import (
+    is_closed_output,
+    log_on_stderr,
+    message_with_fix,
+    prepare_environment,
+)
 from ark_jax.runtime import log, storage
 
 INVERSE = {"yes": True, "no": False, "": None}
@@ -48,17 +53,17 @@ class Retrieve(Flags):
         prepare_environment()
         try:
             with log_on_stderr() as results:
-                for rows in self.rows():
+                for rows in self.row_batches():
                     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
                     with contextlib.redirect_stdout(results):
                         log.show(text)
         except OSError as error:
             if is_closed_output(error):
                 raise
-            raise OSError(with_fix(error, self.folder, flag="--index")) from error
+            raise OSError(message_with_fix(error, self.folder, flag="--index")) from error
         return 0
 
-    def rows(self) -> Iterator[list[dict]]:
+    def row_batches(self) -> Iterator[list[dict]]:
         """Yields the rows of each batch of questions. Reads all inputs first.
 
         Raises:

@@ -10,8 +10,8 @@ from typing import Self
 
 from ark_jax.cli import verbs
 from ark_jax.cli.config_flags import ConfigFlags
-from ark_jax.cli.flags import flag, folder
-from ark_jax.cli.process import prepare_environment, with_fix
+from ark_jax.cli.flags import flag, read_folder
+from ark_jax.cli.process import message_with_fix, prepare_environment
 from ark_jax.runtime.log import say
 
 
@@ -65,7 +65,7 @@ class Doctor(ConfigFlags):
 
 
 class Run(ConfigFlags):
-    """Runs what is not finished of a config's stages."""
+    """Runs the unfinished stages of a config."""
 
     example = "ark-jax run --config=ark --config.data.path=FILE --workdir=DIR"
     needed = ("config", "workdir")
@@ -92,7 +92,7 @@ class Run(ConfigFlags):
                 before=None if self.yes else confirm,
             )
         except OSError as error:
-            raise OSError(with_fix(error, self.workdir)) from error
+            raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
 
 
@@ -108,7 +108,7 @@ class Stage(Run):
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
-        """The flags. Without any that names a config, the verb is a mistake."""
+        """The flags. Raises ValueError for an unknown verb without a flag that names a config."""
         if verb not in verbs.VERBS and not any(map(NAMES_CONFIG.match, args)):
             raise ValueError(verbs.unknown_verb(verb))
         return super().parse(verb, args)
@@ -137,7 +137,7 @@ class Export(Stage):
         try:
             write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
         except OSError as error:
-            raise OSError(with_fix(error, self.workdir)) from error
+            raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
 
 
@@ -168,7 +168,7 @@ class Demo(Run):
         """The flags, with the folder that a demo has by default."""
         demo = super().parse(verb, args)
         place = "_".join(["ark_demo", *demo._demo_words()])
-        return demo if demo.workdir else dataclasses.replace(demo, workdir=folder(place, ""))
+        return demo if demo.workdir else dataclasses.replace(demo, workdir=read_folder(place, ""))
 
     def default_config(self):
         """The packaged config."""

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 from ark_jax.cli.config_flags import config_of_workdir
-from ark_jax.cli.flags import Flags, bad_flag, bind, flag, read
-from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
+from ark_jax.cli.flags import Flags, bad_flag, bind, flag, parse_flags
+from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.runtime import log
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Index(Flags):
         """
         from ark_jax.pipeline.recipe import recipe_of
 
-        values, words = read(cls, verb, args)
+        values, words = parse_flags(cls, verb, args)
         if workdir := values.get("workdir"):
             config = config_of_workdir(workdir)
             if config is None:
                 raise ValueError(f"{workdir} keeps no config of a run; give MODEL CORPUS --out=DIR")
             recipe = recipe_of(config)
-            run_values, run_words = read(cls, verb, recipe.index_words(config, workdir))
+            run_values, run_words = parse_flags(cls, verb, recipe.index_words(config, workdir))
             if not run_words:
                 raise ValueError(f"{workdir}: recipe {recipe.name} tunes no retriever of documents")
             values, words = run_values | values, run_words + words
@@ -85,7 +85,7 @@ class Index(Flags):
         try:
             built = Index.build(folder, self.model, self.corpus, rules=rules, dtype=self.dtype)
         except OSError as error:
-            raise OSError(with_fix(error, folder, flag="--out")) from error
+            raise OSError(message_with_fix(error, folder, flag="--out")) from error
         log.say(f"{built.manifest.documents:,} documents, {len(built):,} passages in {self.out}")
         if database:
             database.write(built, self.url)
@@ -151,7 +151,7 @@ class IndexFlags(ReaderFlags):
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
         """The flags, with the index of the run in a workdir."""
-        values, words = read(cls, verb, args)
+        values, words = parse_flags(cls, verb, args)
         if workdir := values.get("workdir"):
             words = [str(workdir / "index"), *words]
         return bind(cls, verb, values, words)

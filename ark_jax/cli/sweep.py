@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate
+from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate_config
 from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.runtime.log import show
 
@@ -104,7 +104,7 @@ def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> "Series
     from ark_jax.sweep.series import read_series
 
     named = ConfigFlags(verb="sweep", config=config, fields=tuple(fields))
-    file = locate(config).partition(":")[0]
+    file = locate_config(config).partition(":")[0]
     return read_series(config, file, folder, lambda: named.open_plain()[0])
 
 

@@ -140,17 +140,20 @@ class WeightlessModel:
             self.cfg,
             settings.remat,
             settings.get("chunks", 1),
-            lambda pieces: [*(_on_device(x, 1) for x in others), _on_device(last, pieces)],
+            lambda pieces: [
+                *(_texts_on_device(x, 1) for x in others),
+                _texts_on_device(last, pieces),
+            ],
             trained=size * work.towers * self.trainable(settings),
             frozen=size * self.parameters if adapted else 0,
-            most_pieces=_on_device(last, 1).rows,
+            most_pieces=_texts_on_device(last, 1).rows,
         )
 
 
 def _share_at_once(work: Work) -> float:
-    """The share of a step that is computed at once.
+    """The share of a step's texts that `train.parts` computes at once.
 
-    All of it, but of a language model as many prompts as the token budget of `train.parts` holds.
+    It is 1, except for language models: they compute as many prompts as fit a token budget.
     """
     if not work.written:
         return 1
@@ -160,7 +163,7 @@ def _share_at_once(work: Work) -> float:
     return max(prompts // max(budgets, 1), 1) / prompts
 
 
-def _on_device(texts: Texts, pieces: int) -> memory.Texts:
+def _texts_on_device(texts: Texts, pieces: int) -> memory.Texts:
     """The texts of one device in a step, or in one of its pieces."""
     rows = math.ceil(texts.count / (layout.batch_multiple() * pieces))
     length = tk.round_length(math.ceil(texts.longest))

@@ -67,7 +67,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Of all work."""
+        """Seconds of all work."""
         return sum(x.seconds for x in self.costs)
 
 
@@ -239,8 +239,8 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
     limit = config.llm.max_cost
     with _scratch_workdir(recipe, config, config, workdir) as (context, done):
         forecast = recipe.forecast(context, done)
-    asked = [x for x in forecast.work if x.kind == "ask" and x.items and x.stage not in done]
-    pending = [x for x in asked if verb in ("run", "demo", x.stage)]
+    calls = [x for x in forecast.work if x.kind == "ask" and x.items and x.stage not in done]
+    pending = [x for x in calls if verb in ("run", "demo", x.stage)]
     for x in pending:
         if x.cost is None:
             raise ValueError(f"llm.max_cost is {format_usd(limit)}, but {_unknown_price(x)}")

@@ -70,7 +70,7 @@ class Work:
 
     @property
     def tokens(self) -> float:
-        """Tokens of all items; of likelihoods the written ones are among the read ones."""
+        """Tokens of all items. For likelihoods the read tokens include the written ones."""
         if self.step:
             return self.items * sum(texts.count * texts.mean for texts in self.step)
         return self.items * (self.read + self.written * (self.kind != "likelihoods"))
@@ -148,7 +148,9 @@ def pending_calls(
     reply: float,
     more: float = 0,
 ) -> Work:
-    """The calls whose replies are not cached. Enough cached ones say how long replies are and take.
+    """The calls whose replies are not cached.
+
+    Length and time of a reply come from cached replies, if there are enough.
 
     Args:
         folder: of the model whose tokenizer counts.

@@ -72,7 +72,7 @@ def _json_pairs(reply: str) -> list[tuple[object, object]]:
     return [pair for item in objects if isinstance(item, dict) for pair in item.items()]
 
 
-def complaint(verdicts: Mapping[str, str]) -> str | None:
+def missing_verdicts_remark(verdicts: Mapping[str, str]) -> str | None:
     """The message that asks the judge for missing verdicts; None if there are none."""
     missing = [criterion for criterion in CRITERIA if criterion not in verdicts]
     if not missing:

@@ -66,7 +66,7 @@ class ReadingPrompt:
         return prompts.fill(self.template, question=question, passages=passages)
 
     def for_model(self, lm, prompt: str) -> str:
-        """The prompt as a local model gets it: by its chat template, or as it stands."""
+        """The prompt for a local model: in its chat template, or unchanged."""
         return lm.chat(prompt) if self.chat else lm.as_data(prompt)
 
     @property

@@ -58,7 +58,7 @@ def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Docume
                 stored = tables.Stored(folder / before.folder)
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
-        _write(folder, parts, settings, retriever, before, source)
+        _write_index(folder, parts, settings, retriever, before, source)
 
 
 def add(
@@ -81,7 +81,7 @@ def add(
         find = tables.source_finder(chunks, stored)
         sources = tables.sources_with(stored, documents, find)
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
-        _write(folder, parts, settings, retriever, before)
+        _write_index(folder, parts, settings, retriever, before)
 
 
 def _chunk_cutter(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.Cut | None:
@@ -91,7 +91,7 @@ def _chunk_cutter(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.
     return lambda documents: cut_documents(documents, None, settings.model, settings.rules)
 
 
-def _write(
+def _write_index(
     folder: Path,
     parts: Iterable[tables.Part],
     settings: Settings,

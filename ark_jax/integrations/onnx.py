@@ -140,7 +140,7 @@ def _transformer_block(
     """The nodes of `encoder.Block`.
 
     Args:
-        mask_bias: 0 or -inf for each key, `[b 1 1 t]`.
+        mask_bias: added to logits: 0, or the lowest float32 for padding; `[b 1 1 t]`.
         layer: the weights of this layer.
     """
     d, n = cfg.width, cfg.heads

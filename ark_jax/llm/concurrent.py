@@ -75,7 +75,7 @@ class RequestPool:
     async def _run_workers(self, endpoint: Endpoint, bar: Progress) -> None:
         """Runs workers until the queue is empty; stops them if the endpoint is unusable."""
         count = min(self.settings.concurrency, len(self.calls))
-        workers = [asyncio.create_task(self._work_off_queue(endpoint, bar)) for _ in range(count)]
+        workers = [asyncio.create_task(self._process_queue(endpoint, bar)) for _ in range(count)]
         try:
             done, pending = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             for worker in done:
@@ -120,7 +120,7 @@ class RequestPool:
         """Whether the endpoint has answered a request of this or an earlier run."""
         return bool(self.answered or self.conversations.usage.cached)
 
-    async def _work_off_queue(self, endpoint: Endpoint, bar: Progress) -> None:
+    async def _process_queue(self, endpoint: Endpoint, bar: Progress) -> None:
         """Takes calls from the queue, one after the other."""
         while self.waiting and not self.stop_reason:
             number = self.waiting.popleft()

@@ -39,7 +39,7 @@ class RateLimiter:
         self.rate = (per_minute - self.burst) / MINUTE
         self.level, self._updated = self.burst, time.monotonic()
 
-    def wait(self, amount: float) -> float:
+    def wait_seconds(self, amount: float) -> float:
         """Seconds until `amount` may be taken.
 
         A full bucket allows even more than it holds; its level is then negative.
@@ -222,7 +222,7 @@ class Endpoint:
                 reply_tokens = min(self._parameters["max_tokens"], self._reply_tokens)
                 tokens = size * self._tokens_per_byte + reply_tokens
                 pause = self._paused_until - time.monotonic()
-                wait = max(pause, self._requests.wait(1), self._tokens.wait(tokens))
+                wait = max(pause, self._requests.wait_seconds(1), self._tokens.wait_seconds(tokens))
                 if wait <= 0:
                     break
                 # Not the whole wait, since a reply that arrives may shorten it.

@@ -50,7 +50,7 @@ def split_sentences(passage: str) -> list[str]:
 
 
 def rare_limit(frequency: Mapping[str, int]) -> int:
-    """The number of passages in which a rare term may occur.
+    """The largest number of passages in which a rare term may occur.
 
     Args:
         frequency: term -> number of passages with it.

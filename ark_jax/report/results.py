@@ -74,7 +74,7 @@ def metric_heading(metric: str) -> str:
 def is_significant(value: Mapping | None) -> bool:
     """Whether a value was tested against the base and differs significantly.
 
-    A gain of a hybrid that is worse than the retriever in it does not count.
+    A gain of a hybrid does not count if it is worse than the part that it was tested against.
     """
     if not value or "against_base" not in value or value["against_base"]["p_holm"] >= ALPHA:
         return False
@@ -90,7 +90,7 @@ def describe_difference(metric: str, tested: Mapping) -> str:
 
 
 def against_parts(rows: Sequence[Mapping], metrics: Sequence[str]) -> list[str]:
-    """A line for each hybrid, with its differences to the retriever in it."""
+    """A line for each hybrid, with its differences to the part that it was tested against."""
     lines = []
     for row in rows:
         values = {metric: row["values"].get(metric) or {} for metric in metrics}
@@ -266,7 +266,7 @@ def by_group(
     return Section(title, anchor, tables, "The test questions form one group.")
 
 
-def judged(judge: Mapping) -> Section:
+def judge_verdicts(judge: Mapping) -> Section:
     """The judge's win rates for pairs of systems, and how reliable the judge is."""
     if not judge:
         return Section("The judge", "judge", [], "No judge compared answers in this run.")

@@ -159,7 +159,7 @@ def format_elapsed(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
-def spent(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
+def time_and_cost(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
     """Time, calls, tokens and cost of each step.
 
     Args:

@@ -115,7 +115,7 @@ def histogram(p: Values) -> np.ndarray:
     return np.histogram(np.array(p, float), edges)[0]
 
 
-def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
+def reason_counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """How many questions are kept, and how many are left out for each reason."""
     reasons = collections.Counter(verdict.problem for verdict in verdicts)
     return {"kept": reasons[""]} | {name: reasons[name] for name in (TOO_HARD, TOO_EASY, ALIKE)}
@@ -127,7 +127,7 @@ def check_kept(verdicts: Sequence[Verdict], zone: Zone) -> None:
     Raises:
         ValueError: none is; the message shows the means of p and what to change.
     """
-    reasons = counts(verdicts)
+    reasons = reason_counts(verdicts)
     if reasons["kept"]:
         return
     shown = ", ".join(

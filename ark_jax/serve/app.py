@@ -56,7 +56,7 @@ async def health(service: Service, request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def counts(service: Service, request: Request) -> Response:
+async def show_metrics(service: Service, request: Request) -> Response:
     """GET /metrics."""
     return Response(service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
@@ -69,7 +69,7 @@ PATHS: dict[str, tuple[str, Handler]] = {
     "/ask": ("POST", ask),
     "/health": ("GET", health),
     "/info": ("GET", embeddings.info),
-    "/metrics": ("GET", counts),
+    "/metrics": ("GET", show_metrics),
     "/": ("GET", page.page),
     "/page.css": ("GET", page.style),
     "/page.js": ("GET", page.script),

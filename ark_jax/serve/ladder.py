@@ -60,7 +60,7 @@ class Ladder:
         return cls(_shapes(max_length, rooms), full, costs["parameters"], costs["attention"])
 
     @property
-    def common(self) -> tuple[Shape, ...]:
+    def common_shapes(self) -> tuple[Shape, ...]:
         """The shapes without those for texts that are longer than a full batch."""
         return tuple(shape for shape in self.shapes if shape.room <= self.tokens)
 
@@ -71,10 +71,10 @@ class Ladder:
             lengths: tokens of each text.
         """
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-        for start, end, shape in self._cut([lengths[i] for i in order]):
+        for start, end, shape in self._cut_batches([lengths[i] for i in order]):
             yield tk.TextBatch([order[start:end]], shape.rows, shape.length, shape.room)
 
-    def _cut(self, lengths: Sequence[int]) -> list[tuple[int, int, Shape]]:
+    def _cut_batches(self, lengths: Sequence[int]) -> list[tuple[int, int, Shape]]:
         """Start, end and shape of each batch, for texts sorted by length, the longest first.
 
         Dynamic programming finds the cheapest batches of the first i texts for each i.

@@ -81,7 +81,7 @@ class Embedder:
         def embed(shape: Shape, ids: list[list[int]]) -> None:
             self.retriever.encode_tokens(ids, _single_shape(shape), unit=False)
 
-        _compile_shapes("compile the retriever", self.ladder.common, embed)
+        _compile_shapes("compile the retriever", self.ladder.common_shapes, embed)
 
     def size(self, request: Texts) -> int:
         return len(request.texts)
@@ -135,7 +135,7 @@ class Reranker:
         def score(shape: Shape, ids: list[list[int]]) -> None:
             self.scorer.score([("a", "b")] * len(ids), batching=_single_shape(shape))
 
-        _compile_shapes("compile the reranker", self.ladder.common, score)
+        _compile_shapes("compile the reranker", self.ladder.common_shapes, score)
 
     def size(self, request: Pairs) -> int:
         return len(request.texts)

@@ -10,7 +10,7 @@ from ark_jax.index.reader import Reader
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
-from ark_jax.serve.service import Searched, Service
+from ark_jax.serve.service import ServedIndex, Service
 from ark_jax.serve.work import CALLS, Lane, Work
 from ark_jax.text.token_vectors import stack
 
@@ -46,13 +46,13 @@ def open_service(
     work.on_batch = lambda lane, count: metrics.add_batch(_lane_label(lane), count)
 
     def load() -> Service:
-        tuned = _load_searched(index)
+        tuned = _load_served_index(index)
         return Service(
             name=index.folder.name,
             work=work,
             metrics=metrics,
             tuned=tuned,
-            base=_load_searched(index.with_model(compare)) if compare else None,
+            base=_load_served_index(index.with_model(compare)) if compare else None,
             reranker=_load_reranker(reranker) if reranker else None,
             reader=reader() if reader else None,
             local=local,
@@ -66,7 +66,7 @@ def open_service(
         raise
 
 
-def _load_searched(index: Index) -> Searched:
+def _load_served_index(index: Index) -> ServedIndex:
     """Loads and compiles the model of an index, and searches once."""
     embedder = Embedder(index.retriever, model_name(index.model))
     embedder.warm_up()
@@ -74,7 +74,7 @@ def _load_searched(index: Index) -> Searched:
     vectors = stack([embedder.run(embedder.prepare(texts))[0].vector])
     for by in ("dense", "hybrid"):  # compiles the search, and reads the files once
         index.search(["Who?"], by=by, vectors=vectors)
-    return Searched(index, embedder)
+    return ServedIndex(index, embedder)
 
 
 def _load_reranker(folder: str) -> Reranker:

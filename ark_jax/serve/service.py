@@ -20,7 +20,7 @@ MOST_ASKED = 32  # questions that may wait for an endpoint
 
 
 @dataclasses.dataclass(frozen=True)
-class Searched:
+class ServedIndex:
     """An index, and the model that embeds its questions."""
 
     index: Index
@@ -44,8 +44,8 @@ class Service:
     name: str
     work: Work
     metrics: Metrics
-    tuned: Searched
-    base: Searched | None = None
+    tuned: ServedIndex
+    base: ServedIndex | None = None
     reranker: Reranker | None = None
     reader: Reader | None = None
     local: bool = False
@@ -55,7 +55,7 @@ class Service:
     )
 
     async def search(
-        self, request: Request, question: str, k: int, by: str, searched: Searched | None = None
+        self, request: Request, question: str, k: int, by: str, searched: ServedIndex | None = None
     ) -> list[Hit]:
         """The passages of a question.
 

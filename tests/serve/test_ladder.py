@@ -60,14 +60,14 @@ def test_a_text_longer_than_a_full_batch_goes_alone():
         ([2], 2048),
         ([1], 256),
     ]
-    assert {shape.room for shape in ladder.common} == {1024, 256}
+    assert {shape.room for shape in ladder.common_shapes} == {1024, 256}
     assert max(shape.length for shape in ladder.shapes) == 8192
 
 
 def test_vectors_are_those_of_any_other_batches_and_nothing_is_compiled_anew(mesh, tmp_path):
     retriever = Retriever.from_pretrained(tiny.retrievers(tmp_path, "a") / "a")
     ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
-    assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common
+    assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common_shapes
     words = tiny.DOCUMENTS.read_text(encoding="utf-8").split()
     rng = np.random.default_rng(0)
     draw = lambda: [
