@@ -433,7 +433,7 @@ def test_the_error_of_a_run_is_its_last_line(tmp_path):
     log.write_text(
         "error: of an earlier call\n[1/2] data\ndone in 3s\nException ignored in: some library\n"
     )
-    assert processes.failure_reason(0, log, 26) == "" and processes.why_failed(
+    assert processes.failure_reason(0, log, 26) == "" and processes.failure_reason(
         1, log, 26
     ).startswith("Exception ignored")
 

@@ -47,7 +47,7 @@ def cheapest(lengths: list[int]) -> float:
 @given(st.lists(st.integers(1, LIMIT), max_size=7))
 def test_no_other_cut_costs_less(lengths):
     lengths = sorted(lengths, reverse=True)
-    cost = sum(LADDER._cost(shape) for *_, shape in LADDER._cut(lengths))
+    cost = sum(LADDER._cost(shape) for *_, shape in LADDER._cut_batches(lengths))
     assert cost == pytest.approx(cheapest(lengths))
 
 
