@@ -97,36 +97,47 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
         show(f"{_finding_of_error('the command line or the config', error)}\n")
         states.append("problem")
     roles = named.roles(recipe, config) if recipe else ()
-    endpoints = [role for role in roles if config[role].backend == "openai"]
-    look("packages", packages, bool(endpoints))
+    look("packages", packages, any(config[role].backend == "openai" for role in roles))
     before = len(states)
     look("devices", devices, seconds=START + DISK)
-    started = "problem" not in states[before:]
+    after = len(states)
     look("memory", memory)
     for name in CACHES:
         look(name, writable_folder, name, workdir)
     if recipe:
-        look("the config", settings, recipe, config, seconds=START)  # it may import jax
-        look("the config", experimental, config)
-        look("log.to", trackers, config)
-        if started:  # else what reads models may take this process along
-            for field, path in named.paths(recipe, config, "model", "models").items():
-                look(field, model, field, path, seconds=3 * NETWORK)
-        for role in endpoints:
-            look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
-        files = named.paths(recipe, config, "file", "files", "input")
-        replays = any(config[role].backend == "replay" for role in roles)
-        if replays and "questions.replies" not in files:
-            files["llm.replies"] = config.llm.replies  # of every role
-        for field, path in files.items():
-            if field != "data.path":
-                look(field, file, field, path)
-        if named.data_path(recipe, config) is not None:
-            look("data.path", data, recipe, config, late="warning")
+        _look_at_config(look, recipe, config, reads_models="problem" not in states[before:after])
     counts = {state: states.count(state) for state in ("problem", "warning")}
     texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
     show(f"{', '.join(texts) or 'no problem found'}\n")
     return int("problem" in states)
+
+
+def _look_at_config(look: Callable, recipe: Recipe, config, *, reads_models: bool) -> None:
+    """Checks a config, and the models, endpoints and files that it names.
+
+    Args:
+        look: runs a check and shows its findings, as in `diagnose`.
+        reads_models: whether jax starts; else reading a model might crash this process.
+    """
+    roles = named.roles(recipe, config)
+    look("the config", settings, recipe, config, seconds=START)  # it may import jax
+    look("the config", experimental, config)
+    look("log.to", trackers, config)
+    if reads_models:
+        for field, path in named.paths(recipe, config, "model", "models").items():
+            look(field, model, field, path, seconds=3 * NETWORK)
+    for role in roles:
+        if config[role].backend == "openai":
+            look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
+    files = named.paths(recipe, config, "file", "files", "input")
+    replays = any(config[role].backend == "replay" for role in roles)
+    if replays and "questions.replies" not in files:
+        files["llm.replies"] = config.llm.replies  # of every role
+    for field, path in files.items():
+        if field != "data.path":
+            look(field, file, field, path)
+    if named.data_path(recipe, config) is not None:
+        look("data.path", data, recipe, config, late="warning")
 
 
 def run_with_deadline(
