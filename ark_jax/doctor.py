@@ -421,7 +421,7 @@ def _read_model_config(path: str) -> tuple[dict, str]:
 
 
 def _unfetched_demo_model(field: str, small) -> Finding:
-    """Whether a run could fetch and read a model of the demo."""
+    """The finding on a demo model that is not fetched yet: whether a run can fetch and read it."""
     if small.needs and importlib.util.find_spec(small.needs) is None:
         return problem(
             f"{field}: {small.published} is read with {small.needs}, which is not installed",

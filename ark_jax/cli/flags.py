@@ -87,14 +87,19 @@ class Flags:
 
 
 def specs(verb_class: type[Flags], verb: str = "") -> dict[dataclasses.Field, Spec]:
-    """The fields that the command line of a verb sets, or those that its help shows.
+    """The fields that the command line of a verb sets, with their specs.
 
     Words come first, in their order, then the verb's own flags, then those that it inherits.
+
+    Args:
+        verb: leaves out flags that the help of this verb does not show; empty: all fields.
     """
     fields = [field for field in dataclasses.fields(verb_class) if field.metadata]
     own_first = [name for c in verb_class.__mro__ for name in inspect.get_annotations(c)]
-    place = lambda field: field.metadata["spec"].is_flag and own_first.index(field.name)
-    known = {field: field.metadata["spec"] for field in sorted(fields, key=place)}
+    words = [field for field in fields if not field.metadata["spec"].is_flag]
+    flags = [field for field in fields if field.metadata["spec"].is_flag]
+    flags.sort(key=lambda field: own_first.index(field.name))
+    known = {field: field.metadata["spec"] for field in (*words, *flags)}
     return {f: spec for f, spec in known.items() if not verb or verb in (spec.verbs or (verb,))}
 
 

@@ -43,7 +43,7 @@ def save(comparison: Comparison, folder: Path) -> Path:
 
 
 def _page(comparison: Comparison) -> str:
-    """The HTML page."""
+    """The HTML page of a comparison."""
     first = comparison.metrics[0]
     best = max(comparison.table, key=lambda row: row["values"][first]["mean"])
     mean = best["values"][first]["mean"]

@@ -152,7 +152,13 @@ def _tokenizer_config(special: dict[int, str], chat_template: object) -> dict:
 
 
 def _tokenizer(special: dict[int, str], tokens: Sequence[str], merges: object) -> dict:
-    """The content of tokenizer.json: byte-level BPE that splits digits."""
+    """The content of tokenizer.json: byte-level BPE that splits digits.
+
+    Args:
+        special: ids of special tokens -> texts.
+        tokens: the vocabulary, in the order of ids.
+        merges: the BPE merges of the GGUF.
+    """
     flags = {
         "single_word": False,
         "lstrip": False,

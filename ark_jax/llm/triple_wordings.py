@@ -70,8 +70,9 @@ def _split_words(relation: str) -> list[str]:
 
     Abbreviations keep their capitals.
     """
-    text = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", relation.replace(E, " "))
-    text = re.sub(r"(\w+ed)by\b", r"\1 by", text.translate({ord("{"): "(", ord("}"): ")"}))
+    text = relation.replace(E, " ").translate({ord("{"): "(", ord("}"): ")"})
+    text = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text)  # directedBy, place_of_birth
+    text = re.sub(r"(\w+ed)by\b", r"\1 by", text)  # directedby
     words = text.strip(" ?!.:;").split()
     words = [word if word.isupper() and len(word) > 1 else word.lower() for word in words]
     return words[:-1] if len(words) > 1 and words[-1] == "s" else words  # spouse_s

@@ -39,13 +39,13 @@ def graph_layout(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
     distances = {a: {b: row.get(b, apart) for b in graph} for a, row in lengths.items()}
     layout = nx.kamada_kawai_layout(graph, dist=distances)
     positions = np.array([layout[i] for i in range(n)])
+    # Rotate to the principal axes. The largest component of each is positive, so none is mirrored.
     axes = np.linalg.eigh(positions.T @ positions)[1][:, ::-1]
     axes = axes * np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1.0, 1.0)
     positions = positions @ axes
     extent = np.ptp(positions, axis=0)
-    extent = np.maximum(
-        extent, 0.3 * extent.max() or 1.0
-    )  # so that a nearly straight graph is not stretched
+    # A nearly straight graph is not stretched to fill the square.
+    extent = np.maximum(extent, 0.3 * extent.max() or 1.0)
     return 0.5 + (positions - (positions.max(0) + positions.min(0)) / 2) / extent
 
 

@@ -76,17 +76,22 @@ def gumbel(
     k: int,
     candidates: int,
 ) -> Float[Array, "m k n"]:
-    """Noise for `draw`, which depends on (seed, step, question, set, place, candidate) alone.
+    """Noise for `draw`: m = `draws` sets of k places for n = `candidates`.
 
-    So neither other questions of a call nor absent candidates change the draws.
+    Each number depends on (seed, step, question, set, place, candidate) alone. So
+    neither other questions of a call nor absent candidates change the draws.
     """
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), question)
-    fold = lambda key, count: jax.vmap(functools.partial(jax.random.fold_in, key))(
-        jnp.arange(count)
-    )
-    keys = jax.vmap(lambda key: fold(key, k))(fold(key, draws))
-    # The first values of a longer row are those of a shorter one.
-    return jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, (candidates,))))(keys)
+    keys_of_sets = _fold_in_numbers(key, draws)
+    keys_of_places = jax.vmap(lambda key: _fold_in_numbers(key, k))(keys_of_sets)
+    # A longer row of noise begins with the values of a shorter one.
+    noise_of_place = lambda key: jax.random.gumbel(key, (candidates,))
+    return jax.vmap(jax.vmap(noise_of_place))(keys_of_places)
+
+
+def _fold_in_numbers(key: jax.Array, count: int) -> jax.Array:
+    """`count` random keys, each from `key` and its number."""
+    return jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(count))
 
 
 def entropy(candidates: Candidates, draws: Int[Array, "m k"]) -> Float[Array, ""]:

@@ -24,7 +24,7 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
 async def search(service: Service, request: Request) -> Response:
-    """POST /search."""
+    """POST /search: the passages of a question, by both models if `compare` is true."""
     body = await requests.read_json(request)
     question, k, by = _search_fields(body, 10)
     if requests.switch(body, "compare"):
@@ -34,7 +34,7 @@ async def search(service: Service, request: Request) -> Response:
 
 
 async def ask(service: Service, request: Request) -> Response:
-    """POST /ask."""
+    """POST /ask: the reader's answer to a question, with its sources."""
     question, k, by = _search_fields(await requests.read_json(request), 5)
     hits = await service.search(request, question, k, by)
     return JSONResponse(answer_row(question, await service.answer(request, question, hits), hits))
@@ -50,14 +50,14 @@ def _search_fields(body: dict, k: int) -> tuple[str, int, str]:
 
 
 async def health(service: Service, request: Request) -> Response:
-    """GET /health."""
+    """GET /health: status 503 if the thread with the models has ended."""
     if not service.work.alive:
         raise requests.Refused(503, "Unhealthy", "the models are gone; start the server again")
     return JSONResponse({"status": "ok"})
 
 
 async def show_metrics(service: Service, request: Request) -> Response:
-    """GET /metrics."""
+    """GET /metrics: all counts, for Prometheus."""
     return Response(service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
 

@@ -16,7 +16,7 @@ KINDS = ("query", "document")
 
 
 async def openai(service: Service, request: Request) -> Response:
-    """POST /v1/embeddings."""
+    """POST /v1/embeddings: vectors of texts, as OpenAI's API gives them."""
     body = await requests.read_json(request)
     value = body.get("input")
     if isinstance(value, list) and value and isinstance(value[0], int | list):
@@ -44,7 +44,7 @@ async def openai(service: Service, request: Request) -> Response:
 
 
 async def embed(service: Service, request: Request) -> Response:
-    """POST /embed."""
+    """POST /embed: vectors of texts, as text-embeddings-inference gives them."""
     body = await requests.read_json(request)
     requests.choice(body, "truncation_direction", "Right", ("Right", "right"))
     embedder = _text_embedder(service)
@@ -60,7 +60,7 @@ async def embed(service: Service, request: Request) -> Response:
 
 
 async def rerank(service: Service, request: Request) -> Response:
-    """POST /rerank."""
+    """POST /rerank: scores of texts for a query, the highest first."""
     body = await requests.read_json(request)
     if service.reranker is None:
         message = "there is no reranker; start the server with --reranker=FOLDER"
@@ -80,7 +80,7 @@ async def rerank(service: Service, request: Request) -> Response:
 
 
 async def info(service: Service, request: Request) -> Response:
-    """GET /info."""
+    """GET /info: names and limits of the models."""
     embedder = service.tuned.embedder
     return JSONResponse(
         {

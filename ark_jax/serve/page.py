@@ -23,7 +23,7 @@ Columns = Mapping[str, Sequence[Hit]]  # heading -> passages, best first
 
 
 async def page(service: Service, request: Request) -> Response:
-    """GET /."""
+    """GET /: the page on which people search."""
     manifest = service.tuned.index.manifest
     about = (
         f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
@@ -42,7 +42,7 @@ async def style(service: Service, request: Request) -> Response:
 
 
 async def script(service: Service, request: Request) -> Response:
-    """GET /page.js."""
+    """GET /page.js: the script of the page."""
     return Response(_packaged_text("ark_jax.serve", "page.js"), media_type="text/javascript")
 
 

@@ -68,7 +68,7 @@ class _Job:
         self.request, self.size = request, lane.size(request)
         self.future: Future = Future()
         self.items: list | None = None  # None until it is prepared
-        self.taken = self.finished = 0
+        self.taken = self.finished = 0  # numbers of items
         self.results: list = []
 
     def fail(self, error: BaseException) -> None:
