@@ -304,40 +304,42 @@ def format_plan(plan: Estimate) -> str:
     lines = [inputs, ""] if inputs else []
     pending = [name for name in plan.stages if name not in plan.done]
     lines += [f"stages to run: {', '.join(pending) or 'none'}", ""]
-    if plan.calls:
-        lines.append(_table_row("LLM", "calls", "tokens in", "tokens out", "cost", "time"))
-    sums: dict[tuple[str, str], list[float]] = {}
-    for x in plan.costs:
-        if x.work.kind != "ask":
-            amounts = sums.setdefault((x.work.stage, x.work.kind), [0, 0, 0])
-            for i, amount in enumerate((x.work.tokens, x.flops, x.seconds)):
-                amounts[i] += amount
-            continue
-        calls = f"{x.work.items:,}" + f" of {x.work.total:,}" * (x.work.items < x.work.total)
-        amounts = (
-            format_amount(x.work.items * x.work.read),
-            format_amount(x.work.items * x.work.written),
-        )
-        lines.append(
-            _table_row(x.work.label, calls, *amounts, format_usd(x.work.cost), duration(x.seconds))
-        )
-    if sums:
-        lines += [""] * bool(plan.calls) + [
-            _table_row("device", "work", "tokens", "FLOPs", "", "time")
-        ]
-    for names, (tokens, flops, seconds) in sums.items():
-        lines.append(
-            _table_row(*names, format_amount(tokens), format_amount(flops), "", duration(seconds))
-        )
+    calls = [_call_row(cost) for cost in plan.costs if cost.work.kind == "ask"]
+    if calls:
+        head = _table_row("LLM", "calls", "tokens in", "tokens out", "cost", "time")
+        lines += [head, *calls]
+    work = _device_rows([cost for cost in plan.costs if cost.work.kind != "ask"])
+    if work:
+        head = _table_row("device", "work", "tokens", "FLOPs", "", "time")
+        lines += [*([""] if calls else []), head, *work]
     disk = ", ".join(f"{name} {format_amount(n, 'B')}" for name, n in plan.disk.items() if n)
     lines += ["", f"{'disk':<10}{disk or 'nothing more'}", ""]
     lines += [f"- {note}" for note in plan.notes]
+    cost, time = format_usd(plan.cost), duration(plan.seconds)
     total = format_amount(sum(plan.disk.values()), "B")
-    lines += [
-        "",
-        f"total: {format_usd(plan.cost)}, about {duration(plan.seconds)}, {total} of disk",
-    ]
+    lines += ["", f"total: {cost}, about {time}, {total} of disk"]
     return "\n".join(lines)
+
+
+def _call_row(cost: Cost) -> str:
+    """The line of one kind of call."""
+    work = cost.work
+    calls = f"{work.items:,}" + f" of {work.total:,}" * (work.items < work.total)
+    amounts = (format_amount(work.items * n) for n in (work.read, work.written))
+    return _table_row(work.label, calls, *amounts, format_usd(work.cost), duration(cost.seconds))
+
+
+def _device_rows(costs: Sequence[Cost]) -> list[str]:
+    """The lines of work on the devices, summed by stage and kind."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for cost in costs:
+        amounts = sums.setdefault((cost.work.stage, cost.work.kind), [0, 0, 0])
+        for i, amount in enumerate((cost.work.tokens, cost.flops, cost.seconds)):
+            amounts[i] += amount
+    return [
+        _table_row(*names, format_amount(tokens), format_amount(flops), "", duration(seconds))
+        for names, (tokens, flops, seconds) in sums.items()
+    ]
 
 
 def _table_row(stage: str, kind: str, *cells: str) -> str:
