@@ -1,6 +1,6 @@
 """`ark-jax doctor`: whether a machine, and all that a config names, are fit for a run.
 
-It spends nothing, and it must speak where everything else fails. So a module that may be broken is
+It spends nothing, and it must report where everything else fails. So a module that may be broken is
 imported inside its check. Each check has its own thread and deadline, since a dead disk or a silent
 server must not hold up the others. jax starts in another process: it may crash, or wait for an
 accelerator that is in use.
@@ -249,7 +249,7 @@ def devices() -> Iterator[Finding]:
     if done.returncode:
         last_line = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         yield problem(
-            f"devices: jax, or what a run imports beside it, does not start: {last_line[:500]}",
+            f"devices: jax, or a module that a run imports, does not start: {last_line[:500]}",
             "mend the versions above, else pip install --force-reinstall what is named here",
         )
         return

@@ -160,7 +160,7 @@ def param(side: str, dims: dict[str, int], dtype: str, rngs: nnx.Rngs, init=None
 def over_tokens(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
     """`function(x)` for a function that keeps shapes. It gets `[b t d]` as tokens `[a d]`.
 
-    A norm's gradients sum over tokens, for which XLA:CPU takes ten times as long if they lie in
+    A norm's gradients sum over tokens. XLA:CPU takes ten times as long for that if the tokens are
     one stream `[1 a d]` (a tenth of an encoder's training step).
     """
     if x.ndim != 3:

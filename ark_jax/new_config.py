@@ -52,7 +52,7 @@ def draft_config(
     """Reads a file or folder, and chooses a recipe and fields of its config.
 
     Args:
-        files: questions, names and relation_names -> files that lie elsewhere.
+        files: "questions", "names" or "relation_names" -> a file beside the data.
         reading: how to read documents, if the user says it.
 
     Raises:

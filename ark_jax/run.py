@@ -87,7 +87,7 @@ def tune(
         documents: a file or folder that `ark-jax check` reads, or rows: dicts with "text" and, if
             there are some, "id" and "title", or `ark_jax.data.records.Document`.
         questions: a file, folder or rows too; rows have "question", "answers" and, if known,
-            "documents" and "evidence". None: they lie beside the documents.
+            "documents" and "evidence". None: they are beside the documents.
         workdir: the folder of the run.
         config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config.ark`.
             It is not changed itself.
@@ -95,7 +95,7 @@ def tune(
 
     Raises:
         BadInput: documents or questions have problems; it lists all of them.
-        ValueError: a field does not exist or has a bad value, `workdir` lies in a bucket, or
+        ValueError: a field does not exist or has a bad value, `workdir` is in a bucket, or
             finished stages would be replaced.
         RuntimeError: another run works in the workdir, or a model or endpoint is missing.
         OSError: the workdir cannot be written. What is finished is kept.

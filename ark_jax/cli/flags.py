@@ -22,9 +22,9 @@ class Spec:
     """How a field of a verb is written on the command line.
 
     Attributes:
-        label: as the help writes it: `--k=N`, `--json`, `--by=dense|bm25`, which says what it may
-            be, or `QUESTION`, which is no flag.
-        meaning: for the help, which adds the default.
+        label: `--k=N`, `--json`, `--by=dense|bm25` with its choices, or `QUESTION`, which is no
+            flag, as the help shows it.
+        meaning: text for the help, which adds the default.
         read: text -> value; without it the field's type says how.
         verbs: verbs whose help shows it; empty for all that take it.
     """
@@ -207,7 +207,7 @@ def read_folder(text: str, name: str) -> Path | None:
     """The folder that a flag names; None if it is empty.
 
     Raises:
-        ValueError: it lies in a bucket, or a file lies where it would.
+        ValueError: it is in a bucket, or a file has its path.
     """
     if not text:
         return None

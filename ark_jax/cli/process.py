@@ -44,7 +44,7 @@ def message_with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") 
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         fix = f"make {workdir} writable or give another {flag}"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-        fix = f"move away what lies there or give another {flag},"
+        fix = f"move away what is there or give another {flag},"
     else:
         return str(error)
     return (

@@ -120,7 +120,7 @@ class Export(Stage):
     format: str = flag("--format=NAME", "sentence-transformers, flagembedding or ms-swift", "")
 
     example = "ark-jax export --workdir=DIR --format=flagembedding"
-    remarks = "The files lie in DIR/export-NAME. Without --format it is the stage export."
+    remarks = "The files are written to DIR/export-NAME. Without --format it is the stage export."
 
     def run(self) -> int:
         if not self.format:

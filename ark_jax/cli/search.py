@@ -49,7 +49,7 @@ class Index(Flags):
     example = "ark-jax index ark_demo/export my_documents/ --out=my_index"
     remarks = (
         "Run it again when documents have changed: passages that are there are not embedded again. "
-        "After a kill it goes on."
+        "After a kill, run it again to continue."
     )
     prints = False
 
@@ -146,7 +146,7 @@ class IndexFlags(ReaderFlags):
 
     index: str = flag("INDEX", "a folder that `ark-jax index` made")
     workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
-    model: str = flag("--model=FOLDER", "where the model lies now, if it was moved", "")
+    model: str = flag("--model=FOLDER", "where the model is now, if it was moved", "")
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
@@ -240,7 +240,7 @@ class Search(Ask):
     k: int = flag("--k=N", "how many passages", 10)
     compare: str = flag(
         "--compare=MODEL",
-        "the passages of another model beside them, such as the one before tuning; its vectors "
+        "shows the passages of another model too, such as the one before tuning; its vectors "
         "are kept in the index",
         "",
     )

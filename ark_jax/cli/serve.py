@@ -25,7 +25,7 @@ class Serve(IndexFlags):
     port: int = flag("--port=N", "0: any that is free", 8000, read=_read_port)
     host: str = flag(
         "--host=ADDRESS",
-        f"by default this machine alone reaches it; else, requests must bear the token in ${TOKEN}",
+        f"default: only this machine reaches it; with another, requests need the token in ${TOKEN}",
         "127.0.0.1",
     )
     compare: str = flag(
@@ -91,7 +91,7 @@ def _token(host: str) -> str:
     """The token of $ARK_SERVE_TOKEN, which requests must send; empty if it is not set.
 
     Raises:
-        ValueError: other machines reach the host without a token, or it holds bad characters.
+        ValueError: other machines reach the host without a token, or the token has bad characters.
     """
     from ark_jax.serve.guard import is_loopback
 

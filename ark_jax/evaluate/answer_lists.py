@@ -99,7 +99,7 @@ def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
 
 
 def _normalised_words(text: str) -> list[str]:
-    """The normalised words, or the text itself if none are left, as of "The The"."""
+    """The normalised words, or the text itself if none are left, as for "The The"."""
     return normalise(text) or [text.strip().lower()]
 
 

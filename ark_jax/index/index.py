@@ -90,8 +90,8 @@ class Index:
         """Makes an index, or updates an earlier one to this corpus.
 
         Documents that have not changed are not cut again, and passages that the earlier index has
-        are not embedded again. If nothing has changed, nothing is done. A killed program goes on
-        after its last block of 2,048 passages.
+        are not embedded again. If nothing has changed, nothing is done. After a kill, call it
+        again; finished blocks of 2,048 passages are kept.
 
         Args:
             folder: of the index; new, empty, or an earlier index.
@@ -105,7 +105,7 @@ class Index:
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
-            ValueError: no document has text, `folder` holds other things or lies in a bucket, or
+            ValueError: no document has text, `folder` holds other things or is in a bucket, or
                 `dtype` is unknown.
             RuntimeError: another program is changing the index.
             OSError: the index cannot be written. It is then as it was.
@@ -123,11 +123,11 @@ class Index:
         """Opens an index. The model is loaded by the first search that needs it.
 
         Args:
-            model: where the retriever lies now, if it was moved.
+            model: where the retriever is now, if it was moved.
 
         Raises:
             FileNotFoundError: the folder holds no index.
-            ValueError: a file of the index is missing or damaged, or it lies in a bucket.
+            ValueError: a file of the index is missing or damaged, or it is in a bucket.
         """
         folder = storage.local_path(folder)
         for _ in range(_TRIES):

@@ -74,7 +74,7 @@ class Reader:
 
         Args:
             base_url: empty: OpenAI's.
-            cache: the file of replies; what it holds is not asked again.
+            cache: the file of replies; a prompt with a reply there is not sent again.
             key_env: the environment variable that holds the key.
 
         Raises:

@@ -24,7 +24,7 @@ def write_cloze(passages: Sequence[str], count: int, frequency: Mapping[str, int
     Two passages give no questions: rules cannot find what connects them.
 
     Args:
-        frequency: as of `rule_based.extract_graph`.
+        frequency: see `rule_based.extract_graph`.
     """
     pairs = []
     if len(passages) == 1:

@@ -14,7 +14,7 @@ _PLACEHOLDERS = re.compile(r"[{\[<(]{1,2}\s*entity\s*[}\]>)]{1,2}", re.IGNORECAS
 
 
 def parse_wordings(reply: str) -> dict[str, list[str]] | None:
-    """The wordings of a reply by side; None if it holds none. Never raises.
+    """side -> the wordings in a reply; None if there are none. Never raises.
 
     Other brackets around the placeholder are replaced by braces.
     """

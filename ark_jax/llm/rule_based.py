@@ -70,7 +70,7 @@ def extract_graph(
             most two passages have it, or a hundredth of the number that have the most frequent
             one. If only this passage has it, it must occur twice.
         title: the title of the passage, without punctuation at its end.
-        max_frequency: as of `rare_terms`.
+        max_frequency: see `rare_terms`.
 
     Returns:
         Entities and relations in the format of the extraction prompt.

@@ -111,7 +111,7 @@ def _first_passage(move: Mapping, system: str) -> list[str]:
 
 
 def answers(about: str = "", rows: Sequence[Mapping] = ()) -> Section:
-    """Answers of several systems beside the reference.
+    """Answers of several systems and the reference, side by side.
 
     Args:
         about: a sentence about them.

@@ -1,6 +1,6 @@
 """Training of a small selector by the policy gradient of the sets that it drew, eq. 12.
 
-Each step draws anew with the weights that it updates. So the ratio of eq. 12 is 1, clipping never
+Each step draws with the weights that it updates. So the ratio of eq. 12 is 1, clipping never
 acts, and the gradient is that of advantage x log-probability.
 """
 

@@ -1,4 +1,4 @@
-"""The page for people: a question, and what each ranking finds for it, side by side."""
+"""The page for people: a question, and the passages of each ranking, side by side."""
 
 import functools
 import importlib.resources

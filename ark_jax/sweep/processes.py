@@ -107,7 +107,7 @@ def _terminate(handles: Sequence[subprocess.Popen]) -> None:
 def failure_reason(code: int, log: Path, log_start: int) -> str:
     """The last line of a run's log if the run failed or was stopped; "" if it finished."""
     output = log.read_bytes()[log_start:].decode(errors="replace")
-    # A run that was told to stop ends with status 0 too, so the status is not enough.
+    # A run that was asked to stop also ends with status 0, so the status is not enough.
     if not code and re.search("^(done in |all stages: up to date)", output, re.MULTILINE):
         return ""
     lines = [line.strip() for line in output.split("\n") if line.strip()]
