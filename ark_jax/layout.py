@@ -86,14 +86,17 @@ def enter_mesh_of(arrays) -> None:
 def check_divides(dims: dict[str, int], model_name: str) -> None:
     """Checks that the mesh cuts a model of these sizes into equal shards.
 
+    Args:
+        dims: letter -> size.
+
     Raises:
         ValueError: it does not; the message proposes a mesh of as many devices that does.
     """
     mesh = jax.sharding.get_abstract_mesh().shape
-    pieces = lambda axes: math.prod(
-        mesh.get(axis, 1) for axis in ([axes] if isinstance(axes, str) else axes)
-    )
-    cuts = {letter: pieces(axes) for letter, axes in WEIGHTS.items() if letter in dims}
+    cuts = {}
+    for letter, axes in WEIGHTS.items():
+        if letter in dims:
+            cuts[letter] = math.prod(map(mesh_size, [axes] if isinstance(axes, str) else axes))
     wrong = [letter for letter, n in cuts.items() if dims[letter] % n]
     if not wrong:
         return

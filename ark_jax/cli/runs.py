@@ -177,7 +177,7 @@ class Demo(Run):
         return config.demo(*self._demo_words())
 
     def _demo_words(self) -> list[str]:
-        """What `config.demo` takes: nothing for ARK, ["documents"], or the name of a recipe.
+        """The arguments of `config.demo`: none for ARK, "documents", or the name of a recipe.
 
         Raises:
             ValueError: --documents-only with another recipe than ARK.

@@ -175,7 +175,7 @@ def _call_notes(costs: Sequence[Cost]) -> list[str]:
         pace = "as cached replies took" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
         notes.append(
             f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
-            f"{x.settings.concurrency} at once; what has to be asked again comes on top"
+            f"{x.settings.concurrency} at once; requests that are repeated cost extra"
         )
     return notes
 

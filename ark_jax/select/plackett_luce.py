@@ -36,14 +36,15 @@ def place_log_probs(candidates: Candidates, draws: Int[Array, "m k"]) -> Float[A
     twice, names one that is absent, or stops although candidates are left.
     """
 
-    def place(drawn: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def score_place(drawn: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Adds the candidates of one place to those drawn before; gives their log-probability."""
         left, scores = _remaining(candidates, drawn)
         named = numbers[:, None] == jnp.arange(left.shape[-1])
         possible = jnp.where(numbers == NOT_DRAWN, ~left.any(-1), (named & left).any(-1))
         value = jnp.where(named, jax.nn.log_softmax(scores), 0).sum(-1)
         return drawn | named, jnp.where(possible, value, -jnp.inf)
 
-    return jax.lax.scan(place, _nothing_drawn(candidates, len(draws)), draws.T)[1].T
+    return jax.lax.scan(score_place, _nothing_drawn(candidates, len(draws)), draws.T)[1].T
 
 
 def draw(candidates: Candidates, noise: Float[Array, "m k n"]) -> Int[Array, "m k"]:
@@ -57,14 +58,15 @@ def draw(candidates: Candidates, noise: Float[Array, "m k n"]) -> Int[Array, "m 
         Positions of candidates; NOT_DRAWN where no candidate was left.
     """
 
-    def place(drawn: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def draw_place(drawn: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draws the candidates of one place, and adds them to those drawn before."""
         left, scores = _remaining(candidates, drawn)
         best = jnp.argmax(jnp.where(left, scores + noise, -jnp.inf), -1)
         numbers = jnp.where(left.any(-1), best, NOT_DRAWN).astype(jnp.int32)
         return drawn | (numbers[:, None] == jnp.arange(left.shape[-1])), numbers
 
     start = _nothing_drawn(candidates, len(noise))
-    return jax.lax.scan(place, start, jnp.swapaxes(noise, 0, 1))[1].T
+    return jax.lax.scan(draw_place, start, jnp.swapaxes(noise, 0, 1))[1].T
 
 
 def gumbel(
@@ -106,12 +108,13 @@ def entropy(candidates: Candidates, draws: Int[Array, "m k"]) -> Float[Array, ""
         log_probs = place_log_probs(candidates, jnp.asarray(orderings(n, k))).sum(-1)
         return -_p_log_p(log_probs).sum()
 
-    def place(drawn: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def place_entropy(drawn: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Adds the candidates of one place to those drawn before; gives the place's entropy."""
         left, scores = _remaining(candidates, drawn)
         log_probs = jnp.where(left, jax.nn.log_softmax(scores), -jnp.inf)
         return drawn | (numbers[:, None] == jnp.arange(n)), -_p_log_p(log_probs).sum(-1)
 
-    _, values = jax.lax.scan(place, _nothing_drawn(candidates, len(draws)), draws.T)
+    _, values = jax.lax.scan(place_entropy, _nothing_drawn(candidates, len(draws)), draws.T)
     return values.sum(0).mean()
 
 
