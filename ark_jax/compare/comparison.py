@@ -135,8 +135,8 @@ def _make_comparison(
     Args:
         systems: the reference first.
     """
-    keys, divides = document_keys(task.questions)
-    if not divides:
+    keys, by_document = document_keys(task.questions)
+    if not by_document:
         keys = [question.id for question in task.questions]
     rows = [
         _question_row(system.name, question, key, ranked, task, metrics)
@@ -155,7 +155,7 @@ def _make_comparison(
             for name, ids in groups.items()
         },
         rows=rows,
-        remarks=_remarks(task, len(set(keys)), divides),
+        remarks=_remarks(task, len(set(keys)), by_document),
         about=_about(task, systems, data),
     )
 
@@ -179,26 +179,26 @@ def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]
     return tabulate(rows, metrics, seed=0, cluster="document", parts=parts)
 
 
-def _remarks(task: Task, clusters: int, divides: bool) -> list[str]:
+def _remarks(task: Task, clusters: int, by_document: bool) -> list[str]:
     """Sentences on how it was measured.
 
     Args:
         clusters: how many units intervals and tests draw.
-        divides: whether these are documents, not questions.
+        by_document: whether these are documents, not questions.
     """
     unanswered = sum(not gold for gold in task.gold.values())
     measured = len(task.questions) - unanswered or len(task.questions)
     drawing = (
         f"intervals and tests draw the {clusters:,} documents, or groups of them, that are asked"
     )
-    if not divides:
+    if not by_document:
         drawing = "intervals and tests draw questions, since these join most documents"
     remarks = [
         f"each question searches {SEARCHED[task.scope]}",
         drawing,
         f"{measured:,} questions: {detectable_difference(measured)}",
     ]
-    if divides and clusters < FEWEST_DOCUMENTS:
+    if by_document and clusters < FEWEST_DOCUMENTS:
         remarks.append(f"with {clusters} documents no difference reaches p < 0.05")
     if unanswered:
         remarks.append(f"{unanswered:,} questions are left out: no passage answers them")
