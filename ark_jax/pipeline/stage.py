@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.runtime.log import Metrics
-from ark_jax.schema import plain
+from ark_jax.schema import to_json_value
 
 if TYPE_CHECKING:
     from ark_jax.pipeline.reads import Reads, View  # it imports this module
@@ -50,7 +50,7 @@ class Stage:
         if unnamed := [value for value in self.run.args if not callable(value)]:
             raise TypeError(f"stage {self.name}: give {unnamed[0]!r} to its function by keyword")
         given = self.run.keywords
-        return {name: plain(value) for name, value in given.items() if not callable(value)}
+        return {name: to_json_value(value) for name, value in given.items() if not callable(value)}
 
 
 @dataclasses.dataclass

@@ -9,8 +9,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from ark_jax.estimate.work import Texts, Work, asked, measure
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.estimate.work import Texts, Work, measure, pending_calls
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum
@@ -84,25 +84,25 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         name, learned = curriculum.stage_name(stage), positives
         if stage in curriculum.MINING_SIZES:
             sizes = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
-            rewritten = question.of(sizes * config.graph.rewrites * kept)
+            rewritten = question.with_count(sizes * config.graph.rewrites * kept)
             works += embed(curriculum.mine_name(stage), passage, question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         steps = math.ceil(curriculum.epochs(config.train, stage) * kept / config.train.batch)
         in_step = groups * plan.distinct(pool, learned, batch / groups)
-        step = (question.of(batch), passage.of(in_step))
+        step = (question.with_count(batch), passage.with_count(in_step))
         works.append(Work(name, "retriever", "training", steps, step=step))
     if config.train.kind == "cross":
         pair = Texts(0, passage.mean + question.mean, passage.longest + question.longest)
         steps = math.ceil(config.reranker.epochs * kept / config.train.batch)
-        step = (pair.of(batch * min(config.reranker.candidates, pool)),)
+        step = (pair.with_count(batch * min(config.reranker.candidates, pool)),)
         works.append(Work(curriculum.RERANKER, "reranker", "training", steps, step=step))
         reranked = asks.count * min(DEPTH, found)
         works.append(Work("evaluate", "reranker", "embedding", reranked, pair.mean))
     if config.evaluate.fusion == "chosen":
         works += embed(choose_fusion.STAGE, passage, question)
-    works += embed("baselines", passage.of(0 if whole else found), asks)
+    works += embed("baselines", passage.with_count(0 if whole else found), asks)
     for _ in curriculum.systems(config).tuned:
-        works += embed("evaluate", passage.of(found), asks, stored=stored)
+        works += embed("evaluate", passage.with_count(found), asks, stored=stored)
     answers, notes = plan.answering(context, curriculum.systems(config))
     if config.reader.warm:
         reading = plan.reader_tokens(context, train)
@@ -113,7 +113,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
-    notes.append(f"{len(held_out):,} held-out questions: {what_can_be_told(len(held_out))}")
+    notes.append(f"{len(held_out):,} held-out questions: {detectable_difference(len(held_out))}")
     disk = {"scores": SCORE_BYTES * round(scores)} if "score" not in done else {}
     calls = _calls(context, done, join)
     return Forecast(plan.count_inputs(context), (*calls, *works, *answers), disk, tuple(notes))
@@ -138,7 +138,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
 
     def ask(stage: str, calls: Sequence, *characters: float) -> None:
         settings = llm_settings(config, "questions" if stage == "questions" else "llm")
-        works.append(asked(context, stage, settings, calls, folder, *characters))
+        works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
     if curriculum.builds_graph(config) and not config.graph.openie:
         calls = extraction_calls(context, _chunks_to_extract(context, done, train))

@@ -54,7 +54,10 @@ def _write_report(
     ]
     parts = ("counts", "config", "external", "version")
     manifest = {name: {key: m[key] for key in parts} for name, m in manifests.items()}
-    closing = [sections.spent(_times(context, set(manifests)), usage), sections.manifest(manifest)]
+    closing = [
+        sections.time_and_cost(_times(context, set(manifests)), usage),
+        sections.manifest(manifest),
+    ]
     page = render(title, verdict or f"All {len(stages)} stages are done.", [*shown, *closing])
     (folder / "report.html").write_text(page, encoding="utf-8")
     # A copy where a user looks for it; the manifest tracks the stage's own.

@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-from ark_jax.estimate.work import Work, asked, measure
+from ark_jax.estimate.work import Work, measure, pending_calls
 from ark_jax.graph.triples import Triples
 from ark_jax.llm.triple_questions import SIDES
 from ark_jax.pipeline.recipe import Forecast
@@ -29,7 +29,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     questions = _count_questions(config, graph)
     batch, tested = min(config.train.batch, questions), len(load_test(context))
     steps = config.train.epochs * math.ceil(questions / config.train.batch)
-    step = (triple.of(batch), triple.of(TRIPLES_A_QUESTION * batch))
+    step = (triple.with_count(batch), triple.with_count(TRIPLES_A_QUESTION * batch))
     towers = 1 + (config.train.towers == "two")
     embedding = ("retriever", "embedding", len(graph), triple.mean)
     works = [
@@ -41,7 +41,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if calls:
         settings = llm_settings(config, "questions")
         reply = _reply_characters(config, calls)
-        works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
+        works.append(
+            pending_calls(context, "questions", settings, calls, config.retriever.path, reply)
+        )
     return Forecast(
         inputs={
             "triples": len(graph),
