@@ -223,7 +223,7 @@ def test_files_of_a_pattern_are_counted_together(tmp_path):
 
 def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
     (tmp_path / "file").touch()
-    (finding,) = doctor.place("workdir", tmp_path / "file" / "run")
+    (finding,) = doctor.writable_folder("workdir", tmp_path / "file" / "run")
     assert finding.state == "problem" and f"{tmp_path / 'file'}: Not a dir" in finding.text
     assert "give another --workdir" in finding.fix
 
@@ -285,7 +285,9 @@ def llm(url: str, **more) -> ConfigDict:
 
 
 def asked(settings: ConfigDict) -> list[Finding]:
-    return doctor.within(30, "llm.base_url", lambda: doctor.endpoint(settings, "llm"), "problem")
+    return doctor.run_with_deadline(
+        30, "llm.base_url", lambda: doctor.endpoint(settings, "llm"), "problem"
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +346,7 @@ def test_a_check_that_hangs_is_left_behind_with_what_it_found():
         threading.Event().wait(60)
 
     late = Finding("warning", "two: no answer within 0.1 s")
-    assert doctor.within(0.1, "two", check, "warning") == [Finding("ok", "one"), late]
+    assert doctor.run_with_deadline(0.1, "two", check, "warning") == [Finding("ok", "one"), late]
 
 
 def test_a_check_that_fails_is_told_after_what_it_found():
@@ -352,7 +354,7 @@ def test_a_check_that_fails_is_told_after_what_it_found():
         yield doctor.ok("one")
         raise KeyError("field")
 
-    assert list(map(str, doctor.within(5, "two", check, "problem"))) == [
+    assert list(map(str, doctor.run_with_deadline(5, "two", check, "problem"))) == [
         "ok       one",
         "problem  two: KeyError: 'field'",
     ]
@@ -416,7 +418,7 @@ import sys
 from ark_jax import doctor
 for name in sys.argv[1:]:
     check = lambda: doctor.model("retriever.path", name)
-    print(*doctor.within(30, "retriever.path", check, "problem"))
+    print(*doctor.run_with_deadline(30, "retriever.path", check, "problem"))
 """
 
 

@@ -58,12 +58,12 @@ def test_a_wrong_kernel_is_seen(mesh, monkeypatch):
     script = importlib.import_module(SCRIPT.stem)
     nothing = {"xla": (), "cudnn": (), "tokamax": ()}
     monkeypatch.setattr(script, "TYPES", nothing | {"splash": ("float32", "bfloat16")})
-    right = kernels._splash
+    right = kernels._attend_by_splash
 
     def wrong(*rows, causal):
         return right(*rows, causal=False)  # later tokens are seen
 
-    monkeypatch.setattr(kernels, "_splash", wrong)
+    monkeypatch.setattr(kernels, "_attend_by_splash", wrong)
     rows = list(script.attention_rows(script.TINY))
     assert [row.what for row in rows] == ["splash, float32", "splash, bfloat16"]
     assert all(row.verdict.startswith("FAILED: the limit is") for row in rows)

@@ -8,7 +8,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from ark_jax import __main__, config, schema
-from ark_jax.cli.config_flags import locate, packaged_files
+from ark_jax.cli.config_flags import locate_config, packaged_files
 from ark_jax.cli.runs import Plan, Run, Status
 
 
@@ -49,7 +49,7 @@ def test_a_prefix_that_fits_nothing_is_told(capsys):
 def test_files_of_configs_and_packaged_presets_are_the_same(name):
     import runpy
 
-    packaged = runpy.run_path(locate(name))
+    packaged = runpy.run_path(locate_config(name))
     thin = runpy.run_path(str(REPOSITORY / "configs" / f"{name}.py"))
     # A sweep that follows from the fields of a run is a function.
     runs = lambda swept: {name: getattr(x, "__qualname__", x) for name, x in swept.items()}
@@ -94,7 +94,7 @@ def test_a_config_that_is_nowhere_is_told_the_nearest_preset():
         ("x/y.py", "the presets are ark, "),
     ):
         with pytest.raises(ValueError, match="no such file") as raised:
-            locate(named)
+            locate_config(named)
         assert message in str(raised.value)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ark_jax.cli import completion, verbs
-from ark_jax.cli.flags import Flags, flag, rows, specs, usage
+from ark_jax.cli.flags import Flags, describe_flags, flag, specs, usage
 
 
 class Base(Flags):
@@ -112,7 +112,7 @@ def test_fields_of_a_config_are_left_in_their_order():
 
 def test_the_help_has_words_first_and_a_verbs_own_flags_before_others():
     assert usage(Count, "count") == 'PATH ["QUESTION"] --out=DIR [FLAGS]'
-    assert rows(Count, "count").splitlines() == [
+    assert describe_flags(Count, "count").splitlines() == [
         "  PATH                 what is counted",
         '  "QUESTION"           in quotes',
         "  --out=DIR            where it goes",
@@ -123,7 +123,7 @@ def test_the_help_has_words_first_and_a_verbs_own_flags_before_others():
         "  --fast               hurries",
         "It counts.",
     ]
-    assert "--price=USD" in rows(Count, "recount") and usage(Base, "x") == "[FLAGS]"
+    assert "--price=USD" in describe_flags(Count, "recount") and usage(Base, "x") == "[FLAGS]"
 
 
 @pytest.mark.parametrize("name", verbs.VERBS)

@@ -73,7 +73,9 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
 def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, runs, tmp_path):
     path = tmp_path / "config.py"
     fields = {"data.path": str(DEMO)}
-    path.write_text(new_config.text_of(new_config.Understood(recipe, fields, [], True), str(path)))
+    path.write_text(
+        new_config.config_text(new_config.ConfigDraft(recipe, fields, [], True), str(path))
+    )
     packaged = Run.parse("run", [f"--config={recipe}:{words}"]).open()
     ours, theirs = (values(c) for c in (loaded(path, words), packaged))
     assert {name for name in ours if ours[name] != theirs[name]} == {"data.path"}
@@ -87,7 +89,9 @@ def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, r
 def test_words_that_mean_nothing_are_refused(words, tmp_path):
     path = tmp_path / "config.py"
     path.write_text(
-        new_config.text_of(new_config.Understood("ark", {"data.path": "x"}, [], True), str(path))
+        new_config.config_text(
+            new_config.ConfigDraft("ark", {"data.path": "x"}, [], True), str(path)
+        )
     )
     with pytest.raises(ValueError, match=r"must be one of default|there are temperature, lambda"):
         sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)

@@ -14,7 +14,7 @@ from support.world import command, environment, make_world
 
 from ark_jax import __main__
 from ark_jax.cli import runs, verbs
-from ark_jax.cli.verbs import unknown
+from ark_jax.cli.verbs import unknown_verb
 from ark_jax.demo import models
 
 
@@ -184,13 +184,13 @@ def test_a_mistyped_verb_is_told_the_nearest(capsys):
 
 def test_a_stage_that_a_config_lacks_is_told_with_those_it_has():
     stages = ("data", "stage2", "stage3")
-    message = unknown("stage4", stages)
+    message = unknown_verb("stage4", stages)
     assert message.startswith(
         "'stage4' is neither a verb nor a stage of this config; did you mean stage"
     )
     assert "; its stages: data, stage2, stage3; `ark-jax --help`" in message
-    assert "did you mean" not in unknown("extract", stages)
-    assert "did you mean evaluate?" in unknown("eval", stages)
+    assert "did you mean" not in unknown_verb("extract", stages)
+    assert "did you mean evaluate?" in unknown_verb("eval", stages)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["check", "{corpus}"]])

@@ -168,7 +168,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         ((), {"questions": "gone.txt"}, "gone.txt"),
         ((), {"graph": "gone.txt"}, "gone.txt"),
         ((), {"graph": "empty_kb.tsv"}, "empty_kb.tsv"),
-        ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what lies there or give another"),
+        ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what is there or give another"),
     ],
 )
 def test_what_is_wrong_is_told(flags, replaced, message, call):

@@ -424,18 +424,18 @@ def test_arms_follow_from_the_fields_of_the_command_line(tmp_path):
 def test_the_error_of_a_run_is_its_last_line(tmp_path):
     log = tmp_path / "log"
     log.write_text("error: of an earlier call\n")
-    assert processes.why_failed(-9, log, 26) == "killed by SIGKILL: exit status -9"
+    assert processes.failure_reason(-9, log, 26) == "killed by SIGKILL: exit status -9"
     log.write_text("error: of an earlier call\nsome\n\nerror: no such thing\n \n")
     assert (
-        processes.why_failed(1, log, 26) == "no such thing"
-        and processes.why_failed(-15, log, 26) == "killed by SIGTERM: no such thing"
+        processes.failure_reason(1, log, 26) == "no such thing"
+        and processes.failure_reason(-15, log, 26) == "killed by SIGTERM: no such thing"
     )
     log.write_text(
         "error: of an earlier call\n[1/2] data\ndone in 3s\nException ignored in: some library\n"
     )
-    assert processes.why_failed(0, log, 26) == "" and processes.why_failed(1, log, 26).startswith(
-        "Exception ignored"
-    )
+    assert processes.failure_reason(0, log, 26) == "" and processes.failure_reason(
+        1, log, 26
+    ).startswith("Exception ignored")
 
 
 def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):

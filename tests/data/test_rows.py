@@ -228,9 +228,9 @@ BAD = {
         Q,
         3,
         "id",
-        "'q' of line 1 comes again; give every row its own id",
+        "repeats 'q' of line 1; give every row its own id",
     ),
-    "duplicate document": (document(id="d"), D, 2, "id", "'d' of line 1 comes again"),
+    "duplicate document": (document(id="d"), D, 2, "id", "repeats 'd' of line 1"),
     "document empty": (document(text=""), D, 2, "text", "is empty; fill it in"),
     "title a list": (document(title=["x"]), D, 2, "title", "is a list; write a string"),
     "evidence elsewhere": (
@@ -299,7 +299,7 @@ BAD = {
         "f.json",
         2,
         "_id",
-        "'1' of row 1 comes again in row 2; give",
+        "repeats '1' of row 1 in row 2; give",
     ),
     "longbench answer": (
         {"f.jsonl": LONG.replace('["1802"]', '""')},

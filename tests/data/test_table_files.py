@@ -105,4 +105,4 @@ def test_a_cell_with_a_list_as_python_writes_it(tmp_path, cell, answers):
     assert [q.answers for q in corpus.questions] == [answers] * (answers is not None)
     faults = [str(problem) for problem in problems]
     assert len(faults) == (answers is None)
-    assert all("questions.csv:2: answers: begins as a list and is none" in f for f in faults)
+    assert all("questions.csv:2: answers: begins like a list but is not one" in f for f in faults)

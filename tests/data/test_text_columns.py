@@ -33,7 +33,7 @@ def test_lists_of_texts_are_made_of_codes(values, block, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_columns, "BLOCK", block)
         patch.setattr(text_columns, "BLOCK_BYTES", size)
-        column = TextListColumn.of_codes(ends, codes, pa.array(texts, pa.large_string()))
+        column = TextListColumn.from_codes(ends, codes, pa.array(texts, pa.large_string()))
     assert column == values
     for array in column.arrow.chunks:
         text = "".join(itertools.chain.from_iterable(array.to_pylist()))

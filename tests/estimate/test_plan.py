@@ -310,10 +310,20 @@ def test_what_is_refused_is_one_clear_line(ark, verb, flags, planned):
 def test_numbers_for_people():
     numbers = (0, 7, 999, 1000, 1_234_567, 123_456, 8e12)
     shown = ["0", "7", "999", "1.0 k", "1.2 M", "123 k", "8.0 T"]
-    assert [plan.human(n) for n in numbers] == shown
-    assert [plan.human(n, "B") for n in (12, 1024, 2_040_109_466)] == ["12 B", "1.0 KiB", "1.9 GiB"]
+    assert [plan.format_amount(n) for n in numbers] == shown
+    assert [plan.format_amount(n, "B") for n in (12, 1024, 2_040_109_466)] == [
+        "12 B",
+        "1.0 KiB",
+        "1.9 GiB",
+    ]
     prices = (0.0, 0.344, 1234.5, 0.001234, None)
-    assert [plan.money(x) for x in prices] == ["$0", "$0.34", "$1,234.50", "$0.0012", "unknown"]
+    assert [plan.format_usd(x) for x in prices] == [
+        "$0",
+        "$0.34",
+        "$1,234.50",
+        "$0.0012",
+        "unknown",
+    ]
 
 
 @pytest.mark.network

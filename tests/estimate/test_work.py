@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from support.plans import settings
 
-from ark_jax.estimate.work import Work, asked, measure
+from ark_jax.estimate.work import Work, measure, pending_calls
 from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.ask import llm_settings
@@ -62,12 +62,12 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(world, tmp_path):
         }
         append_row(row, tmp_path / "llm" / "replies.jsonl")
         if i == 18:
-            few = asked(context, "rewrite", asks, calls, str(world / "generator"), 50)
+            few = pending_calls(context, "rewrite", asks, calls, str(world / "generator"), 50)
             assert (few.items, few.total, few.pace) == (21, 40, 0)
             assert few.written == pytest.approx(50 * few.read / 8.75)  # characters of a prompt
-    left = asked(context, "rewrite", asks, calls, str(world / "generator"), 50)
+    left = pending_calls(context, "rewrite", asks, calls, str(world / "generator"), 50)
     assert (left.label, left.items, left.total) == ("rewrite", 15, 40)
     assert left.written == pytest.approx(0.3 * left.read) and left.pace == 1.48
     c.llm.max_tokens = 1  # a reply is no longer
-    cut = asked(context, "rewrite", llm_settings(c), calls, str(world / "generator"), 50)
+    cut = pending_calls(context, "rewrite", llm_settings(c), calls, str(world / "generator"), 50)
     assert (cut.items, cut.written) == (40, 1)  # other settings, other replies

@@ -186,7 +186,7 @@ WHOLE = {"faithfulness": "first", "conciseness": "second", "overall": "tie"}
 )
 def test_verdicts_are_read_from_what_judges_write(replies, verdict):
     assert judge.parse_verdicts(*replies) == verdict
-    assert (judge.complaint(verdict) is None) == (len(verdict) == 3)
+    assert (judge.missing_verdicts_remark(verdict) is None) == (len(verdict) == 3)
 
 
 @settings(deadline=None)

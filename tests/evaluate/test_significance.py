@@ -160,7 +160,7 @@ def test_few_questions_can_tell_large_differences_only():
         assert 0.72 < (p < 0.05).mean() < 0.88
     assert significance.smallest_difference(5) == pytest.approx(0.30, abs=0.01)
     assert significance.smallest_difference(1) < 1
-    assert "below 0.30 cannot be told" in significance.what_can_be_told(5)
+    assert "below 0.30 cannot be told" in significance.detectable_difference(5)
 
 
 def test_questions_of_one_document_are_drawn_and_flipped_together():

@@ -300,7 +300,7 @@ def test_two_nodes_of_one_name_are_refused():
     graph = nx.Graph()
     graph.add_nodes_from([0, 1, "1"])
     with pytest.raises(
-        ValueError, match="networkx graph: row 2, name '1' is that of row 1 too: names must differ"
+        ValueError, match="networkx graph: row 2, name '1' repeats row 1: names must differ"
     ):
         KnowledgeGraph.from_networkx(graph)
 
@@ -465,11 +465,7 @@ def test_a_graph_of_graphrag(tmp_path, capsys):
             r"entities\.parquet: column 'title' is of type int64, not string",
         ),
         ({"title": ["A", None, "C"]}, {}, r"entities\.parquet: row 1, title is empty"),
-        (
-            {"title": ["C", "B", "C"]},
-            {},
-            r"entities\.parquet: row 2, title 'C' is that of row 0 too",
-        ),
+        ({"title": ["C", "B", "C"]}, {}, r"entities\.parquet: row 2, title 'C' repeats row 0"),
         (
             {"text_unit_ids": ["t1,t2", "", ""]},
             {},

@@ -86,7 +86,7 @@ def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
             {"docs": [ROWS[1], {**ROWS[0], "extracted_triples": None}]},
             "entry 2: extracted_triples is not a list",
         ),
-        ({"docs": ROWS[1:]}, "nothing on document 'd1'"),
+        ({"docs": ROWS[1:]}, "no entry for document 'd1'"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, value, said):

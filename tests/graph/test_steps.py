@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fact_graphs import random_graph
 
-from ark_jax.graph.steps import Steps, path_text, without
+from ark_jax.graph.steps import Steps, path_text, remove_node
 from ark_jax.graph.triples import Triples
 
 FACTS = [
@@ -119,10 +119,10 @@ def test_no_such_node_or_step(topic, path, message):
 
 def test_a_set_without_a_node():
     nodes = np.array([1, 4, 7])
-    assert [without(nodes, node).tolist() for node in (0, 1, 5, 7, 9)] == [
+    assert [remove_node(nodes, node).tolist() for node in (0, 1, 5, 7, 9)] == [
         [1, 4, 7], [4, 7], [1, 4, 7], [1, 4], [1, 4, 7],
     ]  # fmt: skip
-    assert without(np.zeros(0, np.int64), 3).tolist() == []
+    assert remove_node(np.zeros(0, np.int64), 3).tolist() == []
 
 
 def test_path_text():

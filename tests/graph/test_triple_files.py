@@ -283,7 +283,7 @@ def test_a_glob_or_a_clear_folder_is_one_graph(tmp_path):
     with pytest.raises(BadInput, match=r"x\*\.tsv: matches no file; mend the pattern"):
         Triples.read(tmp_path / "x*.tsv")
     (tmp_path / "2hop.txt").write_text("who is [Paris]\tFrance\n")
-    with pytest.raises(BadInput, match=r"files without triples beside \(2hop\.txt\); give .*") as e:
+    with pytest.raises(BadInput, match=r"holds files without triples \(2hop\.txt\); give .*") as e:
         Triples.read(tmp_path)
     assert str(e.value.problems[0]).endswith(f"give {tmp_path}/kb_*.tsv")
     (tmp_path / "kb_names.tsv").write_text("1\tParis\n")

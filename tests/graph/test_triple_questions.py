@@ -87,7 +87,7 @@ def test_several_files_are_groups(tmp_path):
         ("a.jsonl", '{"question": "q", "answers": [""]}', ":1: answers: item 1 is empty; fill"),
         ("a.jsonl", '{"question": "q", "entities": [3]}', "item 1 is 3, no line of entities.txt"),
         ("a.jsonl", '{"question": "q", "entites": ["x"]}', "rename 'entites' to 'entities'"),
-        ("a.jsonl", '{"id":"1","question":"q"}\n{"id":"1","question":"r"}', ":2: '1' of "),
+        ("a.jsonl", '{"id":"1","question":"q"}\n{"id":"1","question":"r"}', ":2: repeats '1' of "),
         ("a.txt", "who\tA\nwho\n", ":2: 1 field(s), the first line has 2; write as many"),
         ("a.txt", "who\tA\nwho\t \n", ":2: the answer is empty; fill it in"),
         ("a.txt", "a\tr\tb\n", ":1: is not a MetaQA or PathQuestion question; write JSONL"),
@@ -160,7 +160,7 @@ def test_remarks_are_few():
     many = Triples.from_triples([(id, "r", id) for id in names], names)
     assert link([TripleQuestion("1", "where is Paris?", ("Rome",))], many).remarks == [
         "1 answers are not in the graph ('Rome' of '1'); each counts as a miss",
-        "1 of 1 questions have no answer in the graph: look whether they belong together",
+        "1 of 1 questions have no answer in the graph: check that they belong together",
         "'Paris' may be 9 nodes, all are taken: m.0, m.1, m.2, m.3, m.4 and 4 more",
     ]
 

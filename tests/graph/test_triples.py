@@ -214,7 +214,7 @@ def test_a_damaged_folder_is_named(tmp_path):
         ("triples", {"head": pa.array([0, 0, 0, 1, 9])[:5].cast("int32")}, "row 4, head is 9, but"),
         ("triples", {"head": pa.array([1, 0, 0, 0, 0]).cast("int32")}, "rows are not in order"),
         ("triples", {"tail": None}, "needs one column 'tail' of int32"),
-        ("nodes", {"id": pa.array(["a", "b", "a", "c"])}, "an id is empty or comes twice"),
+        ("nodes", {"id": pa.array(["a", "b", "a", "c"])}, "an id is empty or repeated"),
         ("relations", {"name": pa.array([1, 2, 3, 4, 5])}, "needs one column 'name' of string"),
     ]:
         saved(table, **columns)

@@ -503,7 +503,7 @@ def test_the_limiter_never_exceeds_its_limit_in_a_minute(limit, requests):
         for share, pause in requests:
             amount = share * limit / 20
             clock.now += pause
-            wait = bucket.wait(amount)
+            wait = bucket.wait_seconds(amount)
             clock.now += wait
             bucket.take(amount)
             taken.append((clock.now, amount))
@@ -518,7 +518,7 @@ def test_one_request_per_minute_is_a_limit_too():
     with mock.patch.object(module, "time", clock):
         bucket = RateLimiter(1)
         for _ in range(3):
-            clock.now += bucket.wait(1)
+            clock.now += bucket.wait_seconds(1)
             bucket.take(1)
             times.append(clock.now)
     assert times == pytest.approx([0, 63.16, 126.3], rel=1e-3)
@@ -529,7 +529,7 @@ def test_no_count_of_a_server_stalls_a_run_for_long():
     with mock.patch.object(module, "time", clock):
         bucket = RateLimiter(100)
         bucket.take(10**12)
-        assert bucket.wait(1) < 3 * module.MINUTE
+        assert bucket.wait_seconds(1) < 3 * module.MINUTE
 
 
 def test_unsupported_parameters_are_left_out_from_then_on():

@@ -151,7 +151,7 @@ def test_a_run_takes_few_programs(folder, mesh, heard):
 def test_decoding_layers_take_no_memory_of_their_own(shape, folder):
     with jax.set_mesh(layout.make_mesh(shape)):
         lm = open_model(folder("plain"))
-        stacked, layers = lm.model.blocks, generate._unstack(lm.model.blocks, lm.cfg.layers)
+        stacked, layers = lm.model.blocks, generate._unstack_layers(lm.model.blocks, lm.cfg.layers)
         assert len(layers) == lm.cfg.layers > 1
         for i, layer in enumerate(layers):
             pairs = zip(jax.tree.leaves(stacked), jax.tree.leaves(layer), strict=True)

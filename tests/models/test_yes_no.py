@@ -48,7 +48,7 @@ def test_a_long_document_is_cut(folder, mesh, capsys):
         "  rerank: 1 of 2 prompts are longer than 2048 tokens; their documents are cut\n"
     )
     scorer.max_length = 900
-    shorter = scorer._cut("Who?", document)
+    shorter = scorer._shorten("Who?", document)
     assert document.startswith(shorter)
     length = scorer.lm.token_counts([scorer.prompt("Who?", shorter)])[0]
     assert 890 < length + 1 <= 900

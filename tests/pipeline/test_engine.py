@@ -547,7 +547,7 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
 
 
 def test_two_runs_on_one_workdir_do_not_meet(world, tmp_path):
-    with engine._locked(tmp_path):
+    with engine._lock_workdir(tmp_path):
         done = call_here(world, tmp_path, "data")
     assert done.returncode == 1 and "another run is working here" in done.stderr
 

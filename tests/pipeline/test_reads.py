@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from ark_jax import schema
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.reads import Reads, element, nothing_read
+from ark_jax.pipeline.reads import Reads, element, empty_record
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime.log import Metrics
@@ -38,7 +38,7 @@ class Whole:
 
 def reading(config, kept=None) -> Reads:
     keep = kept.append if kept is not None else lambda read: None
-    return Reads(nothing_read({}), config, {"data": "print"}, pytest.fail, keep)
+    return Reads(empty_record({}), config, {"data": "print"}, pytest.fail, keep)
 
 
 def recorded(read, config=None) -> dict:
@@ -204,7 +204,7 @@ def test_a_damaged_stage_that_was_not_read_before_is_made_again(tmp_path):
     ]
     run(tmp_path, stages)
     (tmp_path / "work" / "one" / "read").write_text("2")
-    with pytest.raises(Interrupted, match="two reads one, of which read is damaged: run the same"):
+    with pytest.raises(Interrupted, match="two reads one, but read is damaged: run the same"):
         run(tmp_path, stages, b=3)
     assert run(tmp_path, stages, b=3)
     assert json.loads((tmp_path / "work" / "two" / "read").read_text()) == "1"

@@ -115,7 +115,7 @@ def test_a_recipe_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"config\.recipe='json\.decoder': .* defines no RECIPE"):
         load_recipe("json.decoder")
     for path in ("../../x", ".ark", "", "a b"):
-        with pytest.raises(ValueError, match="no name of a module; name a recipe of ark_jax"):
+        with pytest.raises(ValueError, match="not the name of a module; name a recipe of ark_jax"):
             load_recipe(path)
 
 

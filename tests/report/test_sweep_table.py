@@ -17,7 +17,7 @@ def test_runs_that_were_asked_other_questions_are_compared_without_an_interval()
 
 def test_runs_without_a_value_of_the_metric_have_no_plot():
     row = dict.fromkeys(("run", "mean", "low", "high"))
-    assert sweep_table.plot([row], "answer_f1") == ""
+    assert sweep_table.interval_figure([row], "answer_f1") == ""
 
 
 COMPARISON = sweep_table.Comparison("mrr", RECIPE.metrics, RECIPE.outcome)

@@ -148,17 +148,17 @@ def test_keys_may_lie_on_disk_in_half_precision(tmp_path, mesh, devices_only):
 def test_few_programs_for_all_sizes(mesh, devices_only):
     rng = np.random.default_rng(4)
     queries = unit(rng, 16, 8)
-    before = dense._better._cache_size()
+    before = dense._update_candidates._cache_size()
     for n in range(1000, 9000, 125):
         top_k(queries, unit(rng, n, 8), 4, block=(1024, 1024))
-    assert dense._better._cache_size() - before <= 16
+    assert dense._update_candidates._cache_size() - before <= 16
 
 
 def test_keys_that_fit_are_sent_once(two_meshes, devices_only, monkeypatch):
     rng = np.random.default_rng(0)
     vectors, queries = unit(rng, 700, 8), unit(rng, 5, 8)
-    sent, send = [], dense._blocks
-    monkeypatch.setattr(dense, "_blocks", lambda *given: sent.append(given) or send(*given))
+    sent, send = [], dense._device_blocks
+    monkeypatch.setattr(dense, "_device_blocks", lambda *given: sent.append(given) or send(*given))
     wanted = [x.tolist() for x in top_k(queries, vectors, 9)]
     for fits, times in ((False, 2), (True, 1)):
         sent.clear()
@@ -171,7 +171,7 @@ def test_keys_that_fit_are_sent_once(two_meshes, devices_only, monkeypatch):
 
 
 def test_a_device_holds_its_share_of_a_block(any_mesh):
-    blocks = [keys for _, _, keys in dense._blocks(np.ones((5000, 4), np.float32), 2048)]
+    blocks = [keys for _, _, keys in dense._device_blocks(np.ones((5000, 4), np.float32), 2048)]
     assert sum(map(len, blocks)) >= 5000
     for keys in blocks:
         assert {shard.data.shape for shard in keys.addressable_shards} == {
@@ -231,7 +231,7 @@ def test_no_product_lies_farther_from_the_inner_product_than_the_bound(
     exact = x.astype(np.float64) @ y.astype(np.float64).T
     for dtype in map(np.dtype, (np.float32, dense.jnp.bfloat16)):
         (a, *x_measured), (b, *y_measured) = dense._measure(x, dtype), dense._measure(y, dtype)
-        error = dense._error(
+        error = dense._error_bound(
             [np.asarray(m)[:, None] for m in x_measured],
             [np.asarray(m) for m in y_measured],
             x.shape[1],
@@ -243,7 +243,7 @@ def test_the_bound_is_no_idle_one():
     x, y = (unit(np.random.default_rng(i), 4, 1024) for i in range(2))
     measured = lambda x: [float(np.max(m)) for m in dense._measure(x, dense.jnp.bfloat16)[1:]]
     # Each of two factors is rounded by at most 2^-8 of itself; as measured, by half of that.
-    assert dense._error(measured(x), measured(y), 1024) < 0.6 * 2 * 2**-8
+    assert dense._error_bound(measured(x), measured(y), 1024) < 0.6 * 2 * 2**-8
 
 
 PAIR_SCREENS = [None, "float32", "bfloat16", "subspace"]

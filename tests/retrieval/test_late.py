@@ -88,6 +88,6 @@ def test_a_similarity_does_not_depend_on_the_other_texts(seed):
 def test_every_finite_number_of_16_bits_is_widened_exactly():
     numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     numbers = numbers[np.isfinite(numbers)]
-    wide = late._widened(numbers)
+    wide = late._half_to_float32(numbers)
     np.testing.assert_array_equal(wide, numbers.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(wide), np.signbit(numbers))

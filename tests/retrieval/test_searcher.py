@@ -16,7 +16,7 @@ from ark_jax.retrieval.searcher import (
     OnFirstProcess,
     Ranking,
     Reranked,
-    by_name,
+    named_searcher,
 )
 from ark_jax.text.token_vectors import TokenVectors
 
@@ -78,7 +78,7 @@ def test_searchers_equal_a_loop_over_all_texts(questions, texts, k, tokens, data
     fusion = Fusion(by="scores", depth=k + 2, bm25=0.5)
     parts = (part.search(questions, k + 2, scopes) for part in (words, dense))
     joined = [fusion.join(*(x.pairs() for x in pair))[:k] for pair in zip(*parts, strict=True)]
-    hybrid = by_name("hybrid", words, dense, fusion, k)
+    hybrid = named_searcher("hybrid", words, dense, fusion, k)
     assert [x.pairs() for x in hybrid.search(questions, k, scopes)] == joined
     score = lambda pairs: np.array([len(text) % 3 for _, text in pairs], np.float32)
     reranked = Reranked(dense, texts, score).search(questions, k, scopes)

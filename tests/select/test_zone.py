@@ -105,7 +105,7 @@ def test_a_histogram_has_a_bin_for_each_tenth(tenths):
 
 def test_no_question_left_is_told_with_what_to_do():
     verdicts = [zone.judge(p, Zone(), answers=10) for p in ([0, 0], [0.1, 0.1], [1, 1], [0.5, 0.5])]
-    assert zone.counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
+    assert zone.reason_counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
     with pytest.raises(ValueError) as error:
         zone.check_kept(verdicts, Zone())
     for words in (

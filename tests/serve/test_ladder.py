@@ -47,7 +47,7 @@ def cheapest(lengths: list[int]) -> float:
 @given(st.lists(st.integers(1, LIMIT), max_size=7))
 def test_no_other_cut_costs_less(lengths):
     lengths = sorted(lengths, reverse=True)
-    cost = sum(LADDER._cost(shape) for *_, shape in LADDER._cut(lengths))
+    cost = sum(LADDER._cost(shape) for *_, shape in LADDER._cut_batches(lengths))
     assert cost == pytest.approx(cheapest(lengths))
 
 
@@ -60,14 +60,14 @@ def test_a_text_longer_than_a_full_batch_goes_alone():
         ([2], 2048),
         ([1], 256),
     ]
-    assert {shape.room for shape in ladder.common} == {1024, 256}
+    assert {shape.room for shape in ladder.common_shapes} == {1024, 256}
     assert max(shape.length for shape in ladder.shapes) == 8192
 
 
 def test_vectors_are_those_of_any_other_batches_and_nothing_is_compiled_anew(mesh, tmp_path):
     retriever = Retriever.from_pretrained(tiny.retrievers(tmp_path, "a") / "a")
     ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
-    assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common
+    assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common_shapes
     words = tiny.DOCUMENTS.read_text(encoding="utf-8").split()
     rng = np.random.default_rng(0)
     draw = lambda: [

@@ -147,6 +147,6 @@ def test_what_was_cut_off_is_left_out_with_its_numbers():
     rest = group.without_cut_off()
     assert (rest.completions, rest.advantages, rest.old) == ([[5]], [-1.0], [[0.0]])
     assert rest.policy_reference is None and rest.name == "q7"
-    with pytest.raises(ValueError, match="q7: says of no completion whether it ended"):
+    with pytest.raises(ValueError, match="q7: `ended` is missing, so cut-off completions"):
         GROUP.without_cut_off()
     assert dataclasses.replace(GROUP, advantages=[0.0, 0.0]).is_dead and not GROUP.is_dead

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ark_jax.train.lists import ListEpochs, PairList, choose
+from ark_jax.train.lists import ListEpochs, PairList, choose_partners
 
 LIST = PairList("q", ("right", "end", "a", "b", "c"), (1.0, 1.0, 2.0, 0.5, 1.0), required=1)
 SHORT = PairList("p", ("right", "a"), (1.0, 1.0))
@@ -13,14 +13,19 @@ SCORES = np.array([9.0, 0.0, 1.0, 3.0, 3.0])
 
 
 def test_the_first_negatives_are_taken_without_scores():
-    assert choose(LIST, None, 3).tolist() == [0, 1, 2, 3]
-    assert choose(LIST, None, 0).tolist() == [0, 1, 2, 3, 4]
+    assert choose_partners(LIST, None, 3).tolist() == [0, 1, 2, 3]
+    assert choose_partners(LIST, None, 0).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_the_highest_scores_are_taken_after_what_is_required():
-    assert choose(LIST, SCORES, 3).tolist() == [0, 1, 3, 4]  # ties in the list's order
-    assert choose(dataclasses.replace(LIST, required=0), SCORES, 3).tolist() == [0, 3, 4, 2]
-    assert choose(LIST, SCORES, 1).tolist() == [0, 1]
+    assert choose_partners(LIST, SCORES, 3).tolist() == [0, 1, 3, 4]  # ties in the list's order
+    assert choose_partners(dataclasses.replace(LIST, required=0), SCORES, 3).tolist() == [
+        0,
+        3,
+        4,
+        2,
+    ]
+    assert choose_partners(LIST, SCORES, 1).tolist() == [0, 1]
 
 
 def epochs(folder, score=None, negatives=2) -> ListEpochs:

@@ -245,7 +245,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
     def add_calls(stage: str, calls: Sequence, *characters: float) -> None:
         """Adds the calls of a stage; `characters` are those of `asked`."""
         settings = llm_settings(config, "questions" if stage == "questions" else "llm")
-        works.append(asked(context, stage, settings, calls, folder, *characters))
+        works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
     if curriculum.builds_graph(config) and not config.graph.openie:
         calls = extraction_calls(context, _chunks_to_extract(context, done, train))

@@ -34,7 +34,7 @@ from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report import graph_drawing, sections, svg
 from ark_jax.report.page import Section, format_number, html
-from ark_jax.report.results import judged, results
+from ark_jax.report.results import judge_verdicts, results
 
 
 def load_cosines(context: Context, stage: int) -> dict[str, list[float]]:
@@ -369,7 +369,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         examples(load_examples(context, mined, texts, with_rewrites="rewrite" in counts)),
         sections.moves(*find_moves(rows, names, held_out, evaluated["gold"], texts, is_cut)),
         sections.answers(**answers_shown(config, rows, names, held_out, is_cut)),
-        judged(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
+        judge_verdicts(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
         sections.set_aside(_losses(counts), load_quarantined(context, counts)),
     ]
 

@@ -58,7 +58,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
         folder / "questions.parquet",
     )
     histogram = zone.histogram([one.p for one in sets]).tolist()
-    counts = zone.counts(list(verdicts.values()))
+    counts = zone.reason_counts(list(verdicts.values()))
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
     if unread := len(questions) - len(verdicts):

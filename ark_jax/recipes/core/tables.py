@@ -10,9 +10,9 @@ from ark_jax.evaluate.significance import (
     DRAWS,
     FLIPS,
     bootstrap_interval,
+    detectable_difference,
     holm,
     sign_flip,
-    what_can_be_told,
 )
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Outcome
@@ -219,7 +219,7 @@ def save_tables(
     if groups:
         say(f"  all: {total:,} questions")
     say(as_text(table, columns))
-    say(f"  {total:,} questions: {what_can_be_told(total, headline)}")
+    say(f"  {total:,} questions: {detectable_difference(total, headline)}")
 
 
 def questions_by_group(questions: Sequence) -> dict[str, set[str]]:

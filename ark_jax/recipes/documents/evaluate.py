@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Pooled
@@ -70,7 +70,7 @@ def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], S
     say(as_text(table, columns))
     without_gold = sum(not passages for passages in gold.values())
     answerable = len(questions) - without_gold or len(questions)
-    say(f"  {answerable:,} held-out questions: {what_can_be_told(answerable)}")
+    say(f"  {answerable:,} held-out questions: {detectable_difference(answerable)}")
     if note := written_questions.note_on_test(context):
         say(f"  {note}")
     return {
@@ -233,7 +233,7 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
     questions = len({row["question"] for row in rows})
     notes = (
         verdict(table, columns, ()),
-        f"{questions:,} held-out questions: {what_can_be_told(questions)}.",
+        f"{questions:,} held-out questions: {detectable_difference(questions)}.",
     )
     return Pooled(rows, columns, table, notes)
 

@@ -23,7 +23,7 @@ Verdicts = dict[tuple[str, str, str, int], dict[str, str]]
 def judge_answers(context: Context, folder: Path, *, system: str) -> dict:
     """Asks for verdicts on all pairs of answers and counts who wins."""
     config, calls = context.config, judge_calls(context, system)
-    accept = lambda call, texts, cut: judge.complaint(judge.parse_verdicts(*texts))
+    accept = lambda call, texts, cut: judge.missing_verdicts_remark(judge.parse_verdicts(*texts))
     answers = ask(context, calls, "judge", accept, role="judge")
     rows, verdicts = _read_verdicts(calls, answers)
     save_rows(rows, folder / "verdicts.parquet")
@@ -61,7 +61,7 @@ def _read_verdicts(
     for call in calls:
         replies = answers.texts[call.item]
         criteria, rejection = judge.parse_verdicts(*replies), answers.rejected.get(call.item)
-        unreadable = "unreadable" if judge.complaint(criteria) else ""
+        unreadable = "unreadable" if judge.missing_verdicts_remark(criteria) else ""
         row = {
             **call.fields,
             **{name: criteria.get(name, "") for name in judge.CRITERIA},

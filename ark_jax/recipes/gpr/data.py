@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.graph.answer_rows import answer_rows
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.triple_questions import read_questions
@@ -87,7 +87,8 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
             "measure with; see data.held_out and evaluate.part, or name no questions"
         )
     tested = [question for question in tested if question.answers]
-    say(f"  {len(tested):,} questions to measure with: {what_can_be_told(len(tested), HEADLINE)}")
+    remark = detectable_difference(len(tested), HEADLINE)
+    say(f"  {len(tested):,} questions to measure with: {remark}")
     return tested
 
 

@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-from ark_jax.estimate.work import Work, asked, measure
+from ark_jax.estimate.work import Work, measure, pending_calls
 from ark_jax.graph.triples import Triples
 from ark_jax.llm.triple_questions import SIDES
 from ark_jax.pipeline.recipe import Forecast
@@ -30,7 +30,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     questions = _count_questions(config, graph)
     batch, tested = min(config.train.batch, questions), len(load_test(context))
     steps = config.train.epochs * math.ceil(questions / config.train.batch)
-    step = (triple.of(batch), triple.of(TRIPLES_A_QUESTION * batch))
+    step = (triple.with_count(batch), triple.with_count(TRIPLES_A_QUESTION * batch))
     towers = 1 + (config.train.towers == "two")
     embedding = ("retriever", "embedding", len(graph), triple.mean)
     works = [

@@ -10,7 +10,7 @@ from ark_jax.graph.triple_texts import relation_texts
 from ark_jax.graph.triples import Triples
 from ark_jax.llm import complete
 from ark_jax.llm.relation_questions import usable_wordings, wordings_remark
-from ark_jax.llm.triple_questions import SIDES, Asked, questions_remark, sort_questions
+from ark_jax.llm.triple_questions import SIDES, AskedEnd, questions_remark, sort_questions
 from ark_jax.llm.triple_wordings import PLACEHOLDER, word_relation
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.ask import ask
@@ -255,7 +255,7 @@ def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Ask
     """What is asked for each side of the triple with this number in the prompt."""
     for side in fact.sides:
         known, wanted = fact.triple.ends(side)
-        yield Asked(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
+        yield AskedEnd(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
 
 
 def write_by_triples(

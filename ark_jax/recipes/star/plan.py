@@ -42,7 +42,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     updates = config.train.epochs * math.ceil(lists / config.train.batch)
     mined = lists * (1 + 2 * CANDIDATES)
     mined *= config.train.epochs if config.mine.by == "previous" else 1
-    step = (pair.of(min(config.train.batch, lists) * in_list),)
+    step = (pair.with_count(min(config.train.batch, lists) * in_list),)
     return Forecast(
         inputs={
             "triples": len(steps.graph),

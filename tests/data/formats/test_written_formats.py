@@ -137,7 +137,7 @@ def test_ragas(tmp_path_factory, texts, question, answer, old, data):
     assert (reread.question, reread.answers) == (question, (answer,))
     assert set(reread.documents) == {d.id for d in corpus.documents}
     assert reread.evidence == (() if old else tuple(gold))
-    assert "the line is that of line 1 again; it is read once" in str(corpus.remarks[0])
+    assert "the line repeats line 1; it is read once" in str(corpus.remarks[0])
 
 
 TITLED = st.lists(st.tuples(WRITTEN, WRITTEN), min_size=2, max_size=5, unique_by=lambda p: p[1])
@@ -252,7 +252,7 @@ def test_several_parquet_files_are_one(tmp_path):
             {"f.jsonl": '{"question": "Who?", "answers": ["Ada"]}'},
             "holds questions and no documents",
         ),
-        ({"f.csv": "id,text,text\n1,a,b\n"}, "the column 'text' comes twice; rename one"),
+        ({"f.csv": "id,text,text\n1,a,b\n"}, "the column 'text' occurs twice; rename one"),
         ({"f.jsonl": '{"user_input": [{"content": "Hi"}], "reference": "x"}'}, "is a conversation"),
         ({"f.json": '{"data": [{"paragraphs": [{"context": "x", "qas"'}, "invalid JSON"),
         ({"f.json": '{"data": [{"paragraphs": [{"qas": []}]}]}'}, "item 1: context is missing"),
@@ -294,7 +294,7 @@ def test_rows_without_ids_that_repeat_are_read_once_and_told(tmp_path):
     assert not problems and list(corpus.texts.values()) == ["One.", "Two."]
     assert [q.answers for q in corpus.questions] == [("Ada",), ("Eve",)]
     assert [(r.line, r.message) for r in corpus.remarks] == [
-        (3, "the line is that of line 2 again; it is read once")
+        (3, "the line repeats line 2; it is read once")
     ] * 2
 
 

@@ -41,7 +41,7 @@ def write_triplets(path: Path) -> Path:
 def config_of(world: Path, data: Path):
     """The config that `ark-jax init` writes, with tiny models."""
     path = world / "pairs_config.py"
-    path.write_text(new_config.text_of(new_config.understand(str(data), {}), str(path)))
+    path.write_text(new_config.config_text(new_config.draft_config(str(data), {}), str(path)))
     written = runpy.run_path(str(path))["get_config"]()
     c = tiny_config(world)
     c.data.path, c.data.held_out_documents = written.data.path, ()

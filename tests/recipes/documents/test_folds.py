@@ -3,7 +3,7 @@
 import pytest
 
 from ark_jax.pipeline.manifest import write_manifest
-from ark_jax.pipeline.reads import nothing_read
+from ark_jax.pipeline.reads import empty_record
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core.tables import tabulate
 from ark_jax.recipes.documents.evaluate import pool_folds
@@ -22,8 +22,8 @@ def finished(workdir, fold: int, rows, gold=None, digest="one", seed=3, metrics=
     for stage in ("data", "evaluate"):
         (workdir / stage).mkdir(parents=True)
     divided = {"config": {"data.fold": (fold, 2), "seed": seed}, "external": {"input": digest}}
-    write_manifest(workdir / "data", "data", nothing_read({}) | divided, {}, {})
-    measured = nothing_read({}) | {"config": EVALUATION}
+    write_manifest(workdir / "data", "data", empty_record({}) | divided, {}, {})
+    measured = empty_record({}) | {"config": EVALUATION}
     write_manifest(workdir / "evaluate", "evaluate", measured, {}, {})
     table = tabulate(rows, metrics, draws=10, flips=10, seed=0)
     gold = gold or {each["question"]: [["c"]] for each in rows}

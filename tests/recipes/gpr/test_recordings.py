@@ -9,7 +9,7 @@ from support.masked_questions import DEMO, context, questions, write
 from support.paths import REPOSITORY
 
 from ark_jax.graph.triples import Triples
-from ark_jax.llm.triple_questions import same_words
+from ark_jax.llm.triple_questions import comparison_key
 
 METAQA = Path(os.environ.get("ARK_DATA", REPOSITORY.parent / "shared" / "data")) / "kg" / "metaqa"
 
@@ -25,9 +25,9 @@ def test_wordings_of_the_demo(tmp_path, seed):
     # Each end has eight questions, but for those that would hold the answer.
     asked = 2 * len(graph) - counts["ends_without_a_name_to_ask_by"]
     assert 0.98 * 8 * asked < counts["questions"] <= 8 * asked
-    written = {same_words(q["text"]) for q in questions(run)}
+    written = {comparison_key(q["text"]) for q in questions(run)}
     lines = (DEMO / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    assert not written & {same_words(json.loads(line)["question"]) for line in lines}
+    assert not written & {comparison_key(json.loads(line)["question"]) for line in lines}
 
 
 @pytest.mark.skipif(not METAQA.is_dir(), reason="needs $ARK_DATA/kg/metaqa")
