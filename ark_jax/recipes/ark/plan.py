@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 
 from ark_jax.data.records import Question
-from ark_jax.estimate.work import Texts, Work, asked, measure
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.estimate.work import Texts, Work, measure, pending_calls
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum
@@ -57,7 +57,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
     tested = len(sizes.held_out)
-    notes.append(f"{tested:,} held-out questions: {what_can_be_told(tested)}")
+    notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
     disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
     calls = _calls(context, done, join)
     return Forecast(plan.count_inputs(context), (*calls, *works, *answers), disk, tuple(notes))
@@ -172,14 +172,14 @@ def _train(config, sizes: _Sizes) -> list[Work]:
         learned = positives  # chunks of a question
         if stage in curriculum.MINING_SIZES:
             versions = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
-            rewritten = sizes.question.of(versions * config.graph.rewrites * sizes.kept)
+            rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
             name = curriculum.mine_name(stage)
             works += _embed(name, sizes.passage, sizes.question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         epochs = curriculum.epochs(config.train, stage)
         steps = math.ceil(epochs * sizes.kept / config.train.batch)
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
-        step = (sizes.question.of(batch), sizes.passage.of(passages))
+        step = (sizes.question.with_count(batch), sizes.passage.with_count(passages))
         name = curriculum.stage_name(stage)
         works.append(Work(name, "retriever", "training", steps, step=step))
     return works
@@ -193,7 +193,7 @@ def _rerank(config, sizes: _Sizes) -> list[Work]:
     pair = Texts(0, passage.mean + question.mean, passage.longest + question.longest)
     steps = math.ceil(config.reranker.epochs * sizes.kept / config.train.batch)
     batch = min(config.train.batch, sizes.kept)
-    step = (pair.of(batch * min(config.reranker.candidates, sizes.pool)),)
+    step = (pair.with_count(batch * min(config.reranker.candidates, sizes.pool)),)
     reranked = sizes.asked.count * min(DEPTH, sizes.found)
     return [
         Work(curriculum.RERANKER, "reranker", "training", steps, step=step),
@@ -206,9 +206,13 @@ def _retrieve(config, sizes: _Sizes) -> list[Work]:
     works = []
     if config.evaluate.fusion == "chosen":
         works += _embed(choose_fusion.STAGE, sizes.passage, sizes.question)
-    works += _embed("baselines", sizes.passage.of(0 if sizes.whole else sizes.found), sizes.asked)
+    works += _embed(
+        "baselines", sizes.passage.with_count(0 if sizes.whole else sizes.found), sizes.asked
+    )
     for _ in curriculum.systems(config).tuned:
-        works += _embed("evaluate", sizes.passage.of(sizes.found), sizes.asked, stored=sizes.stored)
+        works += _embed(
+            "evaluate", sizes.passage.with_count(sizes.found), sizes.asked, stored=sizes.stored
+        )
     return works
 
 
@@ -243,7 +247,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
     folder = own or config.generator.path
 
     def add_calls(stage: str, calls: Sequence, *characters: float) -> None:
-        """Adds the calls of a stage; `characters` are those of `asked`."""
+        """Adds the calls of a stage; `characters` are those of `pending_calls`."""
         settings = llm_settings(config, "questions" if stage == "questions" else "llm")
         works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 

@@ -58,7 +58,7 @@ def _write_report(
     parts = ("counts", "config", "external", "version")
     manifest = {name: {key: m[key] for key in parts} for name, m in manifests.items()}
     closing = [
-        sections.spent(_stage_seconds(context, set(manifests)), usage),
+        sections.time_and_cost(_stage_seconds(context, set(manifests)), usage),
         sections.manifest(manifest),
     ]
     page = render(title, verdict or f"All {len(stages)} stages are done.", [*shown, *closing])

@@ -123,7 +123,7 @@ def describe_input(config) -> str:
 def _read_input(settings, tolerate: float) -> Corpus:
     """The documents and their questions, which may be in another file."""
     read = readers.read(settings.path, settings.questions, _reading_options(settings))
-    return readers.within(*read, tolerate)
+    return readers.within_tolerance(*read, tolerate)
 
 
 def _reading_options(settings) -> Reading:
@@ -134,7 +134,7 @@ def _read_test_set(corpus: Corpus, settings) -> Corpus:
     """The test set that the config names; an empty corpus if it names none."""
     if not settings.test:
         return Corpus([], [], "")
-    return readers.within(
+    return readers.within_tolerance(
         *readers.read_test(settings.test, corpus.texts, _reading_options(settings)),
         settings.tolerate,
     )

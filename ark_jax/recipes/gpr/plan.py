@@ -42,7 +42,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if calls:
         settings = llm_settings(config, "questions")
         reply = _mean_reply_characters(config, calls)
-        works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
+        works.append(
+            pending_calls(context, "questions", settings, calls, config.retriever.path, reply)
+        )
     return Forecast(
         inputs={
             "triples": len(graph),

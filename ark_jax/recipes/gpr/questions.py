@@ -251,7 +251,7 @@ def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequenc
     return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
 
 
-def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
+def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[AskedEnd]:
     """What is asked for each side of the triple with this number in the prompt."""
     for side in fact.sides:
         known, wanted = fact.triple.ends(side)
