@@ -148,10 +148,10 @@ def test_columns_and_encoding_are_written(tmp_path, capsys):
     config = loaded(tmp_path / "c.py")
     assert config.data.columns == "question=Prompt,answers=Reply,context=Passage"
     assert config.data.encoding == "cp1251" and config.recipe == "ark"
-    assert ingest.look_at(config) == "1 documents, 1 questions"
+    assert ingest.describe_input(config) == "1 documents, 1 questions"
     config.data.columns = "question=Promt,answers=Reply,context=Passage"
     with pytest.raises(ValueError, match="no row has the column 'Promt'"):
-        ingest.look_at(config)
+        ingest.describe_input(config)
     assert __main__._main(["check", str(data), *flags, "--names=names.tsv"]) != 0
     assert "--columns and --encoding are for documents" in capsys.readouterr().err
 

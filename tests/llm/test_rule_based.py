@@ -52,7 +52,7 @@ def test_without_a_model_replies_can_be_read(tmp_path):
             frequency[t] <= 2 and (frequency[t] == 2 or d["text"].count(t) > 1) for t in terms
         )
     questions = extract.parse_questions(*answers.texts["rewrite/q"])
-    assert extract.remark(questions, question, 10) is None and len(questions) == 10
+    assert extract.rewrite_remark(questions, question, 10) is None and len(questions) == 10
     assert all("ho read the {post}" in q and any(name in q for name in names) for q in questions)
 
 

@@ -12,7 +12,11 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.documents.ingest import ingest
-from ark_jax.recipes.documents.written_questions import defect, materials_to_ask, question_calls
+from ark_jax.recipes.documents.written_questions import (
+    materials_to_ask,
+    pair_defect,
+    question_calls,
+)
 from ark_jax.runtime.log import Metrics
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs $ARK_DATA/fairytaleqa")
@@ -50,7 +54,7 @@ def test_the_recording_answers_every_seeds_prompts(real_models, monkeypatch, tmp
     asked = []
     for call, material in zip(calls, materials, strict=True):
         pairs = parse_pairs(*answers.texts[call.item])
-        assert [defect(pair, material) for pair in pairs] == [""] * len(pairs)
+        assert [pair_defect(pair, material) for pair in pairs] == [""] * len(pairs)
         asked += [same_words(pair.question) for pair in pairs]
     assert len(set(asked)) == len(asked) == 373
     test = load_rows(tmp_path / "data" / "questions_held_out.parquet")

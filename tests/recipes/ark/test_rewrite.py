@@ -71,7 +71,9 @@ def test_no_reply_of_a_rewriter_raises(reply):
     ],
 )
 def test_what_the_model_is_told(questions, words):
-    complaint = extract.remark(questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2)
+    complaint = extract.rewrite_remark(
+        questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2
+    )
     assert complaint is None if words is None else words in complaint
 
 

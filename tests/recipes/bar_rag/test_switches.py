@@ -83,7 +83,7 @@ POOLED = PooledQuestion(
 
 def rewarded(c, *p, chunks=("a", "b")):
     sets = [DrawnSet(question_id="q", chunk_ids=list(chunks), p=one) for one in p]
-    return select.rewarded(sets, {"q": POOLED}, c)
+    return select.reward_sets(sets, {"q": POOLED}, c)
 
 
 def test_a_well_formed_set_earns_a_bonus():
@@ -111,7 +111,7 @@ def test_which_numbers_are_citations():
     reply = "<think> Doc [7] says so. </think>\n<answer> tin </answer>"
     rollout = Rollout(question_id="q", sample=0, ids=[5], text=reply, ended=True)
     asked = [reading.Asked(POOLED, 2, "", [5])] * 2
-    judge = lambda: reading.rewarded([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
+    judge = lambda: reading.reward_replies([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
     assert judge().citations == [] and judge().reward == pytest.approx(0.8 + 0.2 * 0.5)
     c.read.citable = 31
     assert judge().citations == [7] and judge().reward == pytest.approx(1.0)

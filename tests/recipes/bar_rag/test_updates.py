@@ -118,7 +118,7 @@ def test_sets_are_rewarded_by_the_config():
     c.select.centre, c.select.boundary, c.select.relevance = 0.4, 2.0, 0.3
     one, single = pooled(0), pooled(1, chunks=1)
     rows = drawn_sets([one, single], [(0.1, 0.7), (0.2, 0.2)])
-    out = select.rewarded(rows, {"q0": one, "q1": single}, c)
+    out = select.reward_sets(rows, {"q0": one, "q1": single}, c)
     near = [0.25, 0.5, 0.5, 0.5]
     relevant = [(1 + 0.85) / 2] * 2 + [0.95] * 2
     for row, b, r in zip(out, near, relevant, strict=True):
@@ -137,7 +137,7 @@ def test_groups_without_a_difference_of_outcome_teach_only_where_they_may():
     one = pooled(0)
     rows = drawn_sets([one], [(0.2, 0.205)])
     rows[1] = dataclasses.replace(rows[1], chunk_ids=["c0-0", "c0-2"])
-    advantages = lambda: [row.advantage for row in select.rewarded(rows, {"q0": one}, c)]
+    advantages = lambda: [row.advantage for row in select.reward_sets(rows, {"q0": one}, c)]
     assert advantages() == [0, 0]
     c.select.outcome_decides = False
     assert sorted(map(abs, advantages())) == pytest.approx([0.707, 0.707], abs=1e-3)
@@ -153,7 +153,7 @@ def answers(texts, owner, c, form=PLAIN):
         for i, text in enumerate(texts)
     ]
     asked = drawn.Asked(owner, 2, "", [5])
-    return drawn.rewarded(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
+    return drawn.reward_replies(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
 
 
 def test_answers_are_judged_and_compared():

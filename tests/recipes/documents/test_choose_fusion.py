@@ -14,7 +14,7 @@ from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.documents.choose_fusion import STAGE, candidates, choose_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, stored_chunks
-from ark_jax.recipes.documents.retrieve import load_kept, ranked_file, retrieve_all
+from ark_jax.recipes.documents.retrieve import load_search, ranked_file, retrieve_all
 from ark_jax.retrieval.fusion import Fusion, load_fusion
 
 
@@ -38,7 +38,7 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     chunks = stored_chunks(run.context)
     gold, _ = gold_passages(run.context, asked, chunks.by_document)
     names = ("bm25", "stage3")
-    found = {name: load_kept(ranked_file(folder, name), asked[:3]) for name in names}
+    found = {name: load_search(ranked_file(folder, name), asked[:3]) for name in names}
     words, vectors = (
         {q.id: x.pairs() for q, x in zip(asked[:3], found[name].rankings, strict=True)}
         for name in names

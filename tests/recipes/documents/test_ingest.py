@@ -95,7 +95,7 @@ def test_questions_may_lie_elsewhere(world, tmp_path):
     (status,) = examine(data, c, tmp_path / "run")
     assert status.why == "the input of config.data.questions changed"
     with pytest.raises(BadInput, match=r"asked\.json"):
-        ingest.look_at(c)
+        ingest.describe_input(c)
 
 
 def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world, tmp_path):

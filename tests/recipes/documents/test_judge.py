@@ -303,7 +303,7 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     c.evaluate.baselines, c.evaluate.hybrids = (), ()
     tokenizer = load_tokenizer(c.generator.path)
     words = lambda text: len(tokenizer(text)["input_ids"])
-    [judged] = [x for x in shared_plan.answering(context, systems(c))[0] if x.kind == "ask"]
+    [judged] = [x for x in shared_plan.answer_works(context, systems(c))[0] if x.kind == "ask"]
     # 2 orders, repeats, systems; 6 questions
     assert (judged.label, judged.stage, judged.total, judged.items) == ("judge", "judge", 48, 48)
     shown = words(prompts.load_template("judge"))
@@ -313,7 +313,7 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     assert judged.cost == pytest.approx(48 * each) and judged.waiting > 0
     c.judge.update({"repeats": 0})
     c.reader.update({"backend": "openai", "model": "nobody-knows"})
-    [read] = shared_plan.answering(context, systems(c))[0]
+    [read] = shared_plan.answer_works(context, systems(c))[0]
     assert (read.label, read.model, read.items, read.written) == ("reading", "reader", 24, 32)
     assert read.cost is None
 

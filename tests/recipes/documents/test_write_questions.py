@@ -53,7 +53,7 @@ GOOD = Pair("Who put up the mill?", "Ada", ("Ada built it in 1790.",))
     ],
 )
 def test_defects_of_a_pair(material, changes, words):
-    defect = written_questions.defect(dataclasses.replace(GOOD, **changes), material)
+    defect = written_questions.pair_defect(dataclasses.replace(GOOD, **changes), material)
     assert words in defect and bool(words) == bool(defect)
 
 
@@ -77,7 +77,7 @@ BAD = dataclasses.replace(GOOD, answer="Eve")
     ],
 )
 def test_what_the_model_is_told(text, is_cut, words):
-    said = written_questions.remark(text, ALONE, is_cut)
+    said = written_questions.reply_remark(text, ALONE, is_cut)
     assert said is None if words is None else words in said
 
 
@@ -290,14 +290,15 @@ sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from ark_jax.recipes.documents import filter_questions
 from support import documents_alone as here
-score, put = filter_questions._score_shard, filter_questions._put
+score, put = filter_questions._score_shard, filter_questions._publish_shard
 def tell(context, shard, number):
     print("shard", number, flush=True)
     return score(context, shard, number)
 def wait(path):
     put(path)
     time.sleep({pause})
-filter_questions.SHARD, filter_questions._score_shard, filter_questions._put = 2, tell, wait
+filter_questions.SHARD, filter_questions._score_shard = 2, tell
+filter_questions._publish_shard = wait
 here.run(here.documents_alone(Path({world!r})), Path({workdir!r}), "questions")
 """
 
@@ -405,7 +406,7 @@ def test_the_demos_recording_holds_what_it_should():
         assert held_out.isdisjoint(names)
         chunks = tuple(Chunk(name, name, 0, 0, 0, documents[name]) for name in dict.fromkeys(names))
         pairs = parse_pairs(row["reply"]["choices"][0]["message"]["content"])
-        assert [written_questions.defect(x, Material("train", chunks)) for x in pairs] == [
+        assert [written_questions.pair_defect(x, Material("train", chunks)) for x in pairs] == [
             ""
         ] * len(pairs)
         asked |= {x.question for x in pairs}

@@ -55,9 +55,9 @@ def test_the_inputs_questions_become_the_test(source, data, train, held_out, unu
 
 def test_without_questions_the_fix_is_named():
     with pytest.raises(ValueError, match=r"config\.questions\.source=written"):
-        written_questions.parts_of_the_input(0, make_config("given"))
-    assert written_questions.parts_of_the_input(0, make_config("written")) == ()
-    assert written_questions.parts_of_the_input(10, make_config("both")) == ("held_out",)
+        written_questions.parts_that_need_questions(0, make_config("given"))
+    assert written_questions.parts_that_need_questions(0, make_config("written")) == ()
+    assert written_questions.parts_that_need_questions(10, make_config("both")) == ("held_out",)
 
 
 def test_nothing_is_stored_where_nothing_is_written(tmp_path):

@@ -135,7 +135,7 @@ def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
 def test_one_triple_is_refused(world):
     (world / "one.tsv").write_text("a\tr\tb\n")
     done = call_here(world, world / "one", "run", f"--config.data.path={world / 'one.tsv'}")
-    assert done.returncode == 1 and "there is no other one to tell it from" in done.stderr
+    assert done.returncode == 1 and "the graph has only 1 triple" in done.stderr
 
 
 @pytest.mark.slow

@@ -424,7 +424,7 @@ def test_the_plan_counts_calls_and_tokens_before_any_is_spent(tmp_path, monkeypa
     assert before.items * before.read == pytest.approx(tokens)
     ends = sum(len(call.fields["asked"]) for call in writing_calls(run))
     rate = tokens / sum(map(len, prompts))
-    assert before.items * before.written == pytest.approx(ends * plan.QUESTION * rate)
+    assert before.items * before.written == pytest.approx(ends * plan.QUESTION_CHARACTERS * rate)
     assert before.cost == pytest.approx(61 * (before.read + 2 * before.written) / 1e6)
 
 
