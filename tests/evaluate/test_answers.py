@@ -20,7 +20,7 @@ SUMMARIES = ("qmsum", "samsum")
     "name",
     ["narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", *SUMMARIES],
 )
-def test_each_score_and_the_average_are_longbenchs(name):
+def test_scores_and_averages_match_longbench(name):
     folder = DATA / "longbench_preds"
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent: set ARK_DATA to compare with published scores")
@@ -38,7 +38,7 @@ def test_each_score_and_the_average_are_longbenchs(name):
     assert round(100 * np.mean(scores), 2) == json.loads((folder / "result.json").read_text())[name]
 
 
-def test_of_an_answer_by_example_the_first_line_counts():
+def test_only_few_shot_tasks_score_the_first_line():
     rambling = "\nA boat.\nQuestion: Which boat?"
     assert answers.longbench_score("triviaqa", rambling, ["boat"]) == 1
     assert answers.longbench_score("hotpotqa", rambling, ["boat"]) == pytest.approx(0.4)
@@ -69,7 +69,7 @@ def test_of_an_answer_by_example_the_first_line_counts():
         ("sixteen", ["1802"], 0, 0),
     ],
 )
-def test_answers_by_hand(answer, references, f1, exact):
+def test_f1_and_exact_match_equal_values_computed_by_hand(answer, references, f1, exact):
     assert answers.f1(answer, references) == pytest.approx(f1)
     assert answers.exact_match(answer, references) == exact
 
@@ -85,7 +85,7 @@ def test_answers_by_hand(answer, references, f1, exact):
         ("musique", 18.77),
     ],
 )
-def test_scores_are_those_that_longbench_published(name, published):
+def test_f1_matches_the_published_scores_of_longbench(name, published):
     folder = DATA / "longbench_preds"
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent: set ARK_DATA to compare with published scores")
@@ -106,7 +106,7 @@ WORDS = st.lists(
 
 @settings(deadline=None)
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=3), WORDS)
-def test_scores_keep_their_bounds(answer, references, other):
+def test_f1_and_exact_match_stay_within_their_bounds(answer, references, other):
     score = answers.f1(answer, references)
     assert 0 <= score <= 1 and answers.exact_match(answer, references) in (0, 1)
     assert score <= answers.f1(answer, [*references, other])
@@ -115,7 +115,7 @@ def test_scores_keep_their_bounds(answer, references, other):
         assert score == 1
 
 
-def test_rouge_l_by_hand():
+def test_rouge_l_equals_values_computed_by_hand():
     pytest.importorskip(
         "rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'"
     )
@@ -130,13 +130,13 @@ def test_rouge_l_by_hand():
     ] == [0.0] * 4
 
 
-def test_rouge_l_of_texts_without_a_full_stop():
+def test_rouge_l_scores_long_texts_without_a_full_stop():
     long = " ".join(f"word{i}" for i in range(900))
     assert answers.rouge_l(long, [long]) == pytest.approx(1.0)
     assert answers.rouge_l(long, [long.replace("word0 ", "")]) > 0.99
 
 
-def test_without_the_library_rouge_l_says_what_to_install(monkeypatch):
+def test_a_missing_rouge_library_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge", None)
     with pytest.raises(RuntimeError, match=r"ark-jax\[evaluate\]"):
         answers.rouge_l("a", ["a"])
@@ -157,7 +157,7 @@ def test_the_answer_is_the_first_line_of_a_reply(reply, answer):
     assert answers.first_line(reply) == answer
 
 
-def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
+def test_a_reading_prompt_is_a_packaged_kind_or_a_users_file(tmp_path):
     folder = importlib.resources.files("ark_jax.text") / "templates"
     kinds = [
         path.name.removeprefix("read_").removesuffix(".txt")

@@ -33,11 +33,11 @@ PAIRS = st.integers(1, 4).flatmap(
         ("", "", "disqualified"),
     ],
 )
-def test_a_win_is_one_in_both_orders(forward, backward, outcome):
+def test_a_win_needs_both_orders(forward, backward, outcome):
     assert judge.outcome(forward, backward) == outcome
 
 
-def test_a_tally_by_hand():
+def test_a_tally_equals_values_computed_by_hand():
     won, lost, tied, first, void = (
         ("first", "second"),
         ("second", "first"),
@@ -82,7 +82,7 @@ def test_a_tally_by_hand():
 
 @settings(deadline=None)
 @given(PAIRS, st.integers(0, 3))
-def test_counts_add_up_whoever_is_called_first(verdicts, same):
+def test_swapping_the_systems_swaps_wins_and_losses(verdicts, same):
     tally = judge.tally(verdicts, same=same, seed=0)
     assert sum(tally[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
     rate = tally["win_rate"]
@@ -112,7 +112,7 @@ def test_counts_add_up_whoever_is_called_first(verdicts, same):
 
 
 @pytest.mark.parametrize("place, bias", [("first", 1.0), ("second", -1.0)])
-def test_a_judge_who_goes_by_the_place_decides_nothing(place, bias):
+def test_a_judge_that_prefers_one_place_decides_nothing(place, bias):
     tally = judge.tally({q: [(place, place)] * 3 for q in "abc"}, same=0, seed=0)
     assert tally["position_bias"] == bias and tally["win_rate"] == {
         "mean": 0.5,
@@ -184,14 +184,14 @@ WHOLE = {"faithfulness": "first", "conciseness": "second", "overall": "tie"}
         (["} {"], {}),
     ],
 )
-def test_verdicts_are_read_from_what_judges_write(replies, verdict):
+def test_verdicts_are_parsed_from_replies_of_judges(replies, verdict):
     assert judge.parse_verdicts(*replies) == verdict
     assert (judge.complaint(verdict) is None) == (len(verdict) == 3)
 
 
 @settings(deadline=None)
 @given(st.text('{}[]":,12tieovral ', max_size=60))
-def test_no_reply_is_too_odd_to_be_read(text):
+def test_any_reply_parses_to_valid_verdicts(text):
     assert set(judge.parse_verdicts(text).items()) <= {
         (name, said) for name in judge.CRITERIA for said in ("first", "second", "tie")
     }

@@ -33,7 +33,7 @@ def one(values, draws: int = 10_000, seed: int = 0) -> float:
         ([], 1.0),
     ],
 )
-def test_p_by_hand(values, p):
+def test_the_exact_p_value_equals_a_count_by_hand(values, p):
     assert one(values) == pytest.approx(p, abs=1e-15)
     assert one([-x for x in values]) == one(values)
 
@@ -45,7 +45,7 @@ VALUES = st.lists(
 
 @settings(deadline=None)
 @given(VALUES)
-def test_few_questions_are_gone_through_as_scipy_does(values):
+def test_the_exact_p_value_matches_scipy(values):
     # In hundredths, whose sums are exact: scipy takes what differs by rounding alone for different.
     exact = np.round(np.multiply(values, 100))
     wanted = scipy.stats.permutation_test(
@@ -64,7 +64,7 @@ def test_few_questions_are_gone_through_as_scipy_does(values):
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.2, 0.5])
-def test_many_questions_are_drawn_as_scipy_does(shift):
+def test_the_sampled_p_value_matches_scipy(shift):
     values = np.random.default_rng(5).normal(shift, 1, 40)
     wanted = scipy.stats.permutation_test(
         (values, np.zeros(40)),
@@ -83,7 +83,7 @@ def test_many_questions_are_drawn_as_scipy_does(shift):
     )
 
 
-def test_p_drawn_is_never_zero_and_columns_do_not_touch_each_other():
+def test_columns_are_tested_independently_of_each_other():
     values = np.stack(
         [np.ones(30), np.random.default_rng(0).normal(0.3, 1, 30), np.r_[1, 2, 4, np.zeros(27)]], 1
     )
@@ -93,7 +93,7 @@ def test_p_drawn_is_never_zero_and_columns_do_not_touch_each_other():
     assert sign_flip(np.zeros((4, 0)), draws=10, seed=0).shape == (0,)
 
 
-def test_p_is_level_where_nothing_differs():
+def test_p_values_of_noise_are_uniform():
     """Of a thousand tests of noise one in twenty is below 0.05."""
     noise = np.random.default_rng(7).normal(0, 1, (25, 1000))
     p = sign_flip(noise, draws=2000, seed=0)
@@ -102,7 +102,7 @@ def test_p_is_level_where_nothing_differs():
 
 
 @pytest.mark.parametrize("differences, draws", [([[np.nan]], 10), ([[np.inf]], 10), ([[1.0]], 0)])
-def test_bad_differences_are_refused(differences, draws):
+def test_invalid_differences_and_draws_are_refused(differences, draws):
     with pytest.raises(ValueError, match="must be finite, draws at least 1"):
         sign_flip(np.array(differences), draws=draws, seed=0)
 
@@ -118,11 +118,11 @@ def test_bad_differences_are_refused(differences, draws):
         ([], []),
     ],
 )
-def test_holm_by_hand(p, corrected):
+def test_holm_corrections_equal_values_computed_by_hand(p, corrected):
     assert holm(p).tolist() == pytest.approx(corrected)
 
 
-def test_an_interval_holds_the_mean_and_repeats():
+def test_a_bootstrap_interval_is_near_the_normal_one_and_repeatable():
     values = np.random.default_rng(0).random(40).tolist()
     interval = bootstrap_interval(values, draws=2000, seed=3)
     assert interval["mean"] == pytest.approx(sum(values) / 40)
@@ -144,13 +144,13 @@ def test_an_interval_holds_the_mean_and_repeats():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_an_interval_stays_among_its_values(values):
+def test_a_bootstrap_interval_stays_within_the_values(values):
     interval = bootstrap_interval(values, draws=200, seed=0)
     assert min(values) - 1e-9 <= interval["low"] <= interval["high"] <= max(values) + 1e-9
     assert interval["mean"] == pytest.approx(np.mean(values))
 
 
-def test_few_questions_can_tell_large_differences_only():
+def test_the_smallest_detectable_difference_has_a_power_of_four_fifths():
     """A paired test of simulated questions finds the smallest difference four times of five."""
     rng = np.random.default_rng(7)
     for questions in (20, 200):
@@ -163,7 +163,7 @@ def test_few_questions_can_tell_large_differences_only():
     assert "below 0.30 cannot be told" in significance.what_can_be_told(5)
 
 
-def test_questions_of_one_document_are_drawn_and_flipped_together():
+def test_questions_of_one_document_count_as_one_observation():
     """Four equal questions of a document tell as much as one."""
     values, names = np.repeat([0.1, 0.4, -0.2, 0.3, 0.2], 4), np.repeat(list("abcde"), 4)
     options = {"draws": 2000, "seed": 3}
@@ -176,7 +176,7 @@ def test_questions_of_one_document_are_drawn_and_flipped_together():
         flip(values, clusters=["a", "b", "c"])
 
 
-def test_documents_of_different_sizes_weigh_by_their_questions():
+def test_documents_are_weighted_by_their_number_of_questions():
     values, names = np.array([1.0, 1.0, 1.0, 0.0]), ["a", "a", "a", "b"]
     interval = bootstrap_interval(values, draws=500, seed=0, clusters=names)
     # Two documents are drawn: the means are those of aa, ab and bb.

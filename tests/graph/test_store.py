@@ -31,11 +31,11 @@ from ark_jax.graph.store import KnowledgeGraph, fold
         'The "Nine Lamps"',
     ],
 )
-def test_names_that_are_equal(name):
+def test_spellings_of_one_name_are_folded_alike(name):
     assert fold(name) == "nine lamps"
 
 
-def test_names_that_are_not_equal():
+def test_different_names_are_folded_differently():
     assert len({fold(name) for name in ("Ada", "Adas", "Theatre", "Atre", "The", "New Ada")}) == 6
     assert fold("Strasse") == fold("STRASSE") == fold("Straße")
     assert fold("Kırık") != fold(
@@ -65,7 +65,7 @@ def test_names_that_are_not_equal():
     ],
     ids=ascii,
 )
-def test_other_spellings_that_are_equal(names):
+def test_equivalent_unicode_spellings_are_folded_alike(names):
     assert len(set(map(fold, names))) == 1 and fold(names[0])
 
 
@@ -110,7 +110,7 @@ ARTFUL = st.lists(
 @settings(deadline=None, max_examples=300)
 @given(ARTFUL | st.text())
 @example("the the nine")
-def test_fold_is_its_own_fold_in_every_case_and_encoding(name):
+def test_folding_is_idempotent_in_every_case_and_normal_form(name):
     folded = fold(name)
     assert fold(folded) == folded == " ".join(folded.split())
     assert not folded.startswith("the ") and not set(folded[:1] + folded[-1:]) & set("\"'“” .,;:")
@@ -128,13 +128,13 @@ def test_fold_is_its_own_fold_in_every_case_and_encoding(name):
     assert set(map(fold, forms)) == {folded}
 
 
-def test_a_name_that_repeats_itself_endlessly_is_folded_soon():
+def test_a_name_with_many_repeated_articles_is_folded_quickly():
     start = time.perf_counter()
     assert fold("the " * 200_000 + '"the x') == "x"
     assert time.perf_counter() - start < 5
 
 
-def test_fold_of_every_character_that_has_another_form():
+def test_every_form_of_a_character_is_folded_alike():
     """Behind a letter; only the dotless i becomes another character in capitals."""
     forms = lambda c: {
         c.casefold(),
@@ -153,7 +153,7 @@ def test_fold_of_every_character_that_has_another_form():
     assert [c for c in characters if fold(fold(f"x{c}")) != fold(f"x{c}")] == []
 
 
-def test_records_are_merged():
+def test_records_with_equal_names_are_merged():
     graph = records()
     assert graph.names == ["Long Staff", "Quill", "Müller", "Ossel Sound"]
     assert graph.types == ["object", "person", "person", "unknown"]
@@ -176,7 +176,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
 @settings(deadline=None)
 @given(PAIRS, PAIRS)
-def test_neighbours_and_summary_of_any_edges(edges, similar):
+def test_neighbours_and_summaries_match_networkx(edges, similar):
     """In any order and direction, twice or between a node and itself."""
     graph = dataclasses.replace(
         numbered(8, edges), similar=np.array(similar, np.int32).reshape(-1, 2)
@@ -209,7 +209,7 @@ def test_neighbours_and_summary_of_any_edges(edges, similar):
     }
 
 
-def test_a_summary_by_hand():
+def test_a_summary_equals_values_counted_by_hand():
     graph = dataclasses.replace(
         numbered(7, [(0, i) for i in range(1, 5)]), similar=np.array([[0, 1], [1, 2]], np.int32)
     )
@@ -235,7 +235,7 @@ def test_a_summary_by_hand():
     }
 
 
-def test_a_strength_beyond_all_measure_is_no_infinity(tmp_path):
+def test_summed_weights_beyond_float32_stay_finite(tmp_path):
     graph = KnowledgeGraph.from_records(
         [], [Relation("a", "b", "", 1e300, "c"), Relation("b", "a", "", 1e308, "c")]
     )
@@ -253,7 +253,7 @@ def test_a_strength_beyond_all_measure_is_no_infinity(tmp_path):
     ],
     ids=["similar", "relations", "empty"],
 )
-def test_a_saved_graph_comes_back(graph, tmp_path):
+def test_a_saved_graph_is_loaded_unchanged(graph, tmp_path):
     graph.save(tmp_path / "made" / "here")
     back = KnowledgeGraph.load(tmp_path / "made" / "here")
     for field in dataclasses.fields(graph):

@@ -10,7 +10,7 @@ from support.llm_calls import SECRET, calls, changed_settings, completion, echo
 from ark_jax.llm import complete
 
 
-def test_replay(recording, tmp_path):
+def test_recorded_replies_are_replayed_in_order(recording, tmp_path):
     path = recording(calls(), ["zero", "one", "two é 東"])
     cache = tmp_path / "run" / "replies.jsonl"
     answers = complete.complete(calls(), changed_settings(replies=str(path)), cache, "x")
@@ -23,7 +23,7 @@ def test_replay(recording, tmp_path):
     assert not cache.exists()  # recordings are never copied, so a newer one counts
 
 
-def test_a_new_recording_is_not_hidden_by_the_cache(recording, tmp_path):
+def test_a_new_recording_takes_precedence_over_the_cache(recording, tmp_path):
     complete.complete(
         calls(),
         changed_settings(replies=str(recording(calls(), "abc"))),
@@ -70,7 +70,7 @@ def test_an_unknown_backend_is_an_error(tmp_path):
         complete.complete(calls(), changed_settings(backend="gpt"), tmp_path / "cache.jsonl", "x")
 
 
-def test_our_own_model_gets_all_calls_at_once_then_the_corrections(tmp_path):
+def test_a_local_model_gets_all_calls_in_one_batch_then_corrections(tmp_path):
     """Replies are kept as they come: a run that broke off makes only the others."""
     sent: list[list[str]] = []
 
@@ -107,7 +107,7 @@ def test_our_own_model_gets_all_calls_at_once_then_the_corrections(tmp_path):
     assert ask().usage.cached == 4 and len(sent) == 2
 
 
-def test_replies_can_be_read_when_their_file_is_gone(tmp_path):
+def test_replies_stay_readable_after_their_file_is_deleted(tmp_path):
     """Of several processes, all but the first have a copy of the file that they delete."""
 
     def generate(conversations, on_reply):
@@ -120,7 +120,7 @@ def test_replies_can_be_read_when_their_file_is_gone(tmp_path):
     assert answers.texts == {"extract/0": ["0"], "extract/1": ["1"], "extract/2": ["2"]}
 
 
-def test_the_same_remark_is_not_made_twice(tmp_path):
+def test_the_same_correction_is_not_requested_twice(tmp_path):
     """At temperature 0 the model would repeat its reply."""
     sent = Counter()
 
@@ -196,7 +196,7 @@ def test_a_reply_to_equal_prompts_is_replayed_for_each(live, tmp_path):
     assert again.drifted == []
 
 
-def test_a_malformed_reply_is_corrected(live):
+def test_a_correction_is_requested_for_a_malformed_reply(live):
     accept = lambda call, texts, cut: None if "good" in texts[-1] else f"Not so, {call.item}."
     replies = {
         "Read passage 0": ["bad", "good"],

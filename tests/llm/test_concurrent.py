@@ -81,7 +81,7 @@ def test_an_unusable_endpoint_stops_the_run(fault, live, tmp_path):
         assert len(server.requests) <= 4 and "sk-never" not in str(raised.value)
 
 
-def test_replies_under_way_at_an_unusable_endpoint_are_kept(live, tmp_path):
+def test_replies_in_flight_are_kept_when_the_endpoint_fails(live, tmp_path):
     with (
         llm_server.serving(
             echo,
@@ -131,7 +131,7 @@ def test_the_cost_limit_stops_the_run_and_a_higher_one_continues_it(live):
         assert answers.usage.cost == pytest.approx(100 * cost, rel=0.05)
 
 
-def test_empty_replies_are_paid_for(live):
+def test_the_cost_includes_empty_replies(live):
     with llm_server.serving(echo, llm_server.script("blank")) as server:
         answers = live(server, calls(2), price=(1e3, 1e3))
         assert answers.usage.requests == 4 and answers.usage.retries == 2

@@ -10,7 +10,7 @@ from support.llm_calls import calls, echo
 from support.llm_server import FAULTS, RECORDED, Server, random_faults, recorded, serving
 
 
-def test_faults_have_their_shares_and_are_deterministic():
+def test_random_faults_are_deterministic_with_the_requested_shares():
     draw = random_faults(7, reset=0.2, think=0.1)
     drawn = Counter(draw(f"prompt {i}", attempt) for i in range(2000) for attempt in range(2))
     assert {name: n / 4000 for name, n in drawn.items()} == {
@@ -29,13 +29,13 @@ def test_faults_have_their_shares_and_are_deterministic():
     assert drawn.keys() - {None} <= FAULTS
 
 
-def test_the_server_keeps_its_capacity(live):
+def test_the_server_handles_no_more_requests_at_once_than_its_capacity(live):
     with serving(echo, latency=0.02, capacity=3) as server:
         live(server, calls(24), concurrency=24)
     assert server.max_busy == 3 and len(server.delivered) == 24
 
 
-def test_the_server_sends_recorded_replies_and_makes_up_others():
+def test_the_server_invents_replies_that_were_not_recorded():
     row = json.loads(RECORDED.read_text(encoding="utf-8").splitlines()[0])
     with mock.patch(
         "support.llm_server.hashlib",

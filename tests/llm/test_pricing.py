@@ -17,7 +17,7 @@ def test_a_cost_limit_needs_a_price(live):
 
 
 @pytest.mark.parametrize("number", [-5, float("nan"), float("inf"), 10**30, "5", True, [1], {}])
-def test_a_count_that_cannot_be_true_is_dropped_and_no_cost_is_negative(number):
+def test_an_impossible_token_count_is_dropped_from_the_cost(number):
     usage = {"prompt_tokens": number, "completion_tokens": 2, "details": {"x": 1}}
     reply = pricing.drop_false_counts({"usage": usage, "id": "x"})
     assert reply == {"usage": {"completion_tokens": 2, "details": {"x": 1}}, "id": "x"}
@@ -25,7 +25,7 @@ def test_a_count_that_cannot_be_true_is_dropped_and_no_cost_is_negative(number):
 
 
 @pytest.mark.parametrize("usage", ["free", [1, 2], 7])
-def test_a_usage_of_another_form_is_dropped(usage):
+def test_a_usage_that_is_not_an_object_is_dropped(usage):
     assert pricing.drop_false_counts({"usage": usage, "id": "x"}) == {"id": "x"}
 
 

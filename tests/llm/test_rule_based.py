@@ -20,7 +20,7 @@ DOCUMENTS = [
 ]
 
 
-def test_without_a_model_replies_can_be_read(tmp_path):
+def test_rule_based_replies_can_be_parsed(tmp_path):
     frequency = Counter(word for d in DOCUMENTS for word in rule_based.candidate_terms(d["text"]))
     calls = [
         complete.Call(f"extract/{d['id']}", "extract", (d["text"],), {"passage": d["text"]})
@@ -56,7 +56,7 @@ def test_without_a_model_replies_can_be_read(tmp_path):
     assert all("ho read the {post}" in q and any(name in q for name in names) for q in questions)
 
 
-def test_names_and_terms_of_any_script_with_blanks():
+def test_rules_find_names_in_cyrillic_and_accented_text():
     russian = "Наташа любила Болконского. Болконский оставил Наташу в гостиной."
     french = "Émile Zola écrivit Germinal."
     for text, names in (
@@ -80,13 +80,13 @@ def test_names_and_terms_of_any_script_with_blanks():
         (["Ada"], [], {"Ada"}),
     ],
 )
-def test_no_name_that_gives_the_answer_away_is_woven_in(names, answers, woven):
+def test_a_rewritten_question_uses_no_name_that_reveals_the_answer(names, answers, woven):
     reply = rule_based.rewrite_question("Who rowed?", names, 10, answers)
     questions = json.loads(reply)["questions"]
     assert {n for n in (*names, "other matters") if any(n in q for q in questions)} == woven
 
 
-def test_no_rewritten_question_of_the_demo_holds_its_answer():
+def test_no_rewritten_question_of_the_demo_contains_its_answer():
     """Each question gets the names of its whole document, its answer's among them."""
     rows = (EMBEDDED / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     names = {
