@@ -264,7 +264,7 @@ def test_a_saved_graph_is_loaded_unchanged(graph, tmp_path):
             assert before == after, field.name
 
 
-def test_real_triples_against_networkx():
+def test_a_graph_of_real_triples_matches_networkx():
     path = DATA / "musique_openie" / "openie_musique_train_results_ner_gpt-3.5-turbo-1106_1890.json"
     if not path.is_file():
         pytest.skip(f"{path} is absent: set ARK_DATA to test on real triples")
@@ -302,12 +302,12 @@ def test_real_triples_against_networkx():
 @pytest.mark.parametrize(
     "triple", [("a", "b"), "abc", ("a", "b", 3), ("a", "b", "c", "d")], ids=str
 )
-def test_what_is_no_triple_is_named(triple):
+def test_a_malformed_triple_is_refused_with_its_row(triple):
     with pytest.raises(ValueError, match=r"triples\[1\] is .*give \(head, relation, tail\)"):
         KnowledgeGraph.from_triples([("x", "y", "z"), triple])
 
 
-def test_similarity_edges_stand_beside_relations(any_mesh):
+def test_similarity_edges_are_added_beside_relations(any_mesh):
     vectors = np.random.default_rng(0).choice([-0.5, 0.5], (50, 4)).astype(np.float32)
     graph = KnowledgeGraph.from_triples([(f"n{i}", "beside", f"n{i + 1}") for i in range(49)])
     products = vectors.astype(np.float64) @ vectors.astype(np.float64).T
@@ -326,7 +326,7 @@ def test_similarity_edges_stand_beside_relations(any_mesh):
         graph.with_similar(vectors[:49], 0.5)
 
 
-def test_triples_that_are_left_out_are_counted():
+def test_a_warning_counts_the_triples_that_are_left_out():
     triples = [("a", "is", "b"), ("“”", "is", "b"), ("a", "is", " A "), ("c", "is", "...")]
     with pytest.warns(UserWarning, match="2 with a name of quotes or stops alone, 1 from a"):
         graph = KnowledgeGraph.from_triples(triples)

@@ -67,7 +67,7 @@ def test_parquet_gives_the_same_graph(kind, tmp_path):
     assert list(Triples.read(path)) == [("1", "0", "2"), ("2", "0", "1")]
 
 
-def test_a_dictionary_of_relations_may_hold_more_than_the_rows(tmp_path):
+def test_a_parquet_dictionary_may_hold_unused_relations(tmp_path):
     path = tmp_path / "kb.parquet"
     relation = pa.DictionaryArray.from_arrays([2, 0, 2], ["r", "unused", "s"])
     table = pa.table({"head": ["a", "b", "c"], "relation": relation, "tail": ["b", "c", "a"]})
@@ -80,7 +80,7 @@ def test_a_dictionary_of_relations_may_hold_more_than_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", " a", "Ä", "\u200ba", "東京", "é\u3000", "x\x7f", "\x01x"])
-def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
+def test_only_valid_names_are_read_from_parquet(name, tmp_path):
     path = tmp_path / "a.parquet"
     faulty = ["\u200b", "", "\u3000", "a\tb", "\n", "\x00a"]
     heads = [name, *faulty, None, "b"]
@@ -92,7 +92,7 @@ def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
     assert [problem.line for problem in findings.problems] == [2, 3, 4, 5, 6, 7, 8]
 
 
-def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
+def test_the_graphs_of_several_questions_are_merged(tmp_path):
     rows = [
         {"id": "1", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[:4]},
         {"id": "2", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[3:]},
@@ -120,7 +120,7 @@ def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
         assert words in str(problem)
 
 
-def test_numbers_count_lines_of_the_files_beside(tmp_path):
+def test_numbered_triples_refer_to_lines_of_the_name_files(tmp_path):
     (tmp_path / "entities.txt").write_text("m.1\nm.2\n")
     (tmp_path / "relations.txt").write_text("r\n")
     path = tmp_path / "data.jsonl"
@@ -162,7 +162,7 @@ def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
         Triples.read(path)
 
 
-def test_names_stand_beside_ids(tmp_path):
+def test_names_and_aliases_are_read_from_a_separate_file(tmp_path):
     (tmp_path / "kb.tsv").write_text("1\tr\t2\n1\tr\t3\n1\tr\t4\n")
     (tmp_path / "names.tsv").write_text(
         "1\tParis\tLutetia|Paname\n2\tParis\n3\tLyon\n3\tLugdunum\n"
@@ -195,14 +195,14 @@ def test_names_stand_beside_ids(tmp_path):
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),
     ],
 )
-def test_a_fault_is_one_line(name, data, words, tmp_path):
+def test_a_faulty_row_is_reported_once_with_its_line(name, data, words, tmp_path):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(BadInput, match=words) as raised:
         Triples.read(tmp_path / name)
     assert len(raised.value.problems) == 1
 
 
-def test_faults_of_parquet_are_named_by_row(tmp_path):
+def test_faults_in_parquet_are_reported_by_row(tmp_path):
     path = tmp_path / "a.parquet"
     table = {"head": ["a", "", "c", "d"], "relation": ["r"] * 4, "tail": ["b", "x", None, "e\t"]}
     pq.write_table(pa.table(table), path)
@@ -216,7 +216,7 @@ def test_faults_of_parquet_are_named_by_row(tmp_path):
         assert words in str(problem)
 
 
-def test_quotes_in_tsv_are_part_of_the_name_and_told(tmp_path):
+def test_quotation_marks_in_tsv_are_kept_with_a_remark(tmp_path):
     (tmp_path / "a.tsv").write_text('"Great Guy"\tr\tb\n')
     graph, findings = Triples.examine([tmp_path / "a.tsv"])
     assert list(graph) == [('"Great Guy"', "r", "b")]
@@ -229,7 +229,7 @@ def test_a_missing_file_or_plain_folder_is_named(tmp_path):
             Triples.read(path)
 
 
-def test_the_real_graph_of_metaqa():
+def test_the_graph_of_metaqa_is_read_completely():
     folder = DATA / "kg" / "metaqa"
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent: set ARK_DATA to read a real graph")
@@ -249,7 +249,7 @@ def test_the_real_graph_of_metaqa():
 
 
 @pytest.mark.parametrize("name", ["pathquestion/2H-kb.txt", "pathquestion/PQL2-KB.txt", NSM])
-def test_the_counts_of_other_real_graphs_are_those_of_networkx(name):
+def test_counts_of_other_real_graphs_match_networkx(name):
     path = DATA / "kg" / name
     if not path.is_file():
         pytest.skip(f"{path} is absent: set ARK_DATA to read a real graph")
@@ -271,7 +271,7 @@ def test_the_counts_of_other_real_graphs_are_those_of_networkx(name):
         assert around == set(nx.all_neighbors(expected, ids[node]))
 
 
-def test_a_glob_or_a_clear_folder_is_one_graph(tmp_path):
+def test_the_files_of_a_pattern_or_folder_are_read_as_one_graph(tmp_path):
     parts = FACTS[:3], FACTS[2:]
     for name, facts in zip(("kb_a.tsv", "kb_b.tsv"), parts, strict=True):
         (tmp_path / name).write_text("".join("\t".join(fact) + "\n" for fact in facts))
@@ -313,6 +313,6 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
         ("a.tsv", "潮とは\t海は一日に二度満ちる。\t月は丸い。\n"),
     ],
 )
-def test_documents_are_no_graph(name, text, tmp_path):
+def test_documents_are_not_recognised_as_a_graph(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     assert not triple_files.recognises(tmp_path / name)

@@ -27,7 +27,7 @@ def read(path, data) -> list[TripleQuestion]:
     return questions
 
 
-def test_metaqa(tmp_path):
+def test_questions_in_metaqa_format_are_read(tmp_path):
     rows = "what movies did [Ada Byron] act in\tA|B|A\r\n\nwho knows [[REC]] and [C]\tD\n"
     assert read(tmp_path / "1hop.txt", rows) == [
         TripleQuestion("1hop:1", TEXT, ("A", "B"), ("Ada Byron",)),
@@ -36,7 +36,7 @@ def test_metaqa(tmp_path):
     assert read(tmp_path / "plain.txt", "who knows Ada?\n")[0].entities == ()
 
 
-def test_path_question(tmp_path):
+def test_questions_in_pathquestion_format_are_read(tmp_path):
     rows = "the son of x ?\ta(a/b_(c)/)\tx#son#a#<end>#a\n who ?\tb_(c)(a/b_(c)/)\ty#r#b_(c)\n"
     path = tmp_path / "PQ.txt"
     assert read(path, rows) == [
@@ -46,7 +46,7 @@ def test_path_question(tmp_path):
     assert is_questions(path)
 
 
-def test_objects_of_every_kind(tmp_path):
+def test_questions_in_json_parquet_and_csv_are_read(tmp_path):
     our_form = {"id": "q", "question": TEXT, "answers": ["A"], "entities": ["e"], "group": "g"}
     rog = {"id": "q", "question": TEXT, "answer": ["A"], "q_entity": ["e"], "a_entity": ["A."]}
     srtk = {"id": "q", "question": TEXT, "question_entities": ["e"], "answer_entities": ["A."]}
@@ -69,7 +69,7 @@ def test_objects_of_every_kind(tmp_path):
     assert read(tmp_path / "a.csv", table) == [TripleQuestion("a:2", "who?", ("A", "B"), ("Ada",))]
 
 
-def test_several_files_are_groups(tmp_path):
+def test_each_question_file_becomes_a_group(tmp_path):
     for name in ("x/1hop.txt", "x/2hop.txt", "y/2hop.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path / name, "who is [A]\tB\n")
@@ -94,7 +94,7 @@ def test_several_files_are_groups(tmp_path):
         ("a.txt", "", "a.txt: is empty"),
     ],
 )
-def test_a_fault_is_one_line(name, data, words, tmp_path):
+def test_a_faulty_question_is_reported_once(name, data, words, tmp_path):
     _, findings = read_questions(write(tmp_path / name, data))
     assert [words in str(problem) for problem in findings.problems] == [True]
     assert "does not exist" in str(read_questions(tmp_path / "absent")[1].problems[0])
@@ -113,7 +113,7 @@ def graph() -> Triples:
     )
 
 
-def test_given_and_found_topics_and_answers_become_nodes():
+def test_topics_and_answers_are_linked_to_nodes():
     linked = link(
         [
             TripleQuestion("1", "q", ("France", "Gaul", "Spain"), ("m.3",)),
@@ -151,7 +151,7 @@ def test_given_and_found_topics_and_answers_become_nodes():
     assert link([], graph()).counts["questions"] == 0
 
 
-def test_remarks_are_few():
+def test_the_number_of_remarks_is_limited():
     questions = [TripleQuestion(str(i), "q", (), (f"Parys {i}",)) for i in range(200)]
     remarks = link(questions, graph()).remarks
     assert len(remarks) == 6 and remarks[-1] == "195 more topics are not in the graph"
@@ -166,7 +166,7 @@ def test_remarks_are_few():
 
 
 @pytest.mark.skipif(not KG.is_dir(), reason=f"{KG} is absent: set ARK_DATA to read real questions")
-def test_real_questions_find_their_nodes():
+def test_all_metaqa_questions_are_linked_to_nodes():
     folder = KG / "metaqa"
     parts = [folder / f"kb_{part}.tsv" for part in ("train", "dev", "test", "test_old")]
     movies = Triples.read(*parts, names=folder / "kb_entity2text.txt")
@@ -184,7 +184,7 @@ def test_real_questions_find_their_nodes():
 
 
 @pytest.mark.skipif(not KG.is_dir(), reason=f"{KG} is absent: set ARK_DATA to read real questions")
-def test_real_path_questions_and_subgraphs():
+def test_pathquestion_and_webqsp_questions_are_linked_to_nodes():
     folder = KG / "pathquestion"
     for graph_file, file, count in (
         ("2H-kb.txt", "PQ-2H.txt", 1_908),

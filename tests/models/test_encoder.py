@@ -16,7 +16,7 @@ def positions(tokens, mask, cfg):
     return encoder.positions(tokens, mask, cfg)
 
 
-def test_positions_count_the_tokens_that_are_no_padding(mesh):
+def test_position_ids_skip_padding(mesh):
     """RoBERTa's begin after the pad token's id, here 3, and stay there where a text spells that
     token out.
     """
@@ -32,7 +32,7 @@ def test_positions_count_the_tokens_that_are_no_padding(mesh):
     assert [read(family).max_length for family in tiny.ENCODERS] == [640, 636, 634, 640]
 
 
-def test_norms_of_texts_are_those_of_single_tokens(any_mesh):
+def test_norms_of_sharded_texts_equal_norms_of_single_tokens(any_mesh):
     """Values, gradients and shardings; without texts, a norm is a formula over the last axis."""
     random = np.random.default_rng(0)
     x, g = random.standard_normal((2, 8, 5, 6)).astype(np.float32)
@@ -53,7 +53,7 @@ def test_norms_of_texts_are_those_of_single_tokens(any_mesh):
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_gelu_and_its_gradient_are_those_of_jax(mesh):
+def test_gelu_and_its_gradient_match_jax(mesh):
     x = jnp.linspace(-12, 12, 4001)
     theirs = functools.partial(jax.nn.gelu, approximate=False)
     for form in (lambda f: f, lambda f: jax.grad(lambda x: f(x).sum())):

@@ -83,7 +83,7 @@ def same_bytes(one, other) -> bool:
 
 
 @FAMILIES
-def test_a_fresh_adapter_changes_nothing(family, checkpoint, spread):
+def test_a_fresh_adapter_does_not_change_the_model(family, checkpoint, spread):
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = fresh(checkpoint(family), cfg)
     merged = jax.jit(lora.merge)(model, adapter)
@@ -108,7 +108,7 @@ def test_a_fresh_adapter_changes_nothing(family, checkpoint, spread):
 
 
 @FAMILIES
-def test_merging_is_the_formula(family, checkpoint, spread):
+def test_merging_adds_the_scaled_product_of_the_factors(family, checkpoint, spread):
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = used(fresh(checkpoint(family), cfg))
     before, after = (
@@ -131,7 +131,7 @@ def test_merging_is_the_formula(family, checkpoint, spread):
             )
 
 
-def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
+def test_factors_have_the_shapes_and_shards_of_their_weight(checkpoint, spread):
     adapter = fresh(checkpoint("qwen3"), hf.load_model(str(checkpoint("qwen3")))[1])
     assert {
         n: (adapter.a[n].shape, adapter.b[n].shape) for n in ("q", "k", "o", "gate", "down")
@@ -150,7 +150,7 @@ def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
     }
 
 
-def test_a_merged_weight_keeps_its_type(checkpoint, mesh):
+def test_a_merged_weight_keeps_its_dtype(checkpoint, mesh):
     model, cfg, _ = hf.load_model(str(checkpoint("qwen3")), dtype="bfloat16")
     adapter = used(fresh(checkpoint("qwen3"), cfg, ("up",)))
     merged = lora.merge(model, adapter).blocks.up[...]
@@ -214,7 +214,7 @@ def on_one_device(folder: Path):
     ids=str,
     indirect=True,
 )
-def test_every_mesh_takes_the_same_step(checkpoint, any_mesh, capfd):
+def test_an_adapter_step_is_the_same_on_every_mesh(checkpoint, any_mesh, capfd):
     loss, gradient, moved = step(checkpoint("qwen3"))
     assert not re.search(
         "involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE
@@ -280,7 +280,7 @@ def same_hidden(folder: Path, adapter: lora.Adapter, family: str, reference) -> 
 
 
 @pytest.mark.parametrize(("family", "targets"), [("qwen3", ()), ("bert", ()), ("bert", ("down",))])
-def test_peft_computes_what_we_computed(family, targets, checkpoint, tmp_path, mesh):
+def test_peft_gives_our_hidden_states_and_gradients(family, targets, checkpoint, tmp_path, mesh):
     """Hidden states and gradients. `down` alone, since BERT's output.dense also ends
     attention.output.dense.
     """
@@ -334,7 +334,7 @@ def test_peft_computes_what_we_computed(family, targets, checkpoint, tmp_path, m
         ("bert", ["query", "attention.output.dense", "intermediate.dense"], "q o up", True),
     ],
 )
-def test_we_compute_what_peft_computed(
+def test_our_model_gives_the_hidden_states_of_peft(
     family, modules, names, rslora, checkpoint, tmp_path, spread
 ):
     peft, plain = theirs(checkpoint(family))
@@ -350,7 +350,7 @@ def test_we_compute_what_peft_computed(
     same_hidden(checkpoint(family), adapter, family, reference)
 
 
-def test_peft_generates_with_the_adapter_of_a_language_model(checkpoint, tmp_path, mesh):
+def test_peft_gives_our_logits_with_a_saved_adapter(checkpoint, tmp_path, mesh):
     """The logits of AutoModelForCausalLM, whose modules have other names than AutoModel's."""
     peft, _ = theirs(checkpoint("qwen3"))
     import torch
@@ -373,7 +373,7 @@ def test_peft_generates_with_the_adapter_of_a_language_model(checkpoint, tmp_pat
 
 
 @FAMILIES
-def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spread):
+def test_a_saved_adapter_is_loaded_unchanged(family, checkpoint, tmp_path, spread):
     cfg = hf.load_model(str(checkpoint(family)))[1]
     adapter = used(fresh(checkpoint(family), cfg, ("o", "k")))
     lora.save_peft(adapter, tmp_path, base="owner/model")
@@ -414,7 +414,7 @@ def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spre
         (None, None, {"peft_type": "LOHA"}, "LOHA"),
     ],
 )
-def test_an_adapter_that_would_be_computed_wrongly_is_refused(
+def test_an_unsupported_adapter_is_refused(
     drop, add, settings, message, checkpoint, tmp_path, mesh
 ):
     cfg = hf.load_model(str(checkpoint("qwen3")))[1]
@@ -430,7 +430,7 @@ def test_an_adapter_that_would_be_computed_wrongly_is_refused(
         lora.load_peft(tmp_path, checkpoint("qwen3"), cfg)
 
 
-def test_what_cannot_be_adapted_is_named(checkpoint, mesh):
+def test_invalid_adapter_settings_are_refused(checkpoint, mesh):
     cfg = hf.load_model(str(checkpoint("bert")))[1]
     for name in ("gate", "embed", "q_bias", "ffn_norm", "query"):
         with pytest.raises(ValueError, match=f"lora_targets: '{name}' .* has q, k, v, o, up, down"):
@@ -493,7 +493,7 @@ def same_outcome(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def test_the_loop_learns_and_goes_on_from_what_a_kill_leaves(checkpoint, tmp_path, mesh, capsys):
+def test_adapter_training_resumes_after_a_kill(checkpoint, tmp_path, mesh, capsys):
     base, whole, killed = checkpoint("bert"), tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     train(str(base), str(whole))
@@ -548,7 +548,7 @@ def finish(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.slow
-def test_killed_without_warning_and_resumed_gives_the_same_bytes(checkpoint, tmp_path):
+def test_adapter_training_resumed_after_sigkill_gives_the_same_bytes(checkpoint, tmp_path):
     base, whole, killed = checkpoint("bert"), tmp_path / "whole", tmp_path / "killed"
     finish(start(base, whole))
     process = start(base, killed)
