@@ -11,7 +11,7 @@ def chunk(id: str, document: str, start: int, end: int) -> Chunk:
     return Chunk(id, document, start, end, 1, "")
 
 
-def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
+def test_gold_chunks_hold_at_least_half_of_the_evidence():
     text = "0123456789abcdefghijklmnopqrst"  # chunks of twelve that share four
     chunks = [
         chunk("d0", "d", 0, 12),
@@ -72,7 +72,7 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
         (["gold", "tin"], "a tin", True),  # one is enough
     ],
 )
-def test_a_chunk_contains_an_answer(answers, text, contained):
+def test_answer_chunks_contain_the_answer_as_whole_words(answers, text, contained):
     chunks = [
         Chunk("c0", "d", 0, 9, 1, "other"),
         Chunk("c1", "d", 9, 20, 1, text),
@@ -81,7 +81,7 @@ def test_a_chunk_contains_an_answer(answers, text, contained):
     assert evidence.answer_chunks(answers, chunks) == ([["c1", "c2"]] if contained else [])
 
 
-def test_answers_that_no_document_holds_are_counted():
+def test_answers_missing_from_the_documents_are_counted():
     documents = {"d": "The Tide rose.", "e": "Nothing."}
     question_on = lambda id, answers, documents: Question(id, "?", answers, documents)
     questions = [
@@ -94,7 +94,7 @@ def test_answers_that_no_document_holds_are_counted():
     assert count_absent_answers(questions, documents) == (2, 3)
 
 
-def test_the_documents_of_a_question_without_answers_are_its_passages():
+def test_whole_documents_are_the_passages_of_a_judged_question():
     chunks = {"d": [Chunk("d#0", "d", 0, 1, 1, "x"), Chunk("d#1", "d", 1, 2, 1, "y")]}
     asked = [
         Question("judged", "?", (), ("d", "empty")),

@@ -36,7 +36,7 @@ def expected(pieces) -> tuple[str, list[str]]:
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=PIECES, suffix=st.sampled_from([".md", ".html", ".docx"]))
-def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
+def test_headings_become_the_title_and_sections(tmp_path_factory, pieces, suffix):
     folder = tmp_path_factory.mktemp("pages")
     if suffix == ".md":
         write(folder, {"a.md": "\n\n".join(f"{'#' * n} {h}\n\n{t}" for n, h, t in pieces)})
@@ -76,7 +76,7 @@ def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
         max_size=4,
     )
 )
-def test_text_is_read_letter_by_letter(tmp_path_factory, texts):
+def test_the_text_of_plain_files_is_kept_exactly(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("texts")
     write(folder, {name: "\ufeff" + text for name, text in texts.items()})
     corpus = readers.load(folder)
@@ -101,7 +101,7 @@ def test_boilerplate_of_html_is_dropped(tmp_path):
     assert (second.title, second.text) == ("b", "No title. café")
 
 
-def test_html_in_another_encoding(tmp_path):
+def test_the_declared_encoding_of_html_is_used(tmp_path):
     page = '<meta charset="iso-8859-1"><h1>Café</h1>'.encode("latin-1")
     assert readers.load(write(tmp_path, {"a.html": page})).documents[0].title == "Café"
 
@@ -142,7 +142,7 @@ def pdf(path, pages, title="", password=""):
     writer.write(path)
 
 
-def test_pdf(tmp_path):
+def test_a_pdf_gives_title_text_and_sections(tmp_path):
     pdf(tmp_path / "a.pdf", ["About tides", "On boards"], title="Harbour")
     pdf(tmp_path / "b.pdf", ["Of nothing"])
     first, second = readers.load(tmp_path).documents
@@ -151,7 +151,7 @@ def test_pdf(tmp_path):
     assert second.title == "b"
 
 
-def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
+def test_unreadable_files_are_named_and_counted(tmp_path, capsys):
     pdf(tmp_path / "locked.pdf", ["x"], password="secret")
     pdf(tmp_path / "scan.pdf", [""])
     files = {
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
     assert "\nno problem found" in capsys.readouterr().out
 
 
-def test_pictures_of_pages_are_not_missed(tmp_path, capsys):
+def test_pictures_and_stylesheets_are_not_counted_as_skipped(tmp_path, capsys):
     write(tmp_path, {"a.md": "# Tide", "a.png": b"\x89PNG", "b.svg": "<svg/>", "c.css": "p{}"})
     assert _main(["check", str(tmp_path)]) == 0
     write(tmp_path, {"b.xlsx": b"PK", "c.xlsx": b"PK"})
@@ -221,7 +221,7 @@ def test_pictures_of_pages_are_not_missed(tmp_path, capsys):
         "1 Q0 184 1 12.5 bm25\n1 Q0 29 2 1e-3 bm25\n",
     ],
 )
-def test_tables_of_trec_are_no_documents(tmp_path, text):
+def test_trec_tables_are_not_read_as_documents(tmp_path, text):
     write(tmp_path, {"qrels.txt": text, "a.txt": "Psalm 23 verse 4", "b.txt": f"Tide.\n{text}"})
     corpus, problems = readers.read(tmp_path)
     assert [d.id for d in corpus.documents] == ["a.txt", "b.txt"] and not problems
@@ -231,7 +231,7 @@ def test_tables_of_trec_are_no_documents(tmp_path, text):
     assert "holds TREC's judgments" in readers.read(tmp_path / "qrels.tsv")[1][0].message
 
 
-def test_links_are_followed_and_circles_are_cut(tmp_path):
+def test_symbolic_links_are_followed_without_cycles(tmp_path):
     write(tmp_path, {"in/a.txt": "A", "in/deep/b.txt": "B", "out/c.txt": "C"})
     (tmp_path / "in" / "deep" / "up").symlink_to(tmp_path / "in")
     (tmp_path / "in" / "other").symlink_to(tmp_path / "out")
@@ -242,7 +242,7 @@ def test_links_are_followed_and_circles_are_cut(tmp_path):
     assert "lost.txt: cannot be read (No such file" in str(corpus.remarks[0])
 
 
-def test_questions_beside_the_files(tmp_path):
+def test_questions_are_read_from_a_file_in_the_folder(tmp_path):
     question = '{"id": "q", "question": "What?", "documents": ["in/a.txt"], "evidence": ["Tide"]}\n'
     lost = question.replace('"q"', '"r"').replace("in/a.txt", "a.txt")
     write(tmp_path, {"in/a.txt": "Tide.", "questions.jsonl": question + lost})
@@ -252,7 +252,7 @@ def test_questions_beside_the_files(tmp_path):
     assert readers.files(tmp_path)[-1].name == "questions.jsonl"
 
 
-def test_a_readme_beside_rows_is_no_corpus(tmp_path):
+def test_a_readme_next_to_data_files_is_not_a_corpus(tmp_path):
     write(tmp_path, {"README.md": "# Data", "rows.json": "[]"})
     _, problems = readers.read(tmp_path)
     assert "no known format" in problems[0].message
@@ -271,7 +271,7 @@ def test_a_missing_package_is_one_problem(tmp_path, monkeypatch):
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=60), suffix=st.sampled_from([".html", ".pdf", ".docx", ".md"]))
-def test_any_bytes_are_a_document_or_a_remark(tmp_path_factory, data, suffix):
+def test_any_bytes_give_a_document_or_a_remark(tmp_path_factory, data, suffix):
     folder = write(tmp_path_factory.mktemp("any"), {f"a{suffix}": data, "b.txt": "Tide."})
     corpus, problems = readers.read(folder)
     passed_over = sum(remark.rows for remark in corpus.remarks)
