@@ -8,7 +8,7 @@ from ark_jax.recipes.bar_rag.recipe import stages
 LEARNING = ["data", "pool", "warm", "filter-1", "select-1", "evidence-1", "read-1"]
 
 
-def test_stages_follow_the_config(tmp_path):
+def test_the_stages_follow_from_the_config(tmp_path):
     c = bar_world.tiny_config(tmp_path)
     names = lambda: [stage.name for stage in stages(c)]
     assert names()[: len(LEARNING)] == LEARNING
@@ -30,7 +30,7 @@ def test_stages_follow_the_config(tmp_path):
         ({"data.fold": (3, 2)}, r"config\.data\.fold"),
     ],
 )
-def test_values_that_fail_later_are_refused(tmp_path, changes, message):
+def test_invalid_config_values_are_refused(tmp_path, changes, message):
     c = bar_world.tiny_config(tmp_path)
     c.update_from_flattened_dict(changes)
     with pytest.raises(ValueError, match=message):

@@ -38,7 +38,7 @@ def pooled(number: int, chunks: int = 4, gold=((2,),), answers=("tin",)) -> Pool
 
 
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 2**31 - 1))
-def test_each_pass_takes_every_question_once(count, batch, seed):
+def test_every_pass_takes_each_question_once(count, batch, seed):
     steps = list(itertools.islice(questions_of_steps(count, batch, seed), 3 * count))
     assert all(len(set(step)) == len(step) == min(batch, count) for step in steps)
     drawn = np.concatenate(steps)
@@ -61,7 +61,7 @@ class Row:
     step: int = 0
 
 
-def test_rows_of_a_step_are_made_once(tmp_path):
+def test_rows_of_a_step_are_computed_once_despite_a_kill(tmp_path):
     """Rows whose lists are all empty in one step join those of a step that has numbers."""
     path, steps_made = tmp_path / "sets.parquet", []
 
@@ -90,7 +90,7 @@ def test_rows_of_a_step_are_made_once(tmp_path):
     assert steps_made == [0, 1, 1, 2]
 
 
-def test_warm_sets_hold_gold_among_others():
+def test_warm_start_sets_hold_gold_chunks_at_random_places():
     questions = [pooled(0), pooled(1, gold=((0,), (3,))), pooled(2, chunks=1, gold=((0,),))]
     sets = sets_with_gold(questions, steps=40, batch=2, size=2, seed=3)
     assert len(sets) == 80
@@ -113,7 +113,7 @@ def drawn_sets(pools, p) -> list[DrawnSet]:
     ]
 
 
-def test_sets_are_rewarded_by_the_config():
+def test_set_rewards_equal_values_computed_by_hand():
     c = config.bar_rag()
     c.select.centre, c.select.boundary, c.select.relevance = 0.4, 2.0, 0.3
     one, single = pooled(0), pooled(1, chunks=1)
@@ -131,7 +131,7 @@ def test_sets_are_rewarded_by_the_config():
     assert [round(row.advantage, 3) for row in out] == [-0.707, 0.707, 0, 0]
 
 
-def test_groups_without_a_difference_of_outcome_teach_only_where_they_may():
+def test_groups_with_equal_outcomes_train_only_if_configured():
     """The paper's rule turns a difference of relevance into advantages of .7."""
     c = config.bar_rag()
     one = pooled(0)

@@ -15,7 +15,7 @@ from ark_jax.recipes.ark.recipe import stages
         ({"llm.backend": "local", "retriever.vectors": "tokens"}, "keeps one for each token"),
     ],
 )
-def test_hyde_needs_a_language_model_and_one_vector_for_each_text(changes, says):
+def test_hyde_without_its_requirements_is_refused(changes, says):
     c = config.ark()
     c.update_from_flattened_dict({"search.expand": "hyde", **changes})
     with pytest.raises(ValueError, match=says):
@@ -47,7 +47,7 @@ def test_hyde_needs_a_language_model_and_one_vector_for_each_text(changes, says)
         ),
     ],
 )
-def test_what_is_measured_must_be_clear_before_any_work(changes, says):
+def test_invalid_evaluation_settings_are_refused(changes, says):
     c = config.ark()
     c.evaluate.update(changes)
     with pytest.raises(ValueError, match=says):
@@ -69,7 +69,7 @@ def test_what_is_measured_must_be_clear_before_any_work(changes, says):
         "http://ho st/v1",
     ],
 )
-def test_an_address_that_no_client_can_use_is_refused_first(url):
+def test_an_invalid_endpoint_address_is_refused(url):
     c = config.ark()
     c.llm.base_url = url
     with pytest.raises(ValueError, match=r"config\.llm\.base_url='.*': must be an address such as"):
@@ -79,7 +79,7 @@ def test_an_address_that_no_client_can_use_is_refused_first(url):
         stages(c)
 
 
-def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
+def test_unknown_or_unavailable_answer_metrics_are_refused(monkeypatch):
     c = config.ark()
     c.evaluate.answers = ("answer_f1", "bleu")
     with pytest.raises(
@@ -101,7 +101,7 @@ def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
 
 
 @pytest.mark.parametrize("backend", ["openai", "replay", "reader.py:read"])
-def test_likelihoods_of_answers_need_a_local_reader(backend):
+def test_answer_likelihoods_need_a_local_reader(backend):
     c = config.ark()
     c.evaluate.answers = ("answer_f1", "answer_likelihood")
     stages(c)
@@ -113,7 +113,7 @@ def test_likelihoods_of_answers_need_a_local_reader(backend):
         stages(c)
 
 
-def test_a_judge_compares_answers_that_are_written():
+def test_a_judge_needs_written_answers():
     c = config.ark()
     c.judge.repeats, c.evaluate.answers = 2, ("answer_likelihood",)
     says = r"config\.judge\.repeats=2 compares answers, .*: add answer_f1 to it, or set"
@@ -123,7 +123,7 @@ def test_a_judge_compares_answers_that_are_written():
     stages(c)
 
 
-def test_questions_that_are_all_held_out_have_no_folds():
+def test_folds_of_written_questions_are_refused():
     c = config.ark()
     c.data.fold, c.questions.source = (1, 5), "written"
     with pytest.raises(ValueError, match=r"remove config\.data\.fold"):
