@@ -31,7 +31,7 @@ def test_the_navigation_reaches_every_section():
     assert page.index("Training helped:") < page.index('<section id="facts"')
 
 
-def test_empty_sections_say_so():
+def test_an_empty_section_has_a_sentence_that_says_so():
     parsed = ParsedPage(render(empty()))
     assert parsed.text("h2") == HEADINGS
     sentences = [
@@ -45,13 +45,13 @@ def test_empty_sections_say_so():
 
 
 @pytest.mark.parametrize("key", sorted(set(sample()) - {"title", "verdict"}))
-def test_each_part_may_be_empty_alone(key):
+def test_the_page_renders_with_any_single_part_empty(key):
     parsed = ParsedPage(render(sample() | {key: empty()[key]}))
     assert parsed.text("h2") == HEADINGS
     assert any(path and path[-1] == "p" and data.startswith("No ") for path, data in parsed.texts)
 
 
-def test_time_and_cost_of_every_step_and_in_total():
+def test_time_and_cost_are_shown_per_step_and_in_total():
     data = sample()
     data["usage"].append(data["usage"][0] | {"stage": "extract", "calls": 6, "cost": 1.5})
     assert table_cells(render(data), "Time and cost by step") == [
@@ -75,7 +75,7 @@ def test_time_and_cost_of_every_step_and_in_total():
     assert table_cells(render(data), "Time and cost by step")[-1] == ["all", "", "1m16s", "100.0 %"]
 
 
-def test_inner_parts_may_be_empty():
+def test_the_page_renders_with_empty_inner_parts():
     data = sample()
     data["curves"]["stage1"] = []
     data["distributions"]["stage2"] = {"positive": [], "negative": []}
@@ -87,7 +87,7 @@ def test_inner_parts_may_be_empty():
     assert "No rewrite was accepted." in text and "No hard negatives were mined for stage3." in text
 
 
-def test_the_page_loads_nothing():
+def test_the_report_page_loads_no_external_resource():
     page = render(sample())
     parsed = ParsedPage(page)
     assert "http://" not in page and "https://" not in page and "//" not in page.replace("</", "")
@@ -122,7 +122,7 @@ def test_the_page_loads_nothing():
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
-def test_same_data_gives_same_bytes_for_any_hash_seed(tmp_path):
+def test_the_same_data_give_the_same_bytes_for_any_hash_seed(tmp_path):
     data = sample()
     before = copy.deepcopy(data)
     page = render(data)
@@ -173,7 +173,7 @@ def test_colours_have_enough_contrast(scheme):
     assert contrast(colours["ink"], colours["mark"]) >= 4.5
 
 
-def test_stylesheet_and_markup_know_the_same_classes():
+def test_stylesheet_and_markup_use_the_same_classes():
     css = (files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
     selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}", "", css, flags=re.DOTALL)
     styled = set(re.findall(r"\.([a-z]+)", selectors))
@@ -190,7 +190,7 @@ def test_stylesheet_and_markup_know_the_same_classes():
         assert f"@media {query} {{" in css
 
 
-def test_tables_of_counts_quarantine_and_difficulty():
+def test_counts_quarantine_and_difficulty_are_shown_in_tables():
     page = render(sample())
     assert table_cells(page, "Records rejected, cut or set aside")[1] == ["cut passages", "1,204"]
     assert table_cells(page, "Quarantined replies")[1] == [

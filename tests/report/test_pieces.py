@@ -9,7 +9,7 @@ from support.report_sample import HOSTILE, LONG, poisoned, render, sample
 from ark_jax.report.page import html
 
 
-def test_answers_are_marked_as_whole_words_in_any_case_and_spacing():
+def test_answers_are_highlighted_as_whole_words_in_any_case():
     assert (
         html.marked("The TIDE <tide> tidewater", ["tide"])
         == "The <mark>TIDE</mark> &lt;<mark>tide</mark>&gt; tidewater"
@@ -36,7 +36,7 @@ def test_a_long_passage_shows_an_excerpt_around_its_answer():
     assert 150 < len(re.sub("<[^>]+>", "", html.passage(unbroken, ["x"]).split("</span>")[0])) < 260
 
 
-def test_no_text_becomes_markup():
+def test_hostile_text_never_becomes_markup():
     clean, parsed = ParsedPage(render(sample())), ParsedPage(render(poisoned(sample())))
     assert not parsed.all("script")
     tags = lambda p: {tag for tag, _ in p.elements}

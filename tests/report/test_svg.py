@@ -12,7 +12,7 @@ from support.report_sample import render, sample
 from ark_jax.report import graph_drawing, svg
 
 
-def test_line_chart_leaves_out_values_that_are_not_finite():
+def test_a_line_chart_omits_non_finite_values():
     draw = lambda ys: svg.line_chart(
         "n", "t", list(range(1, len(ys) + 1)), ys, x_title="step", y_title="loss"
     )
@@ -31,7 +31,7 @@ def coordinates(drawing: str, pattern: str) -> list[float]:
     return [float(number) for number in re.findall(pattern, drawing)]
 
 
-def test_interval_plot_keeps_proportions():
+def test_an_interval_plot_is_drawn_to_scale():
     drawing = svg.interval_plot(
         "n", "t", [("base", 0.5, 0.4, 0.6), ("stage1", 0.7, 0.6, 0.8)], x_title="x", reference=0.5
     )
@@ -45,7 +45,7 @@ def test_interval_plot_keeps_proportions():
     assert ends == pytest.approx([base + 0.1 * unit, base + 0.3 * unit], abs=0.2)
 
 
-def test_histograms_draw_shares_upwards_and_downwards():
+def test_two_histograms_are_drawn_up_and_down_in_shares():
     drawing = svg.histograms(
         "n", "t", ("up", [0.1] * 4), ("down", [0.1, 0.9]), x_title="x", x_range=(0.0, 1.0)
     )
@@ -75,18 +75,18 @@ def test_histograms_draw_shares_upwards_and_downwards():
         (0.0, 2.2e-5, ["0", "5e−6", "1e−5", "1.5e−5", "2e−5"]),
     ],
 )
-def test_ticks_are_round(low, high, labels):
+def test_tick_labels_are_round_numbers(low, high, labels):
     assert svg.tick_labels(svg.ticks(low, high)) == labels
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-def test_ticks_are_few_and_inside(low, width):
+def test_ticks_are_few_and_within_the_range(low, width):
     values = svg.ticks(low, low + width)
     assert 2 <= len(values) <= 7
     assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in values)
 
 
-def test_graph_layout_is_deterministic_and_follows_the_edges():
+def test_the_graph_layout_follows_the_edges_deterministically():
     rng = np.random.default_rng(0)
     edges = [(int(a), int(b)) for a, b in rng.integers(0, 50, (90, 2))]
     first, second = (
@@ -114,7 +114,7 @@ def test_graph_layout_is_deterministic_and_follows_the_edges():
     assert distance(graph_drawing.graph_layout(3, []), 0, 1) > 0.1
 
 
-def test_graph_marks_members_and_no_label_covers_another():
+def test_labels_of_a_drawn_graph_do_not_overlap():
     rng = np.random.default_rng(1)
     nodes = [
         {
@@ -151,7 +151,7 @@ def test_graph_marks_members_and_no_label_covers_another():
             assert a[0] > b[2] - 0.2 or b[0] > a[2] - 0.2 or a[1] > b[3] - 0.2 or b[1] > a[3] - 0.2
 
 
-def test_drawings_have_titles_descriptions_and_units():
+def test_every_drawing_has_a_title_description_and_units():
     page = render(sample())
     drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", page, re.DOTALL)
     assert (

@@ -14,7 +14,7 @@ def fuse(rankings, k: int) -> list:
     return [id for id, _ in by_ranks(*map(pairs, rankings))][:k]
 
 
-def test_fusion_by_hand():
+def test_fused_rankings_equal_examples_worked_by_hand():
     assert fuse([["a", "b"], ["b", "c"]], 9) == ["b", "a", "c"]  # 1/62 + 1/61, 1/61, 1/62
     assert fuse([["a", "b"], ["c", "d"]], 3) == ["a", "c", "b"]  # equals as they are met
     assert (
@@ -27,12 +27,12 @@ def test_fusion_by_hand():
     assert fuse([["top", *ones, "a"], [*longer[1:], "a"]], 1) == ["a"]
 
 
-def test_sums_of_equal_terms_are_equal_in_any_order():
+def test_ties_are_kept_in_the_order_of_the_first_list():
     lists = [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
     assert fuse(lists, 3) == ["a", "b", "c"] and fuse(lists[::-1], 3) == ["c", "a", "b"]
 
 
-def test_scores_are_those_of_the_order():
+def test_reciprocal_rank_scores_equal_values_computed_by_hand():
     lists = [pairs("ab"), pairs("bc")]
     scores = dict(by_ranks(*lists))
     assert scores == pytest.approx({"b": 1 / 62 + 1 / 61, "a": 1 / 61, "c": 1 / 62}, abs=1e-12)
@@ -40,7 +40,7 @@ def test_scores_are_those_of_the_order():
     assert weighed[0] == ("b", pytest.approx(0.5 / 9 + 4 / 8)) and weighed[1][0] == "c"
 
 
-def test_scores_are_joined_as_shares_of_the_best():
+def test_scores_are_scaled_by_the_best_before_they_are_joined():
     words, vectors = [("a", 8.0), ("b", 2.0)], [("c", 0.6), ("a", 0.2)]
     joined = dict(Fusion(bm25=0.25, dense=0.75, by="scores").join(words, vectors))
     # Of a cosine the least is -1. What a ranking lacks has no word, or the last listed cosine.
@@ -52,7 +52,7 @@ def test_scores_are_joined_as_shares_of_the_best():
     assert Fusion(by="scores").join([], []) == []
 
 
-def test_ranks_are_joined_as_before():
+def test_the_default_fusion_joins_ranks():
     words, vectors = [("a", 8.0), ("b", 2.0)], [("c", 0.6), ("a", 0.2)]
     assert [id for id, _ in Fusion().join(words, vectors)] == fuse([["a", "b"], ["c", "a"]], 3)
 
@@ -60,12 +60,12 @@ def test_ranks_are_joined_as_before():
 @pytest.mark.parametrize(
     "bad", [{"depth": 0}, {"bm25": -1.0}, {"dense": float("nan")}, {"by": "x"}]
 )
-def test_a_fusion_has_sound_numbers(bad):
+def test_invalid_fusion_settings_are_refused(bad):
     with pytest.raises(ValueError, match="must be finite and not negative"):
         Fusion(**bad)
 
 
-def test_a_folder_keeps_its_fusion(tmp_path):
+def test_fusion_settings_are_saved_and_loaded(tmp_path):
     assert load_fusion(tmp_path) == Fusion()
     save_fusion(Fusion(bm25=0.4, dense=0.6, by="scores"), tmp_path)
     assert load_fusion(tmp_path) == Fusion(bm25=0.4, dense=0.6, by="scores")

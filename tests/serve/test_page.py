@@ -19,7 +19,7 @@ HITS = [
 ]
 
 
-def test_hostile_words_stay_words_and_the_answer_is_marked():
+def test_hostile_text_is_escaped_and_the_answer_highlighted():
     html = page.render_columns({"<Tuned>": HITS, "BM25": []}, ["josiah penhallow"])
     assert html.count("<mark>Josiah  PENHALLOW</mark>") == 2  # in the excerpt and in the whole
     assert "a &lt;b&gt; [0:1000]" in html and "The &lt;i&gt;Board&lt;/i&gt;" in html
@@ -27,7 +27,7 @@ def test_hostile_words_stay_words_and_the_answer_is_marked():
     assert "<mark>" not in page.render_columns({"BM25": HITS}, [""])
 
 
-def test_an_answer_names_its_passages():
+def test_a_rendered_answer_names_its_passages():
     read = lambda **fields: page.render_answer(
         dataclasses.replace(Answer("<i>Josiah</i>", (0, 1), True, 2, ""), **fields), HITS
     )
@@ -55,7 +55,7 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     assert "style=" not in html and "--accent" in css and "prefers-color-scheme: dark" in css
 
 
-def test_the_columns_are_those_of_all_rankings(client):
+def test_the_page_shows_one_column_per_ranking(client):
     status, answer = client.post("/page/search", {"question": QUESTION})
     assert status == 200 and answer["status"] == "The best 5 passages by each of 4 rankings."
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", answer["results"])
@@ -128,7 +128,7 @@ def type_question(browser: Browser, text: str = QUESTION) -> None:
 
 @in_a_browser
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_question_shows_four_columns_and_marks_the_answer(width, browser, reading):
+def test_asking_a_question_shows_four_columns_and_the_answer(width, browser, reading):
     browser.show(f"{reading.url}/", width=width)
     wait_for(browser, f'{FOCUSED} === "INPUT#question"')
     type_question(browser)
@@ -150,7 +150,7 @@ def test_a_question_shows_four_columns_and_marks_the_answer(width, browser, read
 
 
 @in_a_browser
-def test_everything_is_reached_by_keyboard(browser, reading):
+def test_the_page_can_be_used_by_keyboard(browser, reading):
     browser.show(f"{reading.url}/", width=WIDTHS[0])
     browser.run('document.activeElement.blur(); document.querySelector(".skip").focus()')
     browser.press("Tab", 9)
@@ -167,7 +167,7 @@ def test_everything_is_reached_by_keyboard(browser, reading):
 
 
 @in_a_browser
-def test_an_error_is_said_and_the_next_question_answered(browser, client):
+def test_the_page_shows_an_error_and_answers_the_next_question(browser, client):
     browser.show(f"{client.url}/", width=WIDTHS[1])
     type_question(browser, "   ")
     wait_for(browser, 'document.querySelector("#status.wrong")')
@@ -182,7 +182,7 @@ def test_an_error_is_said_and_the_next_question_answered(browser, client):
 
 
 @in_a_browser
-def test_a_token_is_asked_for_and_sent(browser, service):
+def test_the_page_asks_for_the_token_and_sends_it(browser, service):
     guarded = dataclasses.replace(service, token="s3cret")
     with serving.serving(guarded) as client:
         browser.show(f"{client.url}/", width=WIDTHS[0])

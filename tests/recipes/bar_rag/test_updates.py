@@ -156,7 +156,7 @@ def answers(texts, owner, c, form=PLAIN):
     return drawn.rewarded(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
 
 
-def test_answers_are_judged_and_compared():
+def test_answer_rewards_and_advantages_equal_values_computed_by_hand():
     c = config.bar_rag()
     c.read.f1 = 0.6
     out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
@@ -174,7 +174,7 @@ def test_answers_are_judged_and_compared():
     assert answers([" tin bell", " iron"], pooled(0), c)[0].advantage > 0.7
 
 
-def test_citations_count_where_a_reader_cites():
+def test_citations_are_rewarded_if_the_reader_cites():
     c = config.bar_rag("paper")
     c.read.citations, c.read.citation = 1, 0.25
     form = reading_prompt(c)
@@ -201,7 +201,7 @@ def test_presets_and_studies_are_valid(tmp_path):
     assert {name for name in arms if steps[name] > base.read.steps} == supervised
 
 
-def test_presets_share_what_paper_and_code_do():
+def test_the_paper_and_official_presets_share_their_common_settings():
     for c in (config.bar_rag("paper"), config.bar_rag("official")):
         assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
         assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead

@@ -14,7 +14,7 @@ from ark_jax.recipes.documents.corpus import gold_passages
 from ark_jax.report.results import metric_heading
 
 
-def test_a_question_whose_answer_is_nowhere_is_not_measured(run):
+def test_a_question_without_any_gold_passage_is_not_measured(run):
     """As trec_eval leaves out queries without judgements; where all are such, the table says zero
     and the run how many."""
     run.c.evaluate.read = 0
@@ -85,7 +85,7 @@ def test_differences_to_base_are_tested_and_corrected():
     )  # full is a third comparison
 
 
-def test_the_closing_table_marks_what_differs():
+def test_the_text_table_marks_significant_differences():
     table = tabulated(
         full=[None] * 8,
         stage1=[x + 0.1 for x in BASE],
@@ -109,7 +109,7 @@ def test_the_closing_table_marks_what_differs():
     )
 
 
-def test_columns_stand_under_their_heads_where_values_are_long():
+def test_columns_are_aligned_even_with_long_values():
     """Log-likelihoods are negative, and their intervals longer than those of shares."""
     measured = rows(base=BASE, stage1=[x + 0.1 for x in BASE])
     for row in measured:
@@ -151,14 +151,14 @@ def test_columns_stand_under_their_heads_where_values_are_long():
         ),
     ],
 )
-def test_the_verdict_tells_what_chance_may_explain(moved, says):
+def test_the_verdict_states_the_significance_of_differences(moved, says):
     table = tabulated(stage1=[x + y for x, y in zip(BASE, moved, strict=True)])
     verdict = evaluate.verdict(table, COLUMNS, ("stage1", "stage2"))
     assert verdict.startswith(says) and "(paired randomisation test, two-sided)." in verdict
     assert verdict.endswith("nDCG@10 fell at stage1.") == (moved[0] < 0)
 
 
-def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
+def test_a_verdict_describes_gains_and_losses_of_the_last_stage():
     measured = rows(
         base=BASE, full=[None] * 8, stage1=[x - 0.1 for x in BASE], stage2=[x + 0.1 for x in BASE]
     )
@@ -174,7 +174,7 @@ def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
     assert verdict.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
 
 
-def test_gold_may_be_passages_or_answers(run):
+def test_gold_passages_are_marked_ones_or_those_with_an_answer(run):
     documents = [Document("a", "", "the tide. the lamp. the tide again.")]
     save_rows(documents, run.context / "data" / "documents.parquet")
     chunks = {
@@ -217,7 +217,7 @@ def test_metrics_are_shown_by_their_usual_names(metric, shown):
     assert metric_heading(metric) == shown
 
 
-def test_another_system_than_the_first_may_be_the_base():
+def test_any_system_can_be_the_base():
     table = tabulate(
         rows(base=BASE, stage1=[x + 0.1 for x in BASE]),
         COLUMNS,
@@ -244,7 +244,7 @@ def test_questions_of_a_document_count_as_one():
     assert alone["against_base"]["p"] == 2 / 256
 
 
-def test_a_hybrid_is_tested_against_bm25_too_and_earns_no_star_below_it():
+def test_a_hybrid_is_also_tested_against_bm25():
     """Better than the base by more than chance, but worse than BM25 alone."""
     scores = rows(
         base=BASE,
