@@ -88,7 +88,7 @@ def states(said: str) -> dict[str, str]:
     return {line[2]: line[1] for line in lines if line}
 
 
-def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
+def test_a_good_config_has_no_problem_and_leaves_no_files(world):
     before = sorted(world.rglob("*"))
     status, said = look(world, *flags_of(world), JAX_NUM_CPU_DEVICES="3")
     by_name = states(said)
@@ -106,7 +106,7 @@ def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
     assert sorted(world.rglob("*")) == before
 
 
-def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
+def test_all_problems_are_reported_together_with_their_fixes(world):
     """The config has five problems.
 
     They are a missing model, a cache that cannot be made, a generator that generates nothing, a
@@ -161,7 +161,7 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
         assert message in said, message
 
 
-def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
+def test_everything_that_a_config_names_is_checked(world, monkeypatch, capsys):
     """The doctor finds what would stop a run only after hours.
 
     It checks the reader, the judge, other retrievers, prompts and settings.
@@ -212,7 +212,7 @@ def test_a_tracker_that_is_not_installed_is_a_problem(monkeypatch):
     assert finding.state == "problem" and "no_such_package is not installed" in finding.text
 
 
-def test_files_of_a_pattern_are_counted_together(tmp_path):
+def test_files_of_a_pattern_are_summarised(tmp_path):
     for name in ("kb_1.tsv", "kb_2.tsv"):
         (tmp_path / name).write_text("a\tb\tc\n")
     (finding,) = doctor.file("data.questions", f"{tmp_path}/kb_*.tsv")
@@ -238,7 +238,7 @@ def test_a_reranker_may_be_an_encoder(world, tmp_path, mesh):
     assert finding.state == "problem"
 
 
-def test_a_bad_flag_is_a_problem_among_the_others(world, monkeypatch, capsys):
+def test_a_bad_flag_is_reported_as_a_problem(world, monkeypatch, capsys):
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
     assert __main__._main(["doctor", "--config=configs/ark.py", "--config.train.batches=3"]) == 1
@@ -248,7 +248,7 @@ def test_a_bad_flag_is_a_problem_among_the_others(world, monkeypatch, capsys):
     assert __main__._main(["doctor", f"--config.llm.max_cost={1}"]) == 1
 
 
-def test_an_installation_that_does_not_start_is_told(world, tmp_path):
+def test_a_broken_installation_is_reported(world, tmp_path):
     """jax breaks as it is imported; the models, which take jax to look at, are left alone."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text(
@@ -260,7 +260,7 @@ def test_an_installation_that_does_not_start_is_told(world, tmp_path):
     assert "retriever.path" not in said and states(said)["data.path"] == "ok"
 
 
-def test_a_jax_that_never_starts_is_not_waited_for(monkeypatch):
+def test_a_jax_that_never_starts_is_reported_after_a_timeout(monkeypatch):
     monkeypatch.setattr(doctor, "START", 0.2)
     monkeypatch.setattr(sys, "executable", "/bin/sleep")
     monkeypatch.setattr(
@@ -298,7 +298,7 @@ def asked(settings: ConfigDict) -> list[Finding]:
         ("hang", "problem", "says nothing within 0.3 s"),
     ],
 )
-def test_an_endpoint_is_asked_for_its_models(fault, state, message, monkeypatch, capfd):
+def test_the_state_of_an_endpoint_is_reported(fault, state, message, monkeypatch, capfd):
     monkeypatch.setattr(doctor, "NETWORK", 0.3)
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
     with serving(faults=lambda *_: fault) as server:
@@ -310,7 +310,7 @@ def test_an_endpoint_is_asked_for_its_models(fault, state, message, monkeypatch,
     assert [part for part in (KEY[i : i + 6] for i in range(len(KEY) - 5)) if part in shown] == []
 
 
-def test_an_endpoint_that_is_down_has_no_key_or_another_model(monkeypatch):
+def test_an_unusable_endpoint_key_or_model_is_reported(monkeypatch):
     monkeypatch.delenv("ARK_TEST_KEY", raising=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening
@@ -338,7 +338,7 @@ def test_an_endpoint_that_is_down_has_no_key_or_another_model(monkeypatch):
     assert "toi is not in its list of 1" in second.text and "toy" in second.fix
 
 
-def test_a_check_that_hangs_is_left_behind_with_what_it_found():
+def test_a_hanging_check_keeps_its_findings():
     def check():
         yield doctor.ok("one")
         threading.Event().wait(60)
@@ -347,7 +347,7 @@ def test_a_check_that_hangs_is_left_behind_with_what_it_found():
     assert doctor.within(0.1, "two", check, "warning") == [Finding("ok", "one"), late]
 
 
-def test_a_check_that_fails_is_told_after_what_it_found():
+def test_a_failing_check_keeps_its_findings():
     def check():
         yield doctor.ok("one")
         raise KeyError("field")
@@ -372,7 +372,7 @@ def test_a_check_that_fails_is_told_after_what_it_found():
         ("openai", None, "openai is missing, but ark-jax needs openai>=2"),
     ],
 )
-def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, message, monkeypatch):
+def test_a_wrong_package_version_is_reported_with_the_fix(name, has, message, monkeypatch):
     real = metadata.version
 
     def version(package: str) -> str:
@@ -420,7 +420,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_a_model_of_the_hub_is_looked_up_and_not_fetched(tmp_path):
+def test_a_hub_model_is_looked_up_without_a_download(tmp_path):
     """In a process of its own, as the library takes its address from the environment."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -456,7 +456,7 @@ def test_a_model_of_the_hub_is_looked_up_and_not_fetched(tmp_path):
     assert not list(tmp_path.rglob("config.json"))
 
 
-def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
+def test_features_never_run_on_hardware_are_called_experimental(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     c = config.ark()
     assert list(doctor.experimental(c)) == []
@@ -473,7 +473,7 @@ def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_default_model_that_no_run_fetched_is_no_problem(tmp_path, monkeypatch, installed):
+def test_a_default_model_that_is_not_downloaded_yet_is_accepted(tmp_path, monkeypatch, installed):
     """Unless the package that reads it is missing."""
     monkeypatch.setenv("ARK_CACHE", str(tmp_path))
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: installed or None)

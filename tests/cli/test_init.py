@@ -41,7 +41,7 @@ def loaded(path: Path, words: str = ""):
         ([DEMO / "gpr" / "graph.tsv", f"--questions={DEMO / 'star' / 'questions.jsonl'}"], "star"),
     ],
 )
-def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, capsys):
+def test_init_writes_a_valid_config_of_the_fitting_recipe(words, recipe, tmp_path, capsys):
     path = tmp_path / "config.py"
     text = written(path, *words)
     said = capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
         ("star", "paper,sweep=switches", {"star-head": {"train.head": "star"}}),
     ],
 )
-def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, runs, tmp_path):
+def test_a_written_config_accepts_the_words_of_the_packaged_one(recipe, words, runs, tmp_path):
     path = tmp_path / "config.py"
     fields = {"data.path": str(DEMO)}
     path.write_text(new_config.text_of(new_config.Understood(recipe, fields, [], True), str(path)))
@@ -84,7 +84,7 @@ def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, r
 
 
 @pytest.mark.parametrize("words", ["papre", "sweep=fold"])
-def test_words_that_mean_nothing_are_refused(words, tmp_path):
+def test_unknown_words_after_the_colon_are_refused(words, tmp_path):
     path = tmp_path / "config.py"
     path.write_text(
         new_config.text_of(new_config.Understood("ark", {"data.path": "x"}, [], True), str(path))
@@ -93,7 +93,7 @@ def test_words_that_mean_nothing_are_refused(words, tmp_path):
         sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)
 
 
-def test_documents_without_questions_get_written_ones(tmp_path, capsys):
+def test_documents_without_questions_are_configured_for_written_ones(tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / 'a "b" \\n.md').write_text("# Tides\n\nThe tide rose twice a day.\n")
     text = written(tmp_path / "c.py", tmp_path / "notes")
@@ -101,7 +101,7 @@ def test_documents_without_questions_get_written_ones(tmp_path, capsys):
     assert "questions are written" in text and "questions are written" in capsys.readouterr().out
 
 
-def test_questions_without_answers_train_by_what_is_marked(tmp_path, capsys):
+def test_questions_without_answers_are_configured_for_marked_passages(tmp_path, capsys):
     rows = ["query,positive,negative", "When?,in 1802,by the lake", "Where?,by the lake,in 1802"]
     (tmp_path / "pairs.csv").write_text("\n".join(rows))
     text = written(tmp_path / "c.py", tmp_path / "pairs.csv")
@@ -114,7 +114,7 @@ def test_questions_without_answers_train_by_what_is_marked(tmp_path, capsys):
     assert "format: pairs" in shown and "train with score.supervision=gold" in shown
 
 
-def test_questions_may_lie_elsewhere(tmp_path, capsys):
+def test_questions_may_be_in_a_separate_file(tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "tides.md").write_text("# Tides\n\nThe tide rose twice a day.\n")
     questions = tmp_path / "asked.csv"
@@ -134,7 +134,7 @@ def test_questions_may_lie_elsewhere(tmp_path, capsys):
         assert "questions are written" not in shown
 
 
-def test_columns_and_encoding_are_written(tmp_path, capsys):
+def test_columns_and_encoding_are_written_to_the_config(tmp_path, capsys):
     data = tmp_path / "asked.tsv"  # three columns of words, which are no graph
     data.write_bytes("Prompt\tReply\tPassage\nГде?\tКиль\tЭто Киль\n".encode("cp1251"))
     flags = ["--columns=question=Prompt,answers=Reply,context=Passage", "--encoding=cp1251"]
@@ -152,7 +152,7 @@ def test_columns_and_encoding_are_written(tmp_path, capsys):
     assert "--columns and --encoding are for documents" in capsys.readouterr().err
 
 
-def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):
+def test_a_graph_with_questions_in_its_rows_is_configured_for_star(tmp_path):
     row = {
         "id": "q",
         "question": "Who?",
@@ -174,7 +174,7 @@ def test_a_relative_path_is_written_absolute(tmp_path, monkeypatch):
     assert loaded(tmp_path / "config.py").data.path == str(tmp_path / "docs")
 
 
-def test_nothing_is_overwritten_and_bad_data_get_no_file(tmp_path, capsys):
+def test_init_neither_overwrites_files_nor_accepts_bad_data(tmp_path, capsys):
     (tmp_path / "config.py").write_text("mine")
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'config.py'}"]) == 1
     assert "config.py is there already; give another --out" in capsys.readouterr().err

@@ -31,14 +31,14 @@ def environment(mesh, monkeypatch, tmp_path):
         (("--workdir=w", "--port=0"), "w/index: no index; `ark-jax index MODEL CORPUS"),
     ],
 )
-def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch, tmp_path):
+def test_invalid_serve_arguments_are_refused(words, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert __main__._main(["serve", *words]) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and message in shown.err and len(shown.err.splitlines()) == 1
 
 
-def test_an_address_that_this_machine_has_not_is_told(capsys, monkeypatch):
+def test_an_unusable_address_or_token_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("ARK_SERVE_TOKEN", "long-random-word")
     assert __main__._main(["serve", "i", "--host=192.0.2.1"]) == 1
     error = capsys.readouterr().err
@@ -48,7 +48,7 @@ def test_an_address_that_this_machine_has_not_is_told(capsys, monkeypatch):
     assert "$ARK_SERVE_TOKEN must hold ASCII" in capsys.readouterr().err
 
 
-def test_without_the_extra_the_fix_is_told(capsys, monkeypatch):
+def test_a_missing_server_package_is_reported(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "ark_jax.serve.server", raising=False)
     monkeypatch.delattr(ark_jax.serve, "server", raising=False)

@@ -9,7 +9,7 @@ CITING = ReadingPrompt("{passages}\n{question}", cite=True)
 QUESTION = "Who founded the Tidal Board?"
 
 
-def test_answers_without_tags_name_the_passages_that_hold_them():
+def test_an_answer_names_its_cited_or_containing_passages():
     passages = ["The tide rose in 1784.", "Josiah Penhallow founded it.", "by josiah  penhallow!"]
     ask = lambda reply, fits=lambda prompt: True: Reader(
         lambda prompts: [reply], fits, CITING
@@ -23,7 +23,7 @@ def test_answers_without_tags_name_the_passages_that_hold_them():
         ask("x", lambda prompt: False)
 
 
-def test_a_tuned_reader_is_asked_as_it_was_trained():
+def test_a_tuned_reader_gets_the_prompt_it_was_trained_with():
     asked = []
     form = ReadingPrompt("{passages}\nQ: {question}\nA:", chat=False)
     write = lambda prompts: asked.extend(prompts) or [" 1784\nQ:"]
