@@ -41,7 +41,11 @@ def test_scores_and_averages_match_longbench(name):
 def test_only_few_shot_tasks_score_the_first_line():
     rambling = "\nA boat.\nQuestion: Which boat?"
     assert answers.longbench_score("triviaqa", rambling, ["boat"]) == 1
+    # Of "boat question which boat", one of four words is in the answer: F1 = 2/5.
     assert answers.longbench_score("hotpotqa", rambling, ["boat"]) == pytest.approx(0.4)
+
+
+def test_an_unknown_longbench_task_is_refused():
     with pytest.raises(KeyError):
         answers.longbench_score("vcsum", "", [])
 
@@ -119,15 +123,22 @@ def test_rouge_l_equals_values_computed_by_hand():
     pytest.importorskip(
         "rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'"
     )
-    assert answers.rouge_l(
-        "police killed the gunman", ["police kill the gunman", "no"]
-    ) == pytest.approx(0.75)
-    assert answers.rouge_l(
-        "the gunman police killed", ["police killed the gunman"]
-    ) == pytest.approx(0.5)  # in order
-    assert [
-        answers.rouge_l(*pair) for pair in (("", ["x"]), (" . ", ["x"]), ("x", [""]), ("x", []))
-    ] == [0.0] * 4
+    # Three of four words are common, in the same order, in both texts: F1 = 3/4.
+    references = ["police kill the gunman", "no"]
+    assert answers.rouge_l("police killed the gunman", references) == pytest.approx(0.75)
+    # All words are common, but only two stand in the same order: F1 = 2/4.
+    swapped = answers.rouge_l("the gunman police killed", ["police killed the gunman"])
+    assert swapped == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "references"), [("", ["x"]), (" . ", ["x"]), ("x", [""]), ("x", [])]
+)
+def test_rouge_l_of_an_empty_text_is_zero(answer, references):
+    pytest.importorskip(
+        "rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'"
+    )
+    assert answers.rouge_l(answer, references) == 0.0
 
 
 def test_rouge_l_scores_long_texts_without_a_full_stop():
@@ -157,22 +168,27 @@ def test_the_answer_is_the_first_line_of_a_reply(reply, answer):
     assert answers.first_line(reply) == answer
 
 
-def test_a_reading_prompt_is_a_packaged_kind_or_a_users_file(tmp_path):
+def test_every_kind_of_reading_prompt_is_packaged():
     folder = importlib.resources.files("ark_jax.text") / "templates"
-    kinds = [
-        path.name.removeprefix("read_").removesuffix(".txt")
-        for path in folder.iterdir()
-        if path.name.startswith("read_")
-    ]
+    names = [path.name for path in folder.iterdir() if path.name.startswith("read_")]
+    kinds = [name.removeprefix("read_").removesuffix(".txt") for name in names]
     assert sorted(kinds) == ["article", "plain", "story"]
     texts = [prompts.load_template("read", kind) for kind in ("", *kinds)]
     assert len(set(texts)) == 4
+
+
+def test_a_users_reading_prompt_is_read_without_byte_order_mark_and_line_break(tmp_path):
+    (tmp_path / "mine.txt").write_text("\ufeff{passages} {question}\n", encoding="utf-8")
+    assert prompts.load_template("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
+
+
+def test_a_users_reading_prompt_without_passages_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("{question}")
     with pytest.raises(ValueError, match=r"no slot \{passages\}"):
         prompts.load_template("read", str(tmp_path / "mine.txt"))
-    (tmp_path / "mine.txt").write_text("\ufeff{passages} {question}\n", encoding="utf-8")
-    assert prompts.load_template("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
-    with pytest.raises(
-        ValueError, match=r"config\.prompts\.read: poem cannot be read \(No such file"
-    ):
+
+
+def test_an_unknown_kind_of_reading_prompt_is_refused():
+    message = r"config\.prompts\.read: poem cannot be read \(No such file"
+    with pytest.raises(ValueError, match=message):
         prompts.load_template("read", "poem")

@@ -38,46 +38,30 @@ def test_a_win_needs_both_orders(forward, backward, outcome):
 
 
 def test_a_tally_equals_values_computed_by_hand():
-    won, lost, tied, first, void = (
-        ("first", "second"),
-        ("second", "first"),
-        ("tie", "tie"),
-        ("first", "first"),
-        ("", "second"),
-    )
-    tally = judge.tally(
-        {
-            "a": [won, won],
-            "b": [won, lost],
-            "c": [tied, first],
-            "d": [void, won],
-            "e": [void, void],
-        },
-        same=1,
-        seed=3,
-    )
-    # a counts 1, b and c 1/2, d 1 by the one pair that counts, e not at all, and a question
-    # of equal
-    # answers 1/2.
-    assert tally["win_rate"]["mean"] == pytest.approx((1 + 0.5 + 0.5 + 1 + 0.5) / 5)
-    assert (
-        0.5 <= tally["win_rate"]["low"] < tally["win_rate"]["mean"] < tally["win_rate"]["high"] <= 1
-    )
+    won, lost, tied = ("first", "second"), ("second", "first"), ("tie", "tie")
+    inconsistent, unreadable = ("first", "first"), ("", "second")
+    verdicts = {
+        "a": [won, won],
+        "b": [won, lost],
+        "c": [tied, inconsistent],
+        "d": [unreadable, won],
+        "e": [unreadable, unreadable],
+    }
+    tally = judge.tally(verdicts, same=1, seed=3)
+    # a counts 1; b and c count 1/2; d counts 1 by its one readable pair; e does not count.
+    # The one question with equal answers counts 1/2.
+    rate = tally["win_rate"]
+    assert rate["mean"] == pytest.approx((1 + 0.5 + 0.5 + 1 + 0.5) / 5)
+    assert 0.5 <= rate["low"] < rate["mean"] < rate["high"] <= 1
     assert tally["by_repeat"] == [
         pytest.approx((1 + 1 + 0.5 + 0.5) / 4),
         pytest.approx((1 + 0 + 0.5 + 1 + 0.5) / 5),
     ]
-    assert [tally[name] for name in ("won", "lost", "tied", "inconsistent", "disqualified")] == [
-        4,
-        1,
-        1,
-        1,
-        3,
-    ]
+    names = ("won", "lost", "tied", "inconsistent", "disqualified")
+    assert [tally[name] for name in names] == [4, 1, 1, 1, 3]
     assert tally["decided"] == 4 / 5 and tally["agreement"] == 6 / 7 and tally["unjudged"] == 1
-    assert tally["position_bias"] == pytest.approx(
-        (5 - 5 + 2) / 12
-    )  # five consistent pairs name each place once
+    # Five consistent pairs name each place once; the inconsistent one names the first twice.
+    assert tally["position_bias"] == pytest.approx((5 - 5 + 2) / 12)
 
 
 @settings(deadline=None)
@@ -114,11 +98,8 @@ def test_swapping_the_systems_swaps_wins_and_losses(verdicts, same):
 @pytest.mark.parametrize("place, bias", [("first", 1.0), ("second", -1.0)])
 def test_a_judge_that_prefers_one_place_decides_nothing(place, bias):
     tally = judge.tally({q: [(place, place)] * 3 for q in "abc"}, same=0, seed=0)
-    assert tally["position_bias"] == bias and tally["win_rate"] == {
-        "mean": 0.5,
-        "low": 0.5,
-        "high": 0.5,
-    }
+    assert tally["position_bias"] == bias
+    assert tally["win_rate"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
     assert tally["inconsistent"] == 9 and tally["agreement"] == 0 and tally["decided"] is None
 
 

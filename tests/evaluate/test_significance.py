@@ -84,12 +84,18 @@ def test_the_sampled_p_value_matches_scipy(shift):
 
 
 def test_columns_are_tested_independently_of_each_other():
-    values = np.stack(
-        [np.ones(30), np.random.default_rng(0).normal(0.3, 1, 30), np.r_[1, 2, 4, np.zeros(27)]], 1
-    )
+    random = np.random.default_rng(0).normal(0.3, 1, 30)
+    values = np.stack([np.ones(30), random, np.r_[1, 2, 4, np.zeros(27)]], 1)
     together = sign_flip(values, draws=999, seed=3)
-    assert together[0] == 1 / 1000 and together[2] == 2 / 8
     assert together.tolist() == [one(column, draws=999, seed=3) for column in values.T]
+
+
+def test_a_sampled_p_value_is_never_zero():
+    # No draw of 999 is as large as the observed one, which counts as a draw itself.
+    assert one(np.ones(30), draws=999, seed=3) == 1 / 1000
+
+
+def test_testing_no_columns_gives_no_p_values():
     assert sign_flip(np.zeros((4, 0)), draws=10, seed=0).shape == (0,)
 
 
@@ -122,24 +128,28 @@ def test_holm_corrections_equal_values_computed_by_hand(p, corrected):
     assert holm(p).tolist() == pytest.approx(corrected)
 
 
-def test_a_bootstrap_interval_is_near_the_normal_one_and_repeatable():
+def test_a_bootstrap_interval_of_40_values_is_near_the_normal_one():
     values = np.random.default_rng(0).random(40).tolist()
     interval = bootstrap_interval(values, draws=2000, seed=3)
-    assert interval["mean"] == pytest.approx(sum(values) / 40)
-    # The normal approximation is close for forty values.
     half = 1.96 * np.std(values) / math.sqrt(40)
+    assert interval["mean"] == pytest.approx(sum(values) / 40)
     assert interval["low"] == pytest.approx(interval["mean"] - half, abs=0.02)
     assert interval["high"] == pytest.approx(interval["mean"] + half, abs=0.02)
-    assert (
-        bootstrap_interval(values, draws=2000, seed=3)
-        == interval
-        != bootstrap_interval(values, draws=2000, seed=4)
-    )
-    assert bootstrap_interval([0.5, 0.5], draws=10, seed=0) == {
-        "mean": 0.5,
-        "low": 0.5,
-        "high": 0.5,
-    }
+
+
+def test_a_bootstrap_interval_depends_only_on_its_seed():
+    values = np.random.default_rng(0).random(40).tolist()
+    interval = bootstrap_interval(values, draws=2000, seed=3)
+    assert bootstrap_interval(values, draws=2000, seed=3) == interval
+    assert bootstrap_interval(values, draws=2000, seed=4) != interval
+
+
+def test_a_bootstrap_interval_of_equal_values_is_a_point():
+    point = {"mean": 0.5, "low": 0.5, "high": 0.5}
+    assert bootstrap_interval([0.5, 0.5], draws=10, seed=0) == point
+
+
+def test_a_bootstrap_interval_of_no_values_is_nan():
     assert all(math.isnan(x) for x in bootstrap_interval([], draws=10, seed=0).values())
 
 
@@ -165,15 +175,20 @@ def test_the_smallest_detectable_difference_has_a_power_of_four_fifths():
 
 def test_questions_of_one_document_count_as_one_observation():
     """Four equal questions of a document tell as much as one."""
-    values, names = np.repeat([0.1, 0.4, -0.2, 0.3, 0.2], 4), np.repeat(list("abcde"), 4)
+    by_document = [0.1, 0.4, -0.2, 0.3, 0.2]
+    values, names = np.repeat(by_document, 4), [name for name in "abcde" for _ in range(4)]
     options = {"draws": 2000, "seed": 3}
-    alone = bootstrap_interval(values[::4], **options)
-    assert bootstrap_interval(values, clusters=names.tolist(), **options) == pytest.approx(alone)
-    flip = lambda x, **more: sign_flip(x[:, None], **options, **more)
-    assert flip(values, clusters=names.tolist()) == pytest.approx(flip(values[::4]))
-    assert flip(values) < 0.01 < flip(values[::4])
+    alone = bootstrap_interval(by_document, **options)
+    assert bootstrap_interval(values, clusters=names, **options) == pytest.approx(alone)
+    p_of_documents = sign_flip(values[::4, None], **options)
+    clustered = sign_flip(values[:, None], clusters=names, **options)
+    assert clustered == pytest.approx(p_of_documents)
+    assert sign_flip(values[:, None], **options) < 0.01 < p_of_documents
+
+
+def test_a_wrong_number_of_clusters_is_refused():
     with pytest.raises(ValueError, match="3 clusters for 20 values"):
-        flip(values, clusters=["a", "b", "c"])
+        sign_flip(np.ones((20, 1)), clusters=["a", "b", "c"], draws=10, seed=0)
 
 
 def test_documents_are_weighted_by_their_number_of_questions():

@@ -69,12 +69,17 @@ def test_slices_of_a_memory_map_share_its_memory(tmp_path):
         assert np.shares_memory(view, mapped.values)
 
 
-def test_only_vectors_per_token_become_token_vectors():
+def test_one_vector_for_each_text_stays_an_array():
     texts = list(np.eye(3, dtype=np.float32))
     np.testing.assert_array_equal(stack(texts), np.eye(3))
     np.testing.assert_array_equal(join([np.eye(3)[:1], np.eye(3)[1:]]), np.eye(3))
-    assert check_one_each(stack(texts), "there").shape == (3, 3)
-    of_tokens = stack(texts_of([2, 1]))
-    assert_texts(of_tokens, texts_of([2, 1]))
+
+
+def test_stacked_token_arrays_become_token_vectors():
+    assert_texts(stack(texts_of([2, 1])), texts_of([2, 1]))
+
+
+def test_token_vectors_are_refused_where_a_text_has_one_vector():
+    assert check_one_each(np.eye(3), "there").shape == (3, 3)
     with pytest.raises(ValueError, match=r"^there: a text has one vector here.*`ark-jax search`"):
-        check_one_each(of_tokens, "there")
+        check_one_each(stack(texts_of([2, 1])), "there")
