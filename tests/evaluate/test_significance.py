@@ -95,6 +95,11 @@ def test_a_sampled_p_value_is_never_zero():
     assert one(np.ones(30), draws=999, seed=3) == 1 / 1000
 
 
+def test_zero_differences_do_not_count_as_questions():
+    # Three differences are left, whose signs are enumerated: all up or all down of eight.
+    assert one(np.r_[1, 2, 4, np.zeros(27)], draws=999, seed=3) == 2 / 8
+
+
 def test_testing_no_columns_gives_no_p_values():
     assert sign_flip(np.zeros((4, 0)), draws=10, seed=0).shape == (0,)
 

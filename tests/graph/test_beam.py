@@ -130,20 +130,28 @@ def test_end_is_offered_from_the_second_step_on():
     steps, index_of = films()
     scorer = HashScorer()
     search(["q"], [[index_of["Kismet"]]], steps, scorer, BeamRules(beam=2, hops=2))
-    ended = [[text.endswith(", end") for _, text in call] for call in scorer.calls]
-    assert not any(ended[0]) and any(ended[1]) and not all(ended[1])
-    if len(ended) > 2:
-        assert all(ended[2])
+    first, second, *after_the_last_hop = (
+        [text.endswith(", end") for _, text in call] for call in scorer.calls
+    )
+    assert not any(first)
+    assert any(second) and not all(second)
+    assert all(all(call) for call in after_the_last_hop)
 
 
-def test_no_path_ends_at_its_own_topic():
-    """From Alone, there is nothing but its own loop: a path that reaches nothing cannot end."""
+def test_a_path_that_reaches_only_its_topic_cannot_end():
+    """From Alone, there is nothing but a loop to itself."""
     steps, index_of = films()
     result = search(["q"], [[index_of["Alone"]]], steps, HashScorer(), BeamRules())
     assert result.paths == [[]] and result.pairs > 0
-    paths = search(["q"], [[index_of["Kismet"]]], steps, HashScorer(), BeamRules(beam=99)).paths[0]
+
+
+def test_no_path_ends_at_its_own_topic():
+    steps, index_of = films()
+    kismet = index_of["Kismet"]
+    (paths,) = search(["q"], [[kismet]], steps, HashScorer(), BeamRules(beam=99)).paths
+    assert paths
     for path in paths:
-        assert index_of["Kismet"] not in steps.reach(path.topic, path.steps).tolist()
+        assert kismet not in steps.reach(path.topic, path.steps).tolist()
 
 
 def test_without_topics_or_edges_there_are_no_paths():

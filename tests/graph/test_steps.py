@@ -62,11 +62,23 @@ def test_steps_walk_relations_in_both_directions():
     assert steps.options(np.array([kismet])).tolist() == [0, 1, 2, 5]
     assert steps.options(np.array([director])).tolist() == [3, 4]
     assert steps.walk(kismet, [0, 3]).tolist() == sorted([kismet, other])
-    assert steps.reach(kismet, [0, 3]).tolist() == [other]
-    assert steps.walk(kismet, [2]).tolist() == [kismet] and steps.reach(kismet, [2]).tolist() == []
     assert steps.walk(kismet, []).tolist() == [kismet]
+
+
+def test_reach_leaves_out_the_topic():
+    graph = Triples.from_triples(FACTS)
+    steps = Steps(graph, inverse=True, by="last", hub=10)
+    kismet, other = map(graph.nodes.index, ("Kismet", "Ümit"))
+    assert steps.reach(kismet, [0, 3]).tolist() == [other]
+    # Kismet is its own twin.
+    assert steps.walk(kismet, [2]).tolist() == [kismet] and steps.reach(kismet, [2]).tolist() == []
+
+
+def test_steps_can_be_limited_to_the_stated_direction():
+    graph = Triples.from_triples(FACTS)
     forward = Steps(graph, inverse=False, by="whole", hub=10)
     assert forward.names == ["film.directed_by", "film.written_by", "twin_of"]
+    director = graph.nodes.index("William Dieterle")
     assert len(forward) == 3 and forward.options(np.array([director])).tolist() == []
 
 

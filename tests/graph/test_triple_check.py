@@ -12,13 +12,17 @@ def printed(capsys, *args) -> tuple[int, list[str]]:
     return status, capsys.readouterr().out.splitlines()
 
 
-def test_check_counts_a_graph_and_reports_its_faults(tmp_path, capsys):
+def test_check_counts_a_graph(tmp_path, capsys):
     path = tmp_path / "kb.txt"
     path.write_text(FACTS)
     status, lines = printed(capsys, path)
     assert status == 0
     for line in ("triples: 4", "duplicates: 1", "self loops: 1", "no problem found"):
         assert line in lines
+
+
+def test_check_reports_a_faulty_row_of_a_graph(tmp_path, capsys):
+    path = tmp_path / "kb.txt"
     path.write_text(FACTS + "a|b\n")
     status, lines = printed(capsys, path)
     assert status == 1 and f"{path}:6: 2 field(s)" in "\n".join(lines)

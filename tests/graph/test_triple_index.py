@@ -73,17 +73,23 @@ def test_search_equals_an_exhaustive_product(towers):
 
 
 def test_a_k_above_the_number_of_triples_returns_all(towers):
-    graph = Triples.from_triples(FACTS[:3])
-    queries = towers.encode(["Film"], kind="query")
-    rows, scores = TripleIndex.open(None, towers, graph).search(queries, 20)
+    index = TripleIndex.open(None, towers, Triples.from_triples(FACTS[:3]))
+    rows, scores = index.search(towers.encode(["Film"], kind="query"), 20)
     assert sorted(rows[0]) == [0, 1, 2] and scores.shape == (1, 3)
+
+
+def test_a_search_for_no_triples_is_refused(towers):
+    index = TripleIndex.open(None, towers, Triples.from_triples(FACTS[:3]))
     with pytest.raises(ValueError, match="k=0: must be at least 1"):
-        TripleIndex.open(None, towers, graph).search(queries, 0)
+        index.search(towers.encode(["Film"], kind="query"), 0)
 
 
-def test_an_empty_graph_or_unknown_dtype_is_refused(towers, tmp_path):
+def test_an_empty_graph_is_refused(towers, tmp_path):
     with pytest.raises(ValueError, match="the graph has no triple to search"):
         TripleIndex.open(tmp_path, towers, Triples.from_triples([]))
+
+
+def test_an_unknown_dtype_is_refused(towers, tmp_path):
     with pytest.raises(ValueError, match="dtype is 'int8': give 'float32' or 'float16'"):
         TripleIndex.open(tmp_path, towers, Triples.from_triples(FACTS), dtype="int8")
 

@@ -103,6 +103,10 @@ def test_a_graph_and_its_index_can_be_given_as_paths(folder, tmp_path, mesh):
 def test_no_questions_give_no_results(folder, mesh):
     retriever = TripleRetriever.from_pretrained(folder, Triples.from_triples(ROWS))
     assert retriever.search([]) == []
+
+
+def test_a_search_for_no_triples_is_refused(folder, mesh):
+    retriever = TripleRetriever.from_pretrained(folder, Triples.from_triples(ROWS))
     with pytest.raises(ValueError, match="k=0: must be at least 1"):
         retriever.search(QUESTIONS, k=0)
 

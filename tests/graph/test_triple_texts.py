@@ -54,14 +54,18 @@ def test_a_given_relation_name_is_kept_unchanged():
 
 def test_triples_are_written_with_names_or_else_ids():
     graph = Triples.from_triples([("1", "p.born_in", "2"), ("2", "p.in", "3")], {"1": "Ada"})
-    assert triple_texts(graph, np.array([1, 0, 1])) == [
-        "2 | in | 3",
-        "Ada | born in | 2",
-        "2 | in | 3",
-    ]
+    first, second = "Ada | born in | 2", "2 | in | 3"
+    assert triple_texts(graph, np.array([1, 0, 1])) == [second, first, second]
     assert triple_texts(graph, np.array([0]), "whole") == ["Ada | p.born_in | 2"]
     assert triple_texts(graph, np.array([], int)) == []
+
+
+def test_the_text_of_an_unknown_triple_is_refused():
+    graph = Triples.from_triples([("1", "p.born_in", "2"), ("2", "p.in", "3")])
     with pytest.raises(IndexError, match="rows 0 to 2: this graph has 2"):
         triple_texts(graph, np.array([0, 2]))
+
+
+def test_an_unknown_form_of_relation_texts_is_refused():
     with pytest.raises(ValueError, match="by is 'first': give 'last' or 'whole'"):
-        relation_texts(graph, "first")
+        relation_texts(Triples.from_triples([("1", "p.in", "2")]), "first")

@@ -161,10 +161,14 @@ def test_extracted_records_keep_their_directions_and_spellings():
     ]
     assert graph.nodes.name(graph.nodes.index("mill")) == "Mill"
     assert graph.find("The Mill") == [graph.nodes.index("mill")]
+
+
+def test_extracted_records_without_a_name_or_description_are_left_out():
+    unnamed, undescribed = Entity('"', "", "", "c"), Relation("Ada", "Mill", "", 1.0, "c")
+    relation = Relation("Ada", "Mill", "built it", 1.0, "c")
     with pytest.warns(UserWarning, match="2 records without a name or description are left out"):
-        Triples.from_records(
-            [Entity('"', "", "", "c")], [Relation("Ada", "Mill", "", 1.0, "c"), relations[0]]
-        )
+        graph = Triples.from_records([unnamed], [undescribed, relation])
+    assert list(graph) == [("ada", "built it", "mill")]
 
 
 @pytest.mark.parametrize(

@@ -153,14 +153,16 @@ def test_errors_that_persist_exhaust_the_retries(fault, message):
 def test_empty_replies_are_rejected_after_few_retries():
     with serving(GOOD, lambda *_: "empty") as server:
         end, (outcome,) = ask(server.url, "Hello", retries=8)
-    assert isinstance(
-        outcome, RequestRejected
-    ) and "config.llm.max_tokens was spent before the text began" in str(outcome)
+    assert isinstance(outcome, RequestRejected)
+    assert "config.llm.max_tokens was spent before the text began" in str(outcome)
     assert len(server.requests) == len(end.unused) == 3
-    with serving(
-        GOOD, script("500", "empty", "503", "empty", "500"), retry_after={}
-    ) as server:  # each kind of error has its own count
-        assert texts(ask(server.url, "Hello", retries=3)[1]) == ["Re: Hello"]
+
+
+def test_each_kind_of_error_has_its_own_count_of_retries():
+    faults = script("500", "empty", "503", "empty", "500")
+    with serving(GOOD, faults, retry_after={}) as server:
+        _, outcomes = ask(server.url, "Hello", retries=3)
+    assert texts(outcomes) == ["Re: Hello"]
 
 
 @pytest.mark.parametrize(
@@ -354,20 +356,21 @@ def test_an_address_without_a_scheme_is_reported_after_two_retries():
 def test_requests_wait_for_a_server_that_restarts(monkeypatch):
     monkeypatch.setattr(module, "MAX_BACKOFF", 0.1)
     port, prompts = free_port(), [f"Prompt {i}" for i in range(40)]
-    outcome = []
+    replies = []
+
+    def ask_all(url):
+        _, outcomes = ask(url, *prompts, parallel=4, retries=1000)
+        replies.extend(texts(outcomes))
+
     with serving(GOOD, port=port, latency=0.05) as server:
-        client = threading.Thread(
-            target=lambda: outcome.extend(
-                texts(ask(server.url, *prompts, parallel=4, retries=1000)[1])
-            )
-        )
+        client = threading.Thread(target=ask_all, args=(server.url,))
         client.start()
         while len(server.delivered) < 8:
             time.sleep(0.01)
     time.sleep(0.3)
     with serving(GOOD, port=port):
         client.join(20)
-    assert outcome == [f"Re: {prompt}" for prompt in prompts]
+    assert replies == [f"Re: {prompt}" for prompt in prompts]
 
 
 @pytest.mark.parametrize("after", [{"Retry-After": "0.6"}, {"retry-after-ms": "600"}], ids=str)
@@ -575,22 +578,31 @@ def test_the_key_is_never_shown(fault, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_the_default_address_requires_a_key(monkeypatch):
+def test_the_default_address_requires_a_key(monkeypatch):
     monkeypatch.delenv("ARK_TEST_KEY")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(
-        RuntimeError, match=r"set \$ARK_TEST_KEY to your key, or config\.llm\.base_url"
-    ):
+    message = r"set \$ARK_TEST_KEY to your key, or config\.llm\.base_url"
+    with pytest.raises(RuntimeError, match=message):
         ask("", "Hello")
+
+
+def test_an_own_address_requires_no_key(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY")
     with serving(GOOD) as server:
         assert texts(ask(server.url, "Hello")[1]) == ["Re: Hello"]
-        monkeypatch.setenv("ARK_TEST_KEY", f"  {KEY}\n")
+
+
+def test_blanks_around_the_key_are_removed(monkeypatch):
+    monkeypatch.setenv("ARK_TEST_KEY", f"  {KEY}\n")
+    with serving(GOOD) as server:
         ask(server.url, "Hello")
-        assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+    assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_key_with_impossible_characters_is_refused_without_showing_it(monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", f"“{KEY}”")
-    with pytest.raises(
-        RuntimeError, match=r"\$ARK_TEST_KEY holds blanks or letters that no key has"
-    ) as error:
+    message = r"\$ARK_TEST_KEY holds blanks or letters that no key has"
+    with pytest.raises(RuntimeError, match=message) as error:
         ask("http://127.0.0.1:1/v1", "Hello")
     assert key_parts(str(error.value)) == []
 

@@ -87,12 +87,17 @@ def test_no_part_of_the_key_remains_after_redaction(before, start, length, after
 )
 def test_only_what_looks_like_a_key_is_redacted(text, redacted):
     assert errors.redact(text, "") == (text if redacted is None else redacted)
-    assert (
-        errors.redact("no local-pass", "local-pass") == "no [key]"
-    )  # too short to look for in parts
+
+
+def test_a_key_that_is_too_short_to_find_in_parts_is_redacted_whole():
+    assert errors.redact("no local-pass", "local-pass") == "no [key]"
 
 
 def test_a_moderated_prompt_is_rejected_without_stopping_the_run():
     message = "Your chosen model requires moderation and your input was flagged for violence"
     assert isinstance(errors.classify_status(403, {}, message), RequestRejected)
-    assert isinstance(errors.classify_status(403, {}, "no access to this model"), EndpointUnusable)
+
+
+def test_a_refused_model_makes_the_endpoint_unusable():
+    error = errors.classify_status(403, {}, "no access to this model")
+    assert isinstance(error, EndpointUnusable)

@@ -30,12 +30,14 @@ def test_a_usage_that_is_not_an_object_is_dropped(usage):
 
 
 def test_thinking_tokens_in_the_total_are_billed():
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 1110}
-    assert (
-        pricing.count_tokens({"usage": usage}) == (100, 1010)
-        and pricing.reply_cost({"usage": usage}, (0.0, 1e6)) == 1010.0
-    )
-    assert pricing.count_tokens({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}) == (
-        3,
-        2,
-    ) and pricing.count_tokens({}) == (0, 0)
+    reply = {"usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 1110}}
+    assert pricing.count_tokens(reply) == (100, 1010)
+    assert pricing.reply_cost(reply, (0.0, 1e6)) == 1010.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "tokens"),
+    [({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}, (3, 2)), ({}, (0, 0))],
+)
+def test_tokens_are_counted_without_a_total(reply, tokens):
+    assert pricing.count_tokens(reply) == tokens
