@@ -106,6 +106,9 @@ def test_config_fields_keep_their_order():
     found = Fields.parse("config", words)
     assert found.fields == ("train", "--config.x", "3", "--noconfig.y", "--confg.z=1")
     assert found.fast
+
+
+def test_a_misspelled_flag_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"--fats \(did you mean --fast\?\)"):
         Fields.parse("config", ["--fats"])
 

@@ -38,11 +38,14 @@ def test_invalid_serve_arguments_are_refused(words, message, capsys, monkeypatch
     assert shown.out == "" and message in shown.err and len(shown.err.splitlines()) == 1
 
 
-def test_an_unusable_address_or_token_is_refused(capsys, monkeypatch):
+def test_an_address_of_another_machine_is_refused_without_showing_the_token(capsys, monkeypatch):
     monkeypatch.setenv("ARK_SERVE_TOKEN", "long-random-word")
     assert __main__._main(["serve", "i", "--host=192.0.2.1"]) == 1
     error = capsys.readouterr().err
     assert "port 8000 of 192.0.2.1 cannot be used" in error and "long-random" not in error
+
+
+def test_a_token_with_a_blank_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("ARK_SERVE_TOKEN", "two words")
     assert __main__._main(["serve", "i", "--host=0.0.0.0"]) == 1
     assert "$ARK_SERVE_TOKEN must hold ASCII" in capsys.readouterr().err

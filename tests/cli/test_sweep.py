@@ -421,21 +421,26 @@ def test_the_arms_of_a_sweep_follow_the_command_line_fields(tmp_path):
     assert steps["base"] is steps["grpo-random"] is None
 
 
-def test_the_error_of_a_run_is_the_last_line_of_its_log(tmp_path):
+@pytest.mark.parametrize(
+    ("log_text", "status", "error"),
+    [
+        # The log begins with 26 characters of an earlier call, which do not count.
+        ("", -9, "killed by SIGKILL: exit status -9"),
+        ("some\n\nerror: no such thing\n \n", 1, "no such thing"),
+        ("some\n\nerror: no such thing\n \n", -15, "killed by SIGTERM: no such thing"),
+        ("[1/2] data\ndone in 3s\nException ignored in: some library\n", 0, ""),
+    ],
+)
+def test_the_error_of_a_run_is_the_last_line_of_its_log(log_text, status, error, tmp_path):
     log = tmp_path / "log"
-    log.write_text("error: of an earlier call\n")
-    assert processes.why_failed(-9, log, 26) == "killed by SIGKILL: exit status -9"
-    log.write_text("error: of an earlier call\nsome\n\nerror: no such thing\n \n")
-    assert (
-        processes.why_failed(1, log, 26) == "no such thing"
-        and processes.why_failed(-15, log, 26) == "killed by SIGTERM: no such thing"
-    )
-    log.write_text(
-        "error: of an earlier call\n[1/2] data\ndone in 3s\nException ignored in: some library\n"
-    )
-    assert processes.why_failed(0, log, 26) == "" and processes.why_failed(1, log, 26).startswith(
-        "Exception ignored"
-    )
+    log.write_text("error: of an earlier call\n" + log_text)
+    assert processes.why_failed(status, log, 26) == error
+
+
+def test_a_failed_run_without_an_error_line_is_described_by_its_last_line(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("[1/2] data\ndone in 3s\nException ignored in: some library\n")
+    assert processes.why_failed(1, log, 0).startswith("Exception ignored")
 
 
 def test_each_training_stage_depends_only_on_its_own_epochs_and_rate(tmp_path):

@@ -116,8 +116,7 @@ def test_an_encoding_is_detected_despite_characters_cut_at_block_ends(
     assert file_encoding(tmp_path / "f") == encoding
 
 
-def test_an_unknown_encoding_is_refused():
-    with pytest.raises(ValueError, match=r"config\.data\.encoding: 'utf-9' is unknown; name one"):
-        Reading("utf-9")
-    with pytest.raises(ValueError, match="'hex' is unknown"):
-        Reading("hex")
+@pytest.mark.parametrize("name", ["utf-9", "hex"])
+def test_an_unknown_encoding_is_refused(name):
+    with pytest.raises(ValueError, match=rf"config\.data\.encoding: '{name}' is unknown; name one"):
+        Reading(name)

@@ -113,25 +113,24 @@ def test_the_published_fairytaleqa_is_read_completely(path, stories, questions, 
     assert all(passage in texts[q.documents[0]] for q in corpus.questions for passage in q.evidence)
 
 
-def test_the_summary_counts_documents_questions_and_answers(tmp_path):
-    assert readers.summary(
-        Corpus(
-            [
-                Document("a", "", "one two three"),
-                Document("b", "", "one"),
-                Document("c", "", "one two"),
-            ],
-            [
-                Question("q", "?", ("x", "y", "Two"), ("a",), ("one",)),
-                Question("r", "?", ("x", "y"), ("b",)),
-            ],
-            "plain",
-        )
-    ) == (
+def test_the_summary_counts_documents_questions_and_answers():
+    documents = [
+        Document("a", "", "one two three"),
+        Document("b", "", "one"),
+        Document("c", "", "one two"),
+    ]
+    questions = [
+        Question("q", "?", ("x", "y", "Two"), ("a",), ("one",)),
+        Question("r", "?", ("x", "y"), ("b",)),
+    ]
+    assert readers.summary(Corpus(documents, questions, "plain")) == (
         "format: plain\ndocuments: 3, median 2 words\nquestions: 2, 2.50 answers each\n"
         "evidence: given for 50% of the questions\n"
         "answers: of 1 of 2 questions, none occurs in their documents word for word"
     )
+
+
+def test_a_corpus_that_cannot_be_read_has_a_summary(tmp_path):
     assert "documents: 0" in readers.summary(readers.read(tmp_path)[0])
 
 

@@ -12,19 +12,30 @@ from support.report_sample import render, sample
 from ark_jax.report import graph_drawing, svg
 
 
-def test_a_line_chart_omits_non_finite_values():
-    draw = lambda ys: svg.line_chart(
-        "n", "t", list(range(1, len(ys) + 1)), ys, x_title="step", y_title="loss"
-    )
-    chart = draw([3.0, math.nan, 1.0, None, math.inf, 2.0])
+def line_chart(losses):
+    steps = list(range(1, len(losses) + 1))
+    return svg.line_chart("n", "t", steps, losses, x_title="step", y_title="loss")
+
+
+def test_a_line_chart_omits_and_counts_non_finite_values():
+    chart = line_chart([3.0, math.nan, 1.0, None, math.inf, 2.0])
     assert (
         "loss from step 1 to 6: first 3, last 2, lowest 1, highest 3. "
         "Values that are not finite: 3." in chart
     )
     assert chart.count('class="dot"') == 3 and "nan" not in chart and "inf" not in chart
-    assert draw([math.nan]) == "" and draw([]) == ""
-    assert draw([2.0]).count('class="dot"') == 1
-    assert len(draw(np.sin(np.arange(200_000)).tolist())) < 20_000
+
+
+def test_a_line_chart_without_finite_values_is_empty():
+    assert line_chart([math.nan]) == "" and line_chart([]) == ""
+
+
+def test_a_line_chart_of_one_value_is_a_dot():
+    assert line_chart([2.0]).count('class="dot"') == 1
+
+
+def test_a_line_chart_of_many_values_stays_small():
+    assert len(line_chart(np.sin(np.arange(200_000)).tolist())) < 20_000
 
 
 def coordinates(drawing: str, pattern: str) -> list[float]:
@@ -86,32 +97,37 @@ def test_ticks_are_few_and_within_the_range(low, width):
     assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in values)
 
 
-def test_the_graph_layout_follows_the_edges_deterministically():
-    rng = np.random.default_rng(0)
-    edges = [(int(a), int(b)) for a, b in rng.integers(0, 50, (90, 2))]
-    first, second = (
-        graph_drawing.graph_layout(50, edges),
-        graph_drawing.graph_layout(50, list(edges)),
-    )
-    assert first.tobytes() == second.tobytes()
-    assert first.shape == (50, 2) and first.min() >= -1e-9 and first.max() <= 1 + 1e-9
-    gaps = np.linalg.norm(first[:, None] - first[None], axis=-1)[~np.eye(50, dtype=bool)]
+def test_the_graph_layout_is_deterministic_and_within_the_unit_square():
+    edges = np.random.default_rng(0).integers(0, 50, (90, 2)).tolist()
+    layout = graph_drawing.graph_layout(50, edges)
+    assert graph_drawing.graph_layout(50, list(edges)).tobytes() == layout.tobytes()
+    assert layout.shape == (50, 2) and layout.min() >= -1e-9 and layout.max() <= 1 + 1e-9
+    gaps = np.linalg.norm(layout[:, None] - layout[None], axis=-1)[~np.eye(50, dtype=bool)]
     assert gaps.min() > 0.01
 
+
+def test_a_path_is_laid_out_as_a_line():
     path = graph_drawing.graph_layout(5, [(2, 3), (0, 1), (3, 4), (1, 2)])
-    assert (np.diff(path[:, 0]) > 0.2).all() or (np.diff(path[:, 0]) < -0.2).all()
+    steps = np.diff(path[:, 0])
+    assert (steps > 0.2).all() or (steps < -0.2).all()
     assert np.ptp(path[:, 1]) < 0.2
-    distance = lambda positions, a, b: float(np.linalg.norm(positions[a] - positions[b]))
+
+
+def test_neighbours_on_a_ring_are_nearer_than_opposite_nodes():
     ring = graph_drawing.graph_layout(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
-    assert distance(ring, 0, 2) > distance(ring, 0, 1) and distance(ring, 1, 3) > distance(
-        ring, 1, 2
-    )
-    separate = graph_drawing.graph_layout(4, [(0, 1), (2, 3)])
-    assert max(separate[:2, 0]) < min(separate[2:, 0]) or min(separate[:2, 0]) > max(
-        separate[2:, 0]
-    )
+    distance = lambda a, b: float(np.linalg.norm(ring[a] - ring[b]))
+    assert distance(0, 2) > distance(0, 1) and distance(1, 3) > distance(1, 2)
+
+
+def test_components_of_a_graph_are_laid_out_apart():
+    x = graph_drawing.graph_layout(4, [(0, 1), (2, 3)])[:, 0]
+    assert max(x[:2]) < min(x[2:]) or min(x[:2]) > max(x[2:])
+
+
+def test_nodes_without_edges_are_laid_out():
     assert graph_drawing.graph_layout(1, []).tolist() == [[0.5, 0.5]]
-    assert distance(graph_drawing.graph_layout(3, []), 0, 1) > 0.1
+    first, second, _ = graph_drawing.graph_layout(3, [])
+    assert np.linalg.norm(first - second) > 0.1
 
 
 def test_labels_of_a_drawn_graph_do_not_overlap():

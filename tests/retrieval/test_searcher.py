@@ -93,8 +93,11 @@ def test_known_rankings_are_cut_and_fused():
     assert known.search(["?"], 2) == [Ranking(["c", "a"], [3.0, 2.0])]
     other = Known([Ranking(["b"], [1.0])])
     assert ids_of(Fused([known, other], 9).search(["?"], 3)) == [fuse([["c", "a", "b"], ["b"]], 3)]
+
+
+def test_known_rankings_of_another_number_of_questions_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        known.search(["?", "another?"], 2)
+        Known([Ranking(["c"], [3.0])]).search(["?", "another?"], 2)
 
 
 def test_a_search_over_all_texts_copies_no_vectors(monkeypatch, tmp_path):

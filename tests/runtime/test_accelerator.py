@@ -68,11 +68,16 @@ def test_the_float_type_follows_the_capability_of_the_gpu(
     assert accelerator.float_type("auto", device) == suiting
 
 
-def test_only_an_automatic_type_depends_on_the_device():
-    for device in (Device("cpu"), Device("gpu", 7.0), Device("gpu", 9.0), Device("tpu")):
-        assert accelerator.float_type("float16", device) == "float16"
-    assert accelerator.float_type("auto", Device("cpu")) == "float32"
-    assert accelerator.float_type("auto", Device("tpu")) == "bfloat16"
+@pytest.mark.parametrize(
+    "device", [Device("cpu"), Device("gpu", 7.0), Device("gpu", 9.0), Device("tpu")], ids=str
+)
+def test_a_named_float_type_is_kept_on_every_device(device):
+    assert accelerator.float_type("float16", device) == "float16"
+
+
+@pytest.mark.parametrize(("platform", "expected"), [("cpu", "float32"), ("tpu", "bfloat16")])
+def test_the_automatic_float_type_depends_on_the_device(platform, expected):
+    assert accelerator.float_type("auto", Device(platform)) == expected
 
 
 def test_finding_the_device_does_not_import_jax():

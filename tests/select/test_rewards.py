@@ -49,7 +49,10 @@ def test_the_boundary_reward_is_between_0_and_1(p, centre):
 def test_a_value_that_is_not_a_probability_is_refused(p):
     with pytest.raises(ValueError, match=r"p=.*must be from 0 to 1"):
         rewards.boundary(p)
-    assert rewards.boundary(1 + 1e-9) == 0  # a likelihood's rounding
+
+
+def test_a_likelihood_just_above_1_by_rounding_is_accepted():
+    assert rewards.boundary(1 + 1e-9) == 0
 
 
 @pytest.mark.parametrize("centre", [0.0, 1.0, math.nan])
@@ -89,11 +92,14 @@ def test_the_penalty_for_the_count_is_limited():
     assert rewards.count_penalty(2, target=3, rate=0.3, limit=0.5) == 0.3
 
 
-def test_the_set_reward_equals_values_computed_by_hand():
-    # Eq. 10 by hand: .6 + .2 * .75 - .5.
+def test_the_set_reward_equals_eq_10_of_the_paper():
+    # .6 + .2 * .75 - .5
     score = rewards.SetReward()(0.3, [0.5, 0.4, 0.6, 0.5])
     assert score == pytest.approx((0.25, 0.6, 0.75, 0.5))
-    score = rewards.SetReward(
+
+
+def test_every_setting_of_the_set_reward_counts():
+    set_reward = rewards.SetReward(
         boundary_weight=2.0,
         relevance_weight=0.1,
         format_bonus=0.1,
@@ -103,9 +109,12 @@ def test_the_set_reward_equals_values_computed_by_hand():
         target=2,
         rate=0.25,
         limit=0.75,
-    )(0.9, [5.0])
-    # 2 * 1/4 + .1 * 1/2 + .1 - .25.
-    assert score == pytest.approx((0.4, 0.25, 0.5, 0.25))
+    )
+    # 2 * 1/4 + .1 * 1/2 + .1 - .25
+    assert set_reward(0.9, [5.0]) == pytest.approx((0.4, 0.25, 0.5, 0.25))
+
+
+def test_a_malformed_set_has_no_reward():
     assert rewards.MALFORMED.reward == 0
 
 

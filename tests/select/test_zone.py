@@ -11,10 +11,14 @@ from ark_jax.select import zone
 from ark_jax.select.zone import ALIKE, TOO_EASY, TOO_HARD, Zone
 
 
-def test_the_success_rate_is_the_share_of_rewards_above_the_threshold():
+def test_the_success_rate_is_the_share_of_rewards_at_or_above_the_threshold():
+    # Three of five reach 0.8, one of them only up to rounding.
     rewards = [0.8, 0.79, 1.0, 0.0, 0.7 * 0.8 + 0.3 * 0.8]
     assert zone.p_hat(rewards) == 0.6
     assert zone.p_hat(rewards, right_at=0.5) == 0.8
+
+
+def test_rounding_does_not_put_a_reward_below_the_threshold():
     assert zone.p_hat([0.1 + 0.2], right_at=0.3) == zone.p_hat([0.8 - 1e-12]) == 1
 
 
@@ -104,8 +108,7 @@ def test_a_histogram_has_a_bin_for_each_tenth(tenths):
 
 
 def test_a_filter_that_keeps_no_question_is_reported_with_advice():
-    verdicts = [zone.judge(p, Zone(), answers=10) for p in ([0, 0], [0.1, 0.1], [1, 1], [0.5, 0.5])]
-    assert zone.counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in NO_KEPT]
     with pytest.raises(ValueError) as error:
         zone.check_kept(verdicts, Zone())
     for words in (
@@ -116,4 +119,18 @@ def test_a_filter_that_keeps_no_question_is_reported_with_advice():
         "low=0.25",
     ):
         assert words in str(error.value)
-    zone.check_kept([*verdicts, zone.judge([0.1, 0.9], Zone(), answers=10)], Zone())
+
+
+def test_a_filter_that_keeps_one_question_is_accepted():
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in (*NO_KEPT, [0.1, 0.9])]
+    assert zone.counts(verdicts)["kept"] == 1
+    zone.check_kept(verdicts, Zone())
+
+
+def test_rejected_questions_are_counted_by_reason():
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in NO_KEPT]
+    assert zone.counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
+
+
+# Success rates of two sets of each of four questions, none of which the filter keeps.
+NO_KEPT = ([0, 0], [0.1, 0.1], [1, 1], [0.5, 0.5])

@@ -147,6 +147,12 @@ def test_completions_that_were_cut_off_can_be_dropped():
     rest = group.without_cut_off()
     assert (rest.completions, rest.advantages, rest.old) == ([[5]], [-1.0], [[0.0]])
     assert rest.policy_reference is None and rest.name == "q7"
+
+
+def test_dropping_completions_of_unknown_end_is_refused():
     with pytest.raises(ValueError, match="q7: says of no completion whether it ended"):
         GROUP.without_cut_off()
+
+
+def test_a_group_without_advantages_is_dead():
     assert dataclasses.replace(GROUP, advantages=[0.0, 0.0]).is_dead and not GROUP.is_dead

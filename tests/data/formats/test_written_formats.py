@@ -221,11 +221,11 @@ def test_chunks_without_positions_are_joined_in_order(tmp_path):
     (tmp_path / "f.jsonl").write_text("\n".join(lines))
     corpus = readers.load(tmp_path / "f.jsonl")
     assert dict(corpus.texts) == {"d": "One.\n\nThree.", "e": "Two."}
-    assert [(c.id, c.start, c.end) for c in corpus.chunks] == [
-        ("a", 0, 4),
-        ("b", 0, 4),
-        ("c", 6, 12),
-    ]
+    places = [(c.id, c.start, c.end) for c in corpus.chunks]
+    assert places == [("a", 0, 4), ("b", 0, 4), ("c", 6, 12)]
+
+
+def test_a_gap_before_a_positioned_chunk_is_filled_with_line_breaks(tmp_path):
     (tmp_path / "f.jsonl").write_text('{"id": "x", "document": "d", "text": "y", "start": 4}')
     assert dict(readers.load(tmp_path / "f.jsonl").texts) == {"d": "\n\n\n\ny"}
 
@@ -305,28 +305,49 @@ def test_a_beir_corpus_needs_no_questions(tmp_path):
     corpus = readers.load(tmp_path)
     assert (len(corpus.documents), corpus.questions, corpus.format) == (1, [], "beir")
     assert "questions: none" in readers.summary(corpus)
+
+
+def test_beir_judgments_without_queries_are_a_problem(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "T", "text": "x"}\n')
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
     _, problems = readers.read(tmp_path)
     assert [str(p).split(":")[0] for p in problems] == [str(tmp_path / "queries.jsonl")]
 
 
-def test_a_separate_test_set_is_checked_against_the_corpus(tmp_path):
+def test_a_test_question_on_an_unknown_document_is_refused(tmp_path):
+    write_test_set(tmp_path / "test.jsonl")
+    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
+        readers.read_questions(tmp_path / "test.jsonl", {"d": "The tide rose."})
+
+
+def test_a_test_question_on_an_unknown_document_can_be_tolerated(tmp_path):
+    write_test_set(tmp_path / "test.jsonl")
     texts = {"d": "The tide rose."}
+    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
+    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
+
+
+def test_a_test_set_without_questions_is_refused(tmp_path):
+    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
+    with pytest.raises(BadInput, match="no questions"):
+        readers.read_questions(tmp_path / "only.jsonl", {"d": "The tide rose."})
+
+
+def test_a_missing_test_set_is_refused_with_the_nearest_file(tmp_path):
+    write_test_set(tmp_path / "test.jsonl")
+    with pytest.raises(BadInput, match=r"did you mean test\.jsonl"):
+        readers.read_questions(tmp_path / "tset.jsonl", {"d": "The tide rose."})
+
+
+def write_test_set(path):
+    """Three questions, the third on a document that the corpus does not have."""
     rows = [
         {"id": "a", "question": "What?", "answers": ["the tide"]},
         {"id": "b", "question": "What?", "documents": ["d"], "evidence": ["tide rose"]},
         {"id": "c", "question": "What?", "documents": ["none"]},
     ]
-    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
-        readers.read_questions(tmp_path / "test.jsonl", texts)
-    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
-    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
-    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
-    for name, words in (("only.jsonl", "no questions"), ("tset.jsonl", "did you mean test.jsonl")):
-        with pytest.raises(BadInput, match=words):
-            readers.read_questions(tmp_path / name, texts)
+    path.write_text("\n".join(map(json.dumps, rows)))
 
 
 def test_a_test_set_may_bring_its_own_documents(tmp_path):

@@ -85,6 +85,10 @@ def test_named_questions_are_held_out_regardless_of_documents():
         "unused": ["q0", "q1"],
     }
     assert by == "question"
+
+
+def test_holding_out_both_questions_and_documents_is_refused():
+    questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(5)]
     with pytest.raises(ValueError, match="only one of them"):
         split(questions, held_out_questions=("q3",), held_out_documents=("d",))
 
@@ -97,12 +101,16 @@ def test_a_large_held_out_share_still_splits_by_document():
     assert not documents_of(parts["train"]) & documents_of(parts["held_out"])
 
 
-def test_two_documents_are_split_into_one_each():
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.8])
+def test_two_documents_are_split_into_one_each(share):
     """By chance alone, most of these draws would leave a side empty."""
     questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 2}",)) for i in range(6)]
-    for share in (0.1, 0.2, 0.8):
-        parts, by = split(questions, held_out=share)
-        assert by == "document" and [len(parts[p]) for p in parts] == [3, 3, 0]
+    parts, by = split(questions, held_out=share)
+    assert by == "document" and [len(parts[p]) for p in parts] == [3, 3, 0]
+
+
+def test_nothing_is_held_out_on_request():
+    questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 2}",)) for i in range(6)]
     parts, _ = split(questions, held_out=0.0)
     assert not parts["held_out"]
 
@@ -124,6 +132,10 @@ def test_a_question_without_answers_is_never_trained_on():
     parts, _ = split(questions)
     assert {len(q.answers) for q in parts["train"]} == {1}
     assert sum(not q.answers for q in parts["held_out"]) == 20
+
+
+def test_a_question_without_answers_is_unused_if_others_are_held_out_by_name():
+    questions = [Question(f"q{i}", "?", ("a",) * (i % 2), (f"d{i}",)) for i in range(40)]
     named, _ = split(questions, held_out_questions=("q1",))
     assert [q.id for q in named["held_out"]] == ["q1"]
     assert {len(q.answers) for q in named["unused"]} == {0}
@@ -142,17 +154,31 @@ def test_unanswered_questions_train_only_if_no_setting_needs_answers(supervision
 
 
 def test_a_separate_test_set_is_all_that_is_held_out():
+    c, train, test = with_test_set()
+    parts = split_questions(train, test, c)
+    assert (parts.train, parts.held_out, parts.by) == (train, test, "file")
+
+
+def test_a_question_in_both_training_and_test_set_is_refused():
+    c, train, test = with_test_set()
+    with pytest.raises(ValueError, match=r"the question 'q1' of test\.jsonl is also in"):
+        split_questions(train, [*test, train[1]], c)
+
+
+def test_held_out_questions_next_to_a_test_set_are_refused():
+    c, train, test = with_test_set()
+    c.data.held_out_questions = ("q1",)
+    with pytest.raises(ValueError, match="only one of them"):
+        split_questions(train, test, c)
+
+
+def with_test_set():
+    """A config that names a test set, four training questions and two test questions."""
     c = config.ark()
     c.data.test = "test.jsonl"
     train = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(4)]
     test = [Question(f"t{i}", "?", ("a",), ("d",)) for i in range(2)]
-    parts = split_questions(train, test, c)
-    assert (parts.train, parts.held_out, parts.by) == (train, test, "file")
-    with pytest.raises(ValueError, match=r"the question 'q1' of test\.jsonl is also in"):
-        split_questions(train, [*test, train[1]], c)
-    c.data.held_out_questions = ("q1",)
-    with pytest.raises(ValueError, match="only one of them"):
-        split_questions(train, test, c)
+    return c, train, test
 
 
 def folds_of(questions, folds: int, **changes) -> list[dict]:
@@ -217,11 +243,15 @@ def test_a_new_document_moves_few_others_between_folds(documents):
     assert sum(before[key] != other_seed[key] for key in before) > documents / 4
 
 
-def test_invalid_folds_are_refused():
+def test_folds_next_to_named_held_out_parts_are_refused():
     questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 3}",)) for i in range(12)]
     for other in ({"held_out_documents": ("d1",)}, {"held_out_questions": ("q1",)}):
         with pytest.raises(ValueError, match="only one of them"):
             split(questions, fold=(1, 3), **other)
+
+
+def test_more_folds_than_groups_of_documents_are_refused():
+    questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 3}",)) for i in range(12)]
     with pytest.raises(ValueError, match=r"fold=\(1, 4\).* 3 groups of documents.*fewer folds"):
         split(questions, fold=(1, 4))
     assert [len(part["held_out"]) for part in folds_of(questions, 3)] == [4, 4, 4]
