@@ -245,7 +245,12 @@ def test_a_bad_flag_is_reported_as_a_problem(world, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert re.search(r"^problem +the command line or the config: bad flag: .*batches", said)
     assert states(said)["devices"] == "ok" and said.endswith("\n1 problem\n")
-    assert __main__._main(["doctor", f"--config.llm.max_cost={1}"]) == 1
+
+
+def test_a_field_without_a_config_fails(world, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
+    assert __main__._main(["doctor", "--config.llm.max_cost=1"]) == 1
 
 
 def test_a_broken_installation_is_reported(world, tmp_path):
@@ -310,30 +315,40 @@ def test_the_state_of_an_endpoint_is_reported(fault, state, message, monkeypatch
     assert [part for part in (KEY[i : i + 6] for i in range(len(KEY) - 5)) if part in shown] == []
 
 
-def test_an_unusable_endpoint_key_or_model_is_reported(monkeypatch):
+def test_an_endpoint_that_is_down_is_reported_without_the_key(monkeypatch):
     monkeypatch.delenv("ARK_TEST_KEY", raising=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening
         (finding,) = asked(llm(f"http://me:{KEY}@127.0.0.1:{taken.getsockname()[1]}/v1"))
-    assert (
-        finding.state == "problem"
-        and "cannot be reached" in finding.text
-        and KEY not in str(finding)
-    )
+    assert finding.state == "problem" and "cannot be reached" in finding.text
+    assert KEY not in str(finding)
+
+
+def test_a_missing_key_of_the_default_endpoint_is_reported(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
     (finding,) = asked(llm(""))
     assert finding.state == "problem" and "$ARK_TEST_KEY is not set" in finding.text
+
+
+def test_a_key_with_a_line_break_is_reported_without_the_key(monkeypatch):
+    monkeypatch.setenv("ARK_TEST_KEY", f"{KEY}\n{KEY}")
     with serving() as server:
-        monkeypatch.setenv("ARK_TEST_KEY", f"{KEY}\n{KEY}")
-        (broken,) = asked(llm(server.url))
-        assert (
-            broken.state == "problem"
-            and "holds a character that no key has" in broken.text
-            and KEY[:8] not in str(broken)
-        )
-        monkeypatch.delenv("ARK_TEST_KEY")
-        (answer,) = asked(llm(server.url))
+        (finding,) = asked(llm(server.url))
+    assert finding.state == "problem" and "holds a character that no key has" in finding.text
+    assert KEY[:8] not in str(finding)
+
+
+def test_an_endpoint_without_a_key_is_accepted(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    with serving() as server:
+        (finding,) = asked(llm(server.url))
+    assert finding.state == "ok" and "without a key" in finding.text
+
+
+def test_a_model_that_the_endpoint_does_not_list_is_a_warning(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    with serving() as server:
         first, second = asked(llm(server.url, model="toi"))
-    assert answer.state == "ok" and "without a key" in answer.text
     assert (first.state, second.state) == ("ok", "warning")
     assert "toi is not in its list of 1" in second.text and "toy" in second.fix
 
@@ -456,18 +471,26 @@ def test_a_hub_model_is_looked_up_without_a_download(tmp_path):
     assert not list(tmp_path.rglob("config.json"))
 
 
-def test_features_never_run_on_hardware_are_called_experimental(monkeypatch):
+def test_nothing_is_experimental_by_default(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert list(doctor.experimental(config.ark())) == []
+
+
+def test_splash_attention_and_slurm_are_called_experimental(monkeypatch):
+    """They never ran on hardware."""
     c = config.ark()
-    assert list(doctor.experimental(c)) == []
     c.retriever.attention, c.generator.attention = "splash", "cudnn"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     kernel, slurm = doctor.experimental(c)
     assert kernel.state == slurm.state == "warning"
     assert "retriever.attention=splash is experimental" in kernel.text and "Slurm" in slurm.text
+
+
+def test_automatic_attention_on_a_tpu_is_called_experimental(monkeypatch):
+    c = config.ark()
+    c.retriever.attention, c.generator.attention = "auto", "cudnn"
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    monkeypatch.delenv("SLURM_JOB_ID")
-    c.retriever.attention = "auto"
     (kernel,) = doctor.experimental(c)
     assert "retriever.attention=auto is experimental" in kernel.text
 

@@ -121,6 +121,9 @@ def test_a_missing_field_is_refused():
     del config.optimizer.rate
     with pytest.raises(ValueError, match=r"^config\.optimizer\.rate is missing; start from"):
         schema.check(config, Training)
+
+
+def test_an_empty_config_is_refused_with_its_first_field():
     with pytest.raises(ValueError, match=r"^config\.seed is missing"):
         schema.check(ConfigDict(), Training)
 

@@ -67,9 +67,12 @@ def test_another_element_type_is_refused():
         losses.info_nce(vectors, vectors, pairs, pairs, temperature=1.0)
 
 
-def test_shapes_of_numpy_arrays_are_checked():
+def test_the_shape_of_a_numpy_array_is_checked():
     with pytest.raises(TypeCheckError, match="parameter 'differences'"):
         significance.sign_flip(np.zeros(3), draws=10, seed=0)
+
+
+def test_the_type_of_a_number_is_checked():
     with pytest.raises(TypeCheckError, match="parameter 'threshold'"):
         dense.near_pairs(np.eye(3), "0.5")
     with pytest.raises(TypeCheckError, match=r"pagerank\.personalized_pagerank"):

@@ -174,25 +174,37 @@ def test_a_relative_path_is_written_absolute(tmp_path, monkeypatch):
     assert loaded(tmp_path / "config.py").data.path == str(tmp_path / "docs")
 
 
-def test_init_neither_overwrites_files_nor_accepts_bad_data(tmp_path, capsys):
+def test_init_does_not_overwrite_a_file(tmp_path, capsys):
     (tmp_path / "config.py").write_text("mine")
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'config.py'}"]) == 1
     assert "config.py is there already; give another --out" in capsys.readouterr().err
     assert (tmp_path / "config.py").read_text() == "mine"
+
+
+def test_init_writes_no_config_for_bad_data(tmp_path, capsys):
     (tmp_path / "documents.jsonl").write_text('{"id": "d"}\n')
     assert __main__._main(["init", str(tmp_path), f"--out={tmp_path / 'new.py'}"]) == 1
     said = capsys.readouterr().out
     assert "documents.jsonl:1: text" in said and "mend the data first" in said
     assert not (tmp_path / "new.py").exists()
-    for words, message in (
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (["gone"], "gone"),
         ([], "ark-jax init needs DATA, as in: ark-jax init my_documents/"),
         (["a", "--ou=b"], "mean --out?"),
         (["my", "notes"], "unexpected 'notes'; put quotes around"),
-    ):
-        assert __main__._main(["init", *words]) == 1
-        shown = capsys.readouterr()
-        assert message in shown.out + shown.err
+    ],
+)
+def test_invalid_init_arguments_are_refused(words, message, capsys):
+    assert __main__._main(["init", *words]) == 1
+    shown = capsys.readouterr()
+    assert message in shown.out + shown.err
+
+
+def test_init_into_a_missing_folder_is_refused(tmp_path, capsys):
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'no' / 'folder.py'}"]) == 1
     assert "folder.py" in capsys.readouterr().err
 

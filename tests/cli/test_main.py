@@ -143,10 +143,17 @@ def test_two_configs_are_refused(tmp_path):
         runs.Status.parse("status", [*configs, f"--workdir={tmp_path}"])
 
 
-def test_help_lists_verbs_and_unknown_ones_fail(tool):
-    assert "\n  demo  " in tool("--help").stdout and tool("--help").returncode == 0
+def test_help_lists_the_verbs(tool):
+    done = tool("--help")
+    assert "\n  demo  " in done.stdout and done.returncode == 0
+
+
+def test_a_command_without_or_with_an_unknown_verb_fails(tool):
     assert tool().returncode == 2
     assert tool("frobnicate").returncode == 1
+
+
+def test_a_run_without_a_workdir_names_the_flag(tool):
     assert "--workdir" in tool("run").stderr
 
 
@@ -178,6 +185,9 @@ def test_every_verb_has_help_with_an_example(name, capsys):
 def test_a_mistyped_verb_is_answered_with_the_nearest(capsys):
     assert __main__._main(["serach", "i", "Who?"]) == 1
     assert "unknown verb 'serach'; did you mean search?" in capsys.readouterr().err
+
+
+def test_help_for_a_mistyped_verb_names_the_nearest(capsys):
     assert __main__._main(["stauts", "--help"]) == 0
     assert "did you mean status?" in capsys.readouterr().out
 

@@ -267,6 +267,11 @@ def test_the_fusion_of_the_model_folder_is_used(place, tmp_path):
     for both, by_words in zip(ranked["tuned+bm25"], ranked["bm25"], strict=True):
         assert both[: len(by_words)] == by_words  # nothing else counts
     assert ark.Index.build(tmp_path / "j", folder, place / "beir").manifest.fusion.dense == 0
+
+
+def test_an_unknown_field_in_the_fusion_file_is_refused(place, tmp_path):
+    folder = tmp_path / "tuned"
+    shutil.copytree(place / "a", folder)
     (folder / "fusion.json").write_text('{"constant": 60, "weight": 2}')
     with pytest.raises(ValueError, match=r"fusion.json is damaged .*weight"):
         ark.Index.build(tmp_path / "k", folder, place / "beir")

@@ -91,7 +91,7 @@ def test_columns_are_tested_independently_of_each_other():
 
 
 def test_a_sampled_p_value_is_never_zero():
-    # No draw of 999 is as large as the observed one, which counts as a draw itself.
+    # The observed difference counts as a draw, and none of 999 is as large: (0 + 1) / (999 + 1).
     assert one(np.ones(30), draws=999, seed=3) == 1 / 1000
 
 

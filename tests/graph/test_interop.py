@@ -340,17 +340,18 @@ def test_xml_entity_attacks_are_refused(tmp_path):
 # --- GraphRAG's tables ---------------------------------------------------------------------------
 
 
-def test_exported_tables_have_the_columns_of_graphrag(tmp_path, capsys):
-    graph = dataclasses.replace(ODD, descriptions=[["a", "b\n\nb"], [], ["c"], ["d"]])
-    graph.to_graphrag(tmp_path / "out")
-    assert capsys.readouterr().out == (
-        f"  {tmp_path / 'out'}: 2 similarity edges left out, "
-        "GraphRAG's tables have no place for them\n"
-    )
-    entities, relationships = (
-        pq.read_table(tmp_path / "out" / f"{name}.parquet")
-        for name in ("entities", "relationships")
-    )
+# ODD with descriptions that GraphRAG can hold.
+ODD_PLAIN = dataclasses.replace(ODD, descriptions=[["a", "b\n\nb"], [], ["c"], ["d"]])
+
+
+def exported_tables(folder, graph):
+    """Entities and relationships of a graph, as GraphRAG's tables."""
+    graph.to_graphrag(folder)
+    return [pq.read_table(folder / f"{name}.parquet") for name in ("entities", "relationships")]
+
+
+def test_exported_tables_have_the_columns_of_graphrag(tmp_path):
+    entities, relationships = exported_tables(tmp_path, ODD_PLAIN)
     # graphrag/data_model/schemas.py, ENTITIES_FINAL_COLUMNS and RELATIONSHIPS_FINAL_COLUMNS
     # of release 3.1
     assert entities.column_names == [
@@ -373,6 +374,10 @@ def test_exported_tables_have_the_columns_of_graphrag(tmp_path, capsys):
         "combined_degree",
         "text_unit_ids",
     ]
+
+
+def test_exported_rows_of_graphrag_hold_entities_and_relations(tmp_path):
+    entities, relationships = exported_tables(tmp_path, ODD_PLAIN)
     rows = entities.drop_columns("id").to_pylist()
     assert rows[0] == {
         "human_readable_id": 0,
@@ -383,15 +388,11 @@ def test_exported_tables_have_the_columns_of_graphrag(tmp_path, capsys):
         "frequency": 2,
         "degree": 2,
     }
-    assert [row["degree"] for row in rows] == [
-        2,
-        1,
-        1,
-        0,
-    ]  # relations only: similarity edges are not in the tables
+    # Relations only: similarity edges are not in the tables.
+    assert [row["degree"] for row in rows] == [2, 1, 1, 0]
     assert relationships.drop_columns("id").to_pylist()[1] == {
         "human_readable_id": 1,
-        "source": graph.names[0],
+        "source": ODD_PLAIN.names[0],
         "target": "",
         "description": "",
         "weight": 0.0,
@@ -400,10 +401,20 @@ def test_exported_tables_have_the_columns_of_graphrag(tmp_path, capsys):
     }
     ids = entities["id"].to_pylist() + relationships["id"].to_pylist()
     assert len(set(ids)) == 6
-    graph.to_graphrag(tmp_path / "again")
-    assert (tmp_path / "again" / "entities.parquet").read_bytes() == (
-        tmp_path / "out" / "entities.parquet"
-    ).read_bytes()
+
+
+def test_similarity_edges_are_left_out_of_graphrag_with_a_remark(tmp_path, capsys):
+    ODD_PLAIN.to_graphrag(tmp_path)
+    assert capsys.readouterr().out == (
+        f"  {tmp_path}: 2 similarity edges left out, GraphRAG's tables have no place for them\n"
+    )
+
+
+def test_exporting_a_graph_again_gives_the_same_bytes(tmp_path):
+    for name in ("out", "again"):
+        ODD_PLAIN.to_graphrag(tmp_path / name)
+    first, second = (tmp_path / name / "entities.parquet" for name in ("out", "again"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 ENTITIES = {

@@ -539,12 +539,18 @@ def test_an_export_has_default_file_permissions(tmp_path, mesh):
     ).stat().st_mode
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path):
+def test_a_folder_without_a_config_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         hf.load_model(str(tmp_path))
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(tiny.config("bert")))
     with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
         hf.load_model(str(tmp_path))
+
+
+def test_a_missing_model_folder_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
         hf.load_model(str(tmp_path / "absent"))
 

@@ -348,20 +348,15 @@ def test_gradients_of_log_probabilities_match_finite_differences(folder, mesh):
     *rows, weights = map(layout.rows, small_batch(lm))
     gradient = policy_gradient(lm.model, lm.cfg, *rows, weights)
     random = np.random.default_rng(4)
-    direction = jax.tree.map(
-        lambda x: jnp.asarray(random.standard_normal(x.shape).astype(np.float32)), lm.model
-    )
-    loss = lambda step: float(
-        policy_loss(
-            log_probs(
-                jax.tree.map(lambda x, d: x + step * d, lm.model, direction), lm.cfg, *rows, None
-            ),
-            weights,
-        )
-    )
-    slope = sum(
-        jax.tree.leaves(jax.tree.map(lambda g, d: float((g * d).sum()), gradient, direction))
-    )
+    draw = lambda x: jnp.asarray(random.standard_normal(x.shape).astype(np.float32))
+    direction = jax.tree.map(draw, lm.model)
+
+    def loss(step: float) -> float:
+        moved = jax.tree.map(lambda x, d: x + step * d, lm.model, direction)
+        return float(policy_loss(log_probs(moved, lm.cfg, *rows, None), weights))
+
+    products = jax.tree.map(lambda g, d: float((g * d).sum()), gradient, direction)
+    slope = sum(jax.tree.leaves(products))
     assert (loss(2e-4) - loss(-2e-4)) / 4e-4 == pytest.approx(slope, rel=1e-2)
 
 
@@ -523,19 +518,23 @@ def test_chat_accepts_several_turns(folder, mesh):
     lm.tokenizer.chat_template = tiny.TEMPLATE.replace("<s>{{ m", "<s>{{ m['role'] }}: {{ m")
     assert lm.chat(["Who?"]) == lm.chat("Who?") == "<s>user: Who?</s><s>"
     turns = ["Who?", "Clerks.", "Who else?"]
-    messages = [
-        {"role": role, "content": text}
-        for role, text in zip(["user", "assistant", "user"], turns, strict=True)
-    ]
-    assert (
-        lm.chat(turns)
-        == lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        == "<s>user: Who?</s><s>assistant: Clerks.</s><s>user: Who else?</s><s>"
-    )
+    roles = ["user", "assistant", "user"]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+    expected = "<s>user: Who?</s><s>assistant: Clerks.</s><s>user: Who else?</s><s>"
+    apply_template = lm.tokenizer.apply_chat_template
+    assert apply_template(messages, add_generation_prompt=True, tokenize=False) == expected
+    assert lm.chat(turns) == expected
+
+
+def test_chat_without_a_template_joins_the_turns_in_lines(folder, mesh):
+    turns = ["Who?", "Clerks.", "Who else?"]
     assert open_model(folder("begin")).chat(turns) == "Who?\nClerks.\nWho else?"
-    for history in ([], turns[:2]):
-        with pytest.raises(ValueError, match=f"{len(history)} turns: the last must be the user's"):
-            lm.chat(history)
+
+
+@pytest.mark.parametrize("turns", [[], ["Who?", "Clerks."]])
+def test_a_chat_that_does_not_end_with_the_user_is_refused(turns, folder, mesh):
+    with pytest.raises(ValueError, match=f"{len(turns)} turns: the last must be the user's"):
+        open_model(folder("chat")).chat(turns)
 
 
 def test_thinking_is_switched_off_in_the_chat_template(folder, mesh):

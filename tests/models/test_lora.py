@@ -430,20 +430,19 @@ def test_an_unsupported_adapter_is_refused(
         lora.load_peft(tmp_path, checkpoint("qwen3"), cfg)
 
 
-def test_invalid_adapter_settings_are_refused(checkpoint, mesh):
+@pytest.mark.parametrize("name", ["gate", "embed", "q_bias", "ffn_norm", "query"])
+def test_a_weight_that_cannot_be_adapted_is_refused(name, checkpoint, mesh):
+    message = f"lora_targets: '{name}' .* has q, k, v, o, up, down"
+    with pytest.raises(ValueError, match=message):
+        lora.target_weights(checkpoint("bert"), ("q", name))
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(-1, 8.0), (4, 0.0)])
+def test_an_invalid_rank_or_alpha_is_refused(rank, alpha, checkpoint, mesh):
     cfg = hf.load_model(str(checkpoint("bert")))[1]
-    for name in ("gate", "embed", "q_bias", "ffn_norm", "query"):
-        with pytest.raises(ValueError, match=f"lora_targets: '{name}' .* has q, k, v, o, up, down"):
-            lora.target_weights(checkpoint("bert"), ("q", name))
-    for rank, alpha in ((-1, 8.0), (4, 0.0)):
-        with pytest.raises(ValueError, match=f"lora_rank={rank} and train.lora_alpha={alpha}"):
-            lora.init(
-                lora.target_weights(checkpoint("bert"), ()),
-                cfg,
-                rank=rank,
-                alpha=alpha,
-                key=jax.random.key(0),
-            )
+    weights = lora.target_weights(checkpoint("bert"), ())
+    with pytest.raises(ValueError, match=f"lora_rank={rank} and train.lora_alpha={alpha}"):
+        lora.init(weights, cfg, rank=rank, alpha=alpha, key=jax.random.key(0))
 
 
 # --- the loop -------------------------------------------------------------------------------------

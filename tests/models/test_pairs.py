@@ -184,8 +184,16 @@ def test_a_linear_head_starts_from_the_pooler_of_bert(encoder, classifier, mesh)
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     pooler = hf.Checkpoint(encoder("bert")).slice("bert.pooler.dense.weight")[...]
     np.testing.assert_array_equal(scorer.model.head.dense[...], pooler.T)
+
+
+def test_a_new_head_depends_on_its_seed(encoder, mesh):
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     one, other = (scorer.with_head("star", seed=seed).model.head.key[...] for seed in (0, 1))
     assert np.abs(one - other).max() > 0.01
+
+
+def test_changing_to_an_unknown_head_is_refused(encoder, mesh):
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     with pytest.raises(ValueError, match="head='colbert': must be one of linear"):
         scorer.with_head("colbert")
 
@@ -416,11 +424,17 @@ def test_several_labels_are_refused(tmp_path, mesh):
         CrossEncoder.from_pretrained(tmp_path)
 
 
-def test_a_folder_without_a_head_is_refused(encoder, tmp_path, mesh):
+def test_a_folder_without_a_head_is_refused(encoder, mesh):
     with pytest.raises(ValueError, match=r"neither a saved pair scorer nor .*give head=\.\.\."):
         CrossEncoder.from_pretrained(encoder("bert"))
+
+
+def test_an_unknown_head_is_refused(encoder, mesh):
     with pytest.raises(ValueError, match="head='colbert': must be one of linear"):
         CrossEncoder.from_pretrained(encoder("bert"), head="colbert")
+
+
+def test_a_decoder_is_refused_as_a_pair_scorer(tmp_path, mesh):
     decoder = tiny.write(tmp_path / "qwen3", "qwen3", tokenizer="end")
     with pytest.raises(ValueError, match="model_type 'qwen3' cannot score pairs; give an encoder"):
         CrossEncoder.from_pretrained(decoder, head="linear")

@@ -136,18 +136,30 @@ def test_the_query_prompt_is_for_queries_only(folder, mesh):
     tokenize = lambda text, kind: retriever.tokenize([text], kind=kind).tolist()
     assert tokenize("Who?", "query") == tokenize("Find: Who?", "document")
     assert tokenize("Who?", "document")[0][:-1] == retriever.tokenizer("Who?")["input_ids"][:-1]
-    retriever.prompts = {"query": "Find: ", "passage": "Passage: "}  # the older name of a document
-    assert tokenize("Who?", "document") == [retriever.tokenizer("Passage: Who?")["input_ids"]]
+
+
+def test_the_passage_prompt_is_the_document_prompt(folder, mesh):
+    """Older folders call it so."""
+    retriever = open_retriever(folder("lasttoken"))
+    retriever.prompts = {"query": "Find: ", "passage": "Passage: "}
+    expected = retriever.tokenizer("Passage: Who?")["input_ids"]
+    assert retriever.tokenize(["Who?"], kind="document").tolist() == [expected]
     query, document = (retriever.encode(["Who?"], kind=kind) for kind in ("query", "document"))
     assert np.abs(query - document).max() > 0.01
+
+
+def test_an_unknown_kind_of_text_is_refused(folder, mesh):
     with pytest.raises(ValueError, match="kind='passage'"):
-        retriever.tokenize(["Who?"], kind="passage")
+        open_retriever(folder("lasttoken")).tokenize(["Who?"], kind="passage")
 
 
-def test_long_texts_are_cut_but_keep_their_pooled_token(folder, mesh):
+def test_a_long_text_keeps_both_special_tokens_of_word_pieces(folder, mesh):
     retriever = open_retriever(folder("mean"))
     ids = retriever.tokenize([WORDS], kind="document")[0]
     assert (len(ids), ids[0], ids[-1]) == (48, 2, 3)  # [CLS] ... [SEP]
+
+
+def test_a_long_text_keeps_the_last_token_that_is_pooled(folder, mesh):
     retriever = open_retriever(folder("lasttoken"))
     assert len(retriever.tokenize([LONG], kind="document")[0]) == 601
     ids = retriever.tokenize([LONG * 2], kind="document")[0]
@@ -509,11 +521,14 @@ def test_a_tokenizer_with_ids_beyond_the_vocabulary_is_refused(tmp_path, mesh):
         LanguageModel.from_pretrained(str(path))
 
 
-def test_an_impossible_width_is_refused(bert, mesh):
-    with pytest.raises(ValueError, match="width 33, but the model has 32 components"):
-        open_retriever(bert, width=33)
-    with pytest.raises(ValueError, match="width 0, but the model has 32 components; give 1 to 32"):
-        open_retriever(bert, width=0)
+@pytest.mark.parametrize("width", [0, 33])
+def test_an_impossible_width_is_refused(width, bert, mesh):
+    message = f"width {width}, but the model has 32 components; give 1 to 32"
+    with pytest.raises(ValueError, match=message):
+        open_retriever(bert, width=width)
+
+
+def test_encoding_a_single_text_instead_of_a_list_is_refused(bert, mesh):
     with pytest.raises(ValueError, match="'who' is one text; give a list of them"):
         open_retriever(bert).encode("who", kind="query")
 

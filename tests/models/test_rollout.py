@@ -265,11 +265,16 @@ def test_invalid_sampling_settings_are_refused(changes, message, path, mesh):
         draw(open_model(path), **changes)
 
 
-def test_sampling_without_an_end_token_is_refused(path, mesh):
+def test_the_end_token_is_the_tokenizers_or_else_the_first_stop_token(path, mesh):
     lm = open_model(path)
     assert lm.end_id == 1
     lm.tokenizer.eos_token = None
     assert lm.end_id == ENDS[0]
+
+
+def test_sampling_without_an_end_token_is_refused(path, mesh):
+    lm = open_model(path)
+    lm.tokenizer.eos_token = None
     lm.stop_ids = ()
     with pytest.raises(ValueError, match="names a token that ends"):
         draw(lm)

@@ -241,7 +241,10 @@ def in_time(strike, folder: Path) -> tuple[Path, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished, tmp_path, moment):
-    workdir, _ = in_time(lambda w: kill_when(world, w, lambda: MOMENTS[moment](w)), tmp_path)
+    def kill(workdir: Path) -> None:
+        kill_when(world, workdir, lambda: MOMENTS[moment](workdir))
+
+    workdir, _ = in_time(kill, tmp_path)
     done = call(world, workdir)
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(workdir) == outputs(finished[0])
@@ -354,8 +357,11 @@ def test_sigterm_during_training_saves_the_step_and_exits_with_0(world, finished
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["inside scoring", "inside evaluation"])
 def test_sigterm_in_another_stage_exits_with_0(world, finished, tmp_path, moment):
-    workdir, last = in_time(lambda w: stop_when(world, w, lambda: MOMENTS[moment](w)), tmp_path)
-    assert last == "stopped: run the same command again to go on"
+    def stop(workdir: Path) -> str:
+        return stop_when(world, workdir, lambda: MOMENTS[moment](workdir))
+
+    workdir, last_line = in_time(stop, tmp_path)
+    assert last_line == "stopped: run the same command again to go on"
     assert call(world, workdir).returncode == 0
     assert outputs(workdir) == outputs(finished[0])
 

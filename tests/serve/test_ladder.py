@@ -54,6 +54,7 @@ def test_texts_are_cut_into_batches_at_the_lowest_cost(lengths):
 def test_a_text_longer_than_a_full_batch_goes_alone():
     ladder = Ladder(_shapes(5000, [1024, 256]), 1024, 10**7, 10**4)
     batches = list(ladder.batches([4000, 3, 1500, 4096]))
+    # Longer texts than the batch of 1024 tokens get a room of the next power of two.
     assert [(batch.texts_by_device[0], batch.room) for batch in batches] == [
         ([3], 4096),
         ([0], 4096),

@@ -61,8 +61,14 @@ def test_the_page_shows_one_column_per_ranking(client):
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", answer["results"])
     assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
     assert "<script>" not in answer["results"] and "&lt;script&gt;" in answer["results"]
-    assert client.post("/page/answer", {"question": QUESTION})[0] == 422
+
+
+def test_the_page_refuses_a_blank_question(client):
     assert client.post("/page/search", {"question": " "})[0] == 400
+
+
+def test_the_page_refuses_an_answer_without_a_reader(client):
+    assert client.post("/page/answer", {"question": QUESTION})[0] == 422
 
 
 # --- In a browser ---------------------------------------------------------------------------------

@@ -211,27 +211,32 @@ def test_the_matryoshka_loss_and_its_gradient_match_sentence_transformers(
     np.testing.assert_allclose(gradient, model.weight.grad.numpy() / 3, atol=1e-5)
 
 
-def test_questions_without_positives_and_padding_do_not_change_the_loss(mesh):
+def test_questions_without_positives_do_not_change_the_loss(mesh):
     inputs = random_batch()
     expected = float(info_nce(inputs))
-    # Question 2 has no positive: whatever its vector, and with or without it, the mean is the same.
-    inputs["queries"][2] = -inputs["queries"][2]
+    inputs["queries"][2] = -inputs["queries"][2]  # question 2 has no positive
     assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
     rows = [0, 1, 3, 4, 5, 6, 7]
-    assert float(
-        info_nce({k: x if k == "passages" else x[rows] for k, x in inputs.items()})
-    ) == pytest.approx(expected, rel=1e-6)
-    # Nor do chunks that are in no mask: padding.
-    inputs["passages"][-4:] = 1e3
+    without = {name: x if name == "passages" else x[rows] for name, x in inputs.items()}
+    assert float(info_nce(without)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_chunks_that_are_padding_do_not_change_the_loss(mesh):
+    inputs = random_batch()
+    expected = float(info_nce(inputs))
+    inputs["passages"][-4:] = 1e3  # they are in no mask
     assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_question_without_negatives_has_loss_zero(mesh):
     inputs = random_batch()
-    alone = {k: x if k == "passages" else x[5:6] for k, x in inputs.items()}
-    assert float(info_nce(alone)) == 0.0
-    nobody = {**inputs, "positive": np.zeros((B, C), bool)}
-    assert float(info_nce(nobody)) == 0.0
+    fifth = {name: x if name == "passages" else x[5:6] for name, x in inputs.items()}
+    assert float(info_nce(fifth)) == 0.0
+
+
+def test_a_batch_without_positives_has_loss_zero(mesh):
+    inputs = random_batch() | {"positive": np.zeros((B, C), bool)}
+    assert float(info_nce(inputs)) == 0.0
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 0.05])
@@ -301,16 +306,18 @@ def test_the_two_margin_loss_equals_two_triplet_losses_of_torch(sentence_transfo
     inputs = graded_batch()
     eye = lambda shift: np.eye(B, C, shift, dtype=bool)
     inputs |= {"positive": eye(0), "neighbour": eye(B), "negative": eye(2 * B)}
-    q, t = map(torch.tensor, (inputs["queries"], inputs["triples"]))
-    positives, neighbours, negatives = t.split(B)
-    hinge = lambda near, far, margin: torch.nn.functional.triplet_margin_with_distance_loss(
-        q,
-        near,
-        far,
-        distance_function=lambda a, b: 1 - torch.nn.functional.cosine_similarity(a, b),
-        margin=margin,
-    )
-    wanted = hinge(positives, neighbours, 0.2) + hinge(neighbours, negatives, 0.4)
+    questions, triples = map(torch.tensor, (inputs["queries"], inputs["triples"]))
+    positives, neighbours, negatives = triples.split(B)
+
+    def cosine_distance(a, b):
+        return 1 - torch.nn.functional.cosine_similarity(a, b)
+
+    def triplet_loss(near, far, margin):
+        return torch.nn.functional.triplet_margin_with_distance_loss(
+            questions, near, far, distance_function=cosine_distance, margin=margin
+        )
+
+    wanted = triplet_loss(positives, neighbours, 0.2) + triplet_loss(neighbours, negatives, 0.4)
     assert float(two_margins(inputs, (0.2, 0.4))) == pytest.approx(float(wanted), rel=1e-5)
 
 

@@ -89,18 +89,18 @@ def test_weight_decay_applies_to_matrices_only(kind, cfg, matrices, vectors, mes
     shapes = jax.eval_shape(lambda: kind(cfg, rngs=nnx.Rngs(0)))
     filled = lambda value: jax.tree.map(lambda x: np.full(x.shape, value, np.float32), shapes)
     optimizer = optim.adamw(weight_decay=0.25, clip=1.0)
-    updates = jax.jit(
-        lambda gradient, model: optimizer.update(gradient, optimizer.init(model), model)[0]
-    )(filled(0), filled(1))
-    decayed = {}
+
+    @jax.jit
+    def first_update(gradient, model):
+        return optimizer.update(gradient, optimizer.init(model), model)[0]
+
+    # With gradients of zero, an update is the decay alone: 0.25 of weights of one.
+    updates = first_update(filled(0), filled(1))
+    decay_by_name = {}
     for path, x in jax.tree_util.tree_leaves_with_path(updates):
-        name = (
-            jax.tree_util.keystr(path, simple=True, separator=".")
-            .removesuffix(".value")
-            .rsplit(".", 1)[-1]
-        )
-        decayed[name] = tuple(np.unique(x).tolist())
-    assert decayed == {
+        full_name = jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+        decay_by_name[full_name.rsplit(".", 1)[-1]] = tuple(np.unique(x).tolist())
+    assert decay_by_name == {
         **dict.fromkeys(matrices.split(), (0.25,)),
         **dict.fromkeys(vectors.split(), (0.0,)),
     }

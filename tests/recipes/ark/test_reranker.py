@@ -171,15 +171,19 @@ def test_a_reranker_can_be_trained_as_an_adapter(retriever, classifier, tmp_path
     np.testing.assert_array_equal(tuned.k[...], begun.k[...])
 
 
-def test_a_decoder_is_refused_before_any_work(retriever, classifier, tmp_path):
+def test_an_encoder_or_an_unknown_model_may_be_the_base(retriever, classifier):
     c = settings(retriever, classifier)
     train.check_base(c)
+    c.reranker.path = "owner/model-that-no-cache-has"
+    train.check_base(c)
+
+
+def test_a_decoder_is_refused_before_any_work(retriever, classifier, tmp_path):
+    c = settings(retriever, classifier)
     c.reranker.path = str(tiny.write(tmp_path / "decoder", "qwen3", tokenizer="plain"))
     with pytest.raises(ValueError, match=r"config.reranker.path='.*decoder': model_type 'qwen3' "):
         run(c, tmp_path / "w")
     assert not (tmp_path / "w" / "reranker").exists()
-    c.reranker.path = "owner/model-that-no-cache-has"
-    train.check_base(c)
 
 
 def test_distillation_trains_the_retriever_on_all_scored_chunks(retriever, classifier, tmp_path):

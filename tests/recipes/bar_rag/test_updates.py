@@ -131,20 +131,37 @@ def test_set_rewards_equal_values_computed_by_hand():
     assert [round(row.advantage, 3) for row in out] == [-0.707, 0.707, 0, 0]
 
 
-def test_groups_with_equal_outcomes_train_only_if_configured():
-    """The paper's rule turns a difference of relevance into advantages of .7."""
-    c = config.bar_rag()
+def advantages_of_equal_outcomes(c) -> list[float]:
+    """The advantages of two sets of other relevance: p differs by less than the default spread."""
     one = pooled(0)
     rows = drawn_sets([one], [(0.2, 0.205)])
     rows[1] = dataclasses.replace(rows[1], chunk_ids=["c0-0", "c0-2"])
-    advantages = lambda: [row.advantage for row in select.rewarded(rows, {"q0": one}, c)]
-    assert advantages() == [0, 0]
+    return [row.advantage for row in select.rewarded(rows, {"q0": one}, c)]
+
+
+def test_groups_with_equal_outcomes_do_not_train_by_default():
+    assert advantages_of_equal_outcomes(config.bar_rag()) == [0, 0]
+
+
+def test_groups_with_equal_outcomes_train_under_the_papers_rule():
+    """The paper's rule turns a difference of relevance into advantages of .7."""
+    c = config.bar_rag()
     c.select.outcome_decides = False
-    assert sorted(map(abs, advantages())) == pytest.approx([0.707, 0.707], abs=1e-3)
-    c.select.outcome_decides, c.select.spread = True, 0.001
-    assert advantages()[0] != 0
-    c.success.by, c.select.spread = "samples", 0.9  # a share of answers counts if it differs
-    assert advantages()[0] != 0
+    advantages = advantages_of_equal_outcomes(c)
+    # Of two values, each is 1/sqrt(2) sample deviations from their mean.
+    assert sorted(map(abs, advantages)) == pytest.approx([0.707, 0.707], abs=1e-3)
+
+
+def test_groups_with_outcomes_further_apart_than_the_spread_train():
+    c = config.bar_rag()
+    c.select.spread = 0.001
+    assert advantages_of_equal_outcomes(c)[0] != 0
+
+
+def test_groups_with_any_difference_in_the_share_of_right_answers_train():
+    c = config.bar_rag()
+    c.success.by, c.select.spread = "samples", 0.9
+    assert advantages_of_equal_outcomes(c)[0] != 0
 
 
 def answers(texts, owner, c, form=PLAIN):
