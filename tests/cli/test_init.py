@@ -114,41 +114,71 @@ def test_questions_without_answers_are_configured_for_marked_passages(tmp_path, 
     assert "format: pairs" in shown and "train with score.supervision=gold" in shown
 
 
-def test_questions_may_be_in_a_separate_file(tmp_path, capsys):
+@pytest.fixture
+def notes_and_questions(tmp_path):
+    """The flags that name a folder of notes and a file of questions, and that file."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "tides.md").write_text("# Tides\n\nThe tide rose twice a day.\n")
     questions = tmp_path / "asked.csv"
     questions.write_text("question,answer,documents\nHow often?,twice,tides.md\n")
-    words = [tmp_path / "notes", f"--questions={questions}"]
-    written(tmp_path / "c.py", *words)
+    return [str(tmp_path / "notes"), f"--questions={questions}"], questions
+
+
+def test_questions_may_be_in_a_separate_file(notes_and_questions, tmp_path, capsys):
+    flags, questions = notes_and_questions
+    written(tmp_path / "c.py", *flags)
     config = loaded(tmp_path / "c.py")
     assert config.data.questions == str(questions) and config.questions.source == "given"
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
-    assert __main__._main(["check", *map(str, words)]) == 0
+    assert __main__._main(["check", *flags]) == 0
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("verb", "out"), [("check", []), ("init", ["--out=d.py"])])
+def test_a_question_about_an_unknown_document_is_refused(notes_and_questions, capsys, verb, out):
+    flags, questions = notes_and_questions
     questions.write_text("question,answer,documents\nHow often?,twice,moon.md\n")
-    for verb in ("check", "init"):
-        assert __main__._main([verb, *map(str, words), *["--out=d.py"] * (verb == "init")]) == 1
-        shown = capsys.readouterr().out
-        assert "asked.csv:2: documents: 'moon.md' is not found" in shown
-        assert "questions are written" not in shown
+    assert __main__._main([verb, *flags, *out]) == 1
+    shown = capsys.readouterr().out
+    assert "asked.csv:2: documents: 'moon.md' is not found" in shown
+    assert "questions are written" not in shown
 
 
-def test_columns_and_encoding_are_written_to_the_config(tmp_path, capsys):
-    data = tmp_path / "asked.tsv"  # three columns of words, which are no graph
-    data.write_bytes("Prompt\tReply\tPassage\nГде?\tКиль\tЭто Киль\n".encode("cp1251"))
-    flags = ["--columns=question=Prompt,answers=Reply,context=Passage", "--encoding=cp1251"]
-    assert __main__._main(["check", str(data), *flags]) == 0
+CYRILLIC = "Prompt\tReply\tPassage\nГде?\tКиль\tЭто Киль\n".encode("cp1251")
+CYRILLIC_FLAGS = ["--columns=question=Prompt,answers=Reply,context=Passage", "--encoding=cp1251"]
+
+
+@pytest.fixture
+def cyrillic(tmp_path):
+    """A file with three columns of words, which are no graph."""
+    data = tmp_path / "asked.tsv"
+    data.write_bytes(CYRILLIC)
+    return data
+
+
+def test_a_check_reads_by_the_given_columns_and_encoding(cyrillic, capsys):
+    assert __main__._main(["check", str(cyrillic), *CYRILLIC_FLAGS]) == 0
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
-    written(tmp_path / "c.py", data, *flags)
+
+
+def test_columns_and_encoding_are_written_to_the_config(cyrillic, tmp_path):
+    written(tmp_path / "c.py", cyrillic, *CYRILLIC_FLAGS)
     config = loaded(tmp_path / "c.py")
     assert config.data.columns == "question=Prompt,answers=Reply,context=Passage"
     assert config.data.encoding == "cp1251" and config.recipe == "ark"
     assert ingest.look_at(config) == "1 documents, 1 questions"
+
+
+def test_a_column_that_the_file_lacks_is_refused(cyrillic, tmp_path):
+    written(tmp_path / "c.py", cyrillic, *CYRILLIC_FLAGS)
+    config = loaded(tmp_path / "c.py")
     config.data.columns = "question=Promt,answers=Reply,context=Passage"
     with pytest.raises(ValueError, match="no row has the column 'Promt'"):
         ingest.look_at(config)
-    assert __main__._main(["check", str(data), *flags, "--names=names.tsv"]) != 0
+
+
+def test_columns_are_refused_for_a_graph(cyrillic, capsys):
+    assert __main__._main(["check", str(cyrillic), *CYRILLIC_FLAGS, "--names=names.tsv"]) != 0
     assert "--columns and --encoding are for documents" in capsys.readouterr().err
 
 

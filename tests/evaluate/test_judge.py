@@ -68,27 +68,27 @@ def test_a_tally_equals_values_computed_by_hand():
 @given(PAIRS, st.integers(0, 3))
 def test_swapping_the_systems_swaps_wins_and_losses(verdicts, same):
     tally = judge.tally(verdicts, same=same, seed=0)
-    assert sum(tally[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
-    rate = tally["win_rate"]
-    assert (rate is None) == (tally["unjudged"] == len(verdicts) and not same)
     # The other system has the same verdicts: its wins are the losses here. A judge's preference for
     # a position stays the same.
     other = judge.tally(
         {q: [pair[::-1] for pair in pairs] for q, pairs in verdicts.items()}, same=same, seed=0
     )
-    assert (other["won"], other["lost"], other["tied"], other["inconsistent"]) == (
-        tally["lost"],
-        tally["won"],
-        tally["tied"],
-        tally["inconsistent"],
-    )
-    assert (other["position_bias"], other["agreement"]) == (
-        tally["position_bias"],
-        tally["agreement"],
-    )
+    assert (other["won"], other["lost"]) == (tally["lost"], tally["won"])
+    for unchanged in ("tied", "inconsistent", "position_bias", "agreement"):
+        assert other[unchanged] == tally[unchanged]
+    if tally["win_rate"]:
+        assert other["win_rate"]["mean"] == pytest.approx(1 - tally["win_rate"]["mean"])
+
+
+@settings(deadline=None)
+@given(PAIRS, st.integers(0, 3))
+def test_the_figures_of_a_tally_are_within_their_bounds(verdicts, same):
+    tally = judge.tally(verdicts, same=same, seed=0)
+    assert sum(tally[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
+    rate = tally["win_rate"]
+    assert (rate is None) == (tally["unjudged"] == len(verdicts) and not same)
     if rate:
         assert 0 <= rate["low"] <= rate["mean"] <= rate["high"] <= 1
-        assert other["win_rate"]["mean"] == pytest.approx(1 - rate["mean"])
     if tally["position_bias"] is not None:
         assert -1 <= tally["position_bias"] <= 1
     if tally["agreement"] == 1:

@@ -33,7 +33,10 @@ def test_an_arm_is_compared_with_the_base_over_its_seeds():
     against = arm["values"]["p"]["against_base"]
     assert against["difference"] == pytest.approx(0.1, abs=0.02)
     assert against["low"] > 0.07 and against["p_holm"] < 0.001
-    head, _, line = arms_cells([base, arm], {"p": "p"})
+
+
+def test_the_table_of_arms_shows_the_difference_interval_and_p_value():
+    head, _, line = arms_cells(compare_arms(runs(), ["p"]), {"p": "p"})
     assert head == ["arm", "seeds", "p"] and line[0] == "arm"
     assert line[2] == "0.365: +0.094 [0.085, 0.102], p < 0.001"
 

@@ -130,7 +130,8 @@ def test_nodes_without_edges_are_laid_out():
     assert np.linalg.norm(first - second) > 0.1
 
 
-def test_labels_of_a_drawn_graph_do_not_overlap():
+def random_graph() -> tuple[list[dict], list[dict]]:
+    """Fifty nodes, two seeds and eight small among them, in a tree of 49 edges."""
     rng = np.random.default_rng(1)
     nodes = [
         {
@@ -143,19 +144,32 @@ def test_labels_of_a_drawn_graph_do_not_overlap():
         for i, r in enumerate(np.sort(rng.random(50))[::-1])
     ]
     edges = [{"a": i, "b": int(rng.integers(0, i)), "similarity": i % 5 == 0} for i in range(1, 50)]
+    return nodes, edges
+
+
+def test_a_graph_is_drawn_the_same_way_each_time():
+    nodes, edges = random_graph()
     drawing = graph_drawing.graph("g", "t", nodes, edges)
     assert drawing == graph_drawing.graph("g", "t", nodes, edges)
+
+
+def test_nodes_and_edges_of_a_drawn_graph_are_marked_by_kind():
+    drawing = graph_drawing.graph("g", "t", *random_graph())
+    # The two seeds are small as well; of the edges 1 to 49, nine are multiples of five.
     assert drawing.count('<path class="seed"') == 2 and drawing.count('class="small"') == 6
     assert drawing.count('class="large"') == 42
     assert drawing.count('class="similar"') == 9 and drawing.count('class="relation"') == 40
     assert "50 entities, 8 of them in the small community, joined by 49 edges." in drawing
+
+
+def test_labels_of_a_drawn_graph_do_not_overlap():
+    nodes, edges = random_graph()
+    drawing = graph_drawing.graph("g", "t", nodes, edges)
     labels = re.findall(
         r'<text class="node[^"]*" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)<', drawing
     )
-    assert len(labels) > 25 and {name for *_, name in labels} >= {
-        nodes[0]["name"],
-        nodes[1]["name"],
-    }
+    assert len(labels) > 25
+    assert {nodes[0]["name"], nodes[1]["name"]} <= {name for *_, name in labels}
     areas = []
     for x, y, anchor, name in labels:
         width = 6.7 * len(name)
@@ -167,12 +181,10 @@ def test_labels_of_a_drawn_graph_do_not_overlap():
             assert a[0] > b[2] - 0.2 or b[0] > a[2] - 0.2 or a[1] > b[3] - 0.2 or b[1] > a[3] - 0.2
 
 
-def test_every_drawing_has_a_title_description_and_units():
-    page = render(sample())
-    drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", page, re.DOTALL)
-    assert (
-        len(drawings) == 2 + 2 * 2 + 4
-    )  # two metrics; loss and rate of two stages; cosines, difficulty, community, judge
+def test_every_drawing_has_a_title_and_a_description():
+    drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", render(sample()), re.DOTALL)
+    # Two metrics; loss and rate of two stages; cosines, difficulty, community, judge.
+    assert len(drawings) == 2 + 2 * 2 + 4
     for drawing in drawings:
         name, desc = re.search(
             r'aria-labelledby="(\S+)" aria-describedby="(\S+)"', drawing
@@ -180,7 +192,11 @@ def test_every_drawing_has_a_title_description_and_units():
         assert re.search(
             rf'<title id="{name}">[^<]+</title><desc id="{desc}">[^<]+\.</desc>', drawing
         )
-    for title in (
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
         "loss (nats)",
         "step (updates)",
         "learning rate (per update)",
@@ -188,10 +204,14 @@ def test_every_drawing_has_a_title_description_and_units():
         "share of passages (%)",
         "difference in recall@5",
         "win rate (0 to 1)",
-    ):
-        assert f">{title}</text>" in page
+    ],
+)
+def test_every_axis_names_its_unit(title):
+    assert f">{title}</text>" in render(sample())
+
+
+def test_the_cosine_drawing_states_how_many_pairs_are_in_order():
     # 0.9 is above three negatives and 0.5 above one: 4 of 6 pairs.
     assert (
         "2 positives, 3 hard negatives; the positive has the higher cosine in 67 % of all pairs"
-        in page
-    )
+    ) in render(sample())

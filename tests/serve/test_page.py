@@ -38,12 +38,19 @@ def test_a_rendered_answer_names_its_passages():
     assert "no answer" in read(text="", sources=(), cited=False)
 
 
-def test_the_page_loads_nothing_from_elsewhere(client):
-    status, headers, body = client.send("GET", "/")
+def test_the_page_forbids_scripts_and_styles_from_elsewhere(client):
+    status, headers, _ = client.send("GET", "/")
     policy = headers["content-security-policy"]
     assert status == 200 and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
-    html = body.decode()
+
+
+def test_the_page_names_its_index_and_leaves_no_placeholder(client):
+    html = client.send("GET", "/")[2].decode()
     assert "4 documents, " in html and "<title>index</title>" in html and "$" not in html
+
+
+def test_the_page_loads_nothing_from_elsewhere(client):
+    html = client.send("GET", "/")[2].decode()
     assert re.findall(r'(?:src|href)="([^"]*)"', html) == [
         "data:,",
         "page.css",
@@ -52,7 +59,12 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     ]
     css, script = (client.get(path)[1] for path in ("/page.css", "/page.js"))
     assert "http" not in html + script and "url(" not in css and "@import" not in css
-    assert "style=" not in html and "--accent" in css and "prefers-color-scheme: dark" in css
+    assert "style=" not in html
+
+
+def test_the_page_has_colours_for_dark_screens(client):
+    css = client.get("/page.css")[1]
+    assert "--accent" in css and "prefers-color-scheme: dark" in css
 
 
 def test_the_page_shows_one_column_per_ranking(client):

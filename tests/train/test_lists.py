@@ -39,7 +39,10 @@ def test_every_epoch_has_every_list_once_in_another_order(tmp_path):
     orders = [[int(plain.numbers(2 * epoch + i)[0]) for i in range(2)] for epoch in range(8)]
     assert all(sorted(order) == [0, 1] for order in orders)
     assert len(set(map(tuple, orders))) == 2
-    assert chosen_in(plain, 3) == {0: [0, 1, 2], 1: [0, 1]}
+
+
+def test_epochs_without_a_scorer_use_the_first_negatives_and_keep_no_file(tmp_path):
+    assert chosen_in(epochs(tmp_path), 3) == {0: [0, 1, 2], 1: [0, 1]}
     assert not list(tmp_path.iterdir())
 
 

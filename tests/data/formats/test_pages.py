@@ -151,9 +151,10 @@ def test_a_pdf_gives_title_text_and_sections(tmp_path):
     assert second.title == "b"
 
 
-def test_unreadable_files_are_named_and_counted(tmp_path, capsys):
-    pdf(tmp_path / "locked.pdf", ["x"], password="secret")
-    pdf(tmp_path / "scan.pdf", [""])
+def write_unreadable(folder) -> None:
+    """Writes one readable file among twelve others, and hidden ones."""
+    pdf(folder / "locked.pdf", ["x"], password="secret")
+    pdf(folder / "scan.pdf", [""])
     files = {
         "good.txt": "Tide.",
         "broken.docx": b"PK\3\4 no more",
@@ -169,7 +170,11 @@ def test_unreadable_files_are_named_and_counted(tmp_path, capsys):
         ".hidden/x.txt": "no",
         ".x.txt": "no",
     }
-    write(tmp_path, files)
+    write(folder, files)
+
+
+def test_unreadable_files_are_named_with_the_reason(tmp_path):
+    write_unreadable(tmp_path)
     corpus, problems = readers.read(tmp_path)
     assert not problems and [d.id for d in corpus.documents] == ["good.txt"]
     messages = {re.sub(".*/", "", remark.file): remark.message for remark in corpus.remarks}
@@ -185,11 +190,20 @@ def test_unreadable_files_are_named_and_counted(tmp_path, capsys):
         "void.html": "",
     }.items():
         assert words in messages[name], messages
+
+
+def test_files_of_unknown_suffixes_are_counted_by_suffix(tmp_path):
+    write_unreadable(tmp_path)
+    corpus, _ = readers.read(tmp_path)
     of_folder = [remark for remark in corpus.remarks if remark.file == str(tmp_path)]
     assert [(r.rows, r.message.split(" are")[0]) for r in of_folder] == [
         (1, "1 files without a suffix (Makefile)"),
         (2, "2 files with the suffix .zip (a.zip, b.zip)"),
     ]
+
+
+def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
+    write_unreadable(tmp_path)
     assert _main(["check", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert "passed over: 12" in said and "no problem found" not in said
@@ -197,7 +211,7 @@ def test_unreadable_files_are_named_and_counted(tmp_path, capsys):
         "\n12 of 13 files are passed over: 9 that cannot be read, 2 with the suffix .zip, "
         "1 without a suffix; save them"
     ) in said
-    write(tmp_path, {f"{i}.txt": "Tide." for i in range(11)})
+    write(tmp_path, {f"{i}.txt": "Tide." for i in range(11)})  # now 12 of 24 can be read
     assert _main(["check", str(tmp_path)]) == 0
     assert "\nno problem found" in capsys.readouterr().out
 

@@ -273,24 +273,27 @@ def test_without_a_curriculum_one_stage_uses_all_negatives(retriever, tmp_path):
 def test_presets_and_variants_follow_the_colon_of_a_config_path():
     get, as_dict = ARK["get_config"], lambda c: c.to_dict()
     assert as_dict(get()) == as_dict(get("default")) == as_dict(config.ark())
+    assert as_dict(get("paper")) == as_dict(config.ark("paper"))
     best = get("best")
     assert (best.retriever.vectors, best.evaluate.fusion) == ("tokens", "chosen")
-    assert (
-        as_dict(get("paper")) == as_dict(config.ark("paper"))
-        and get("official").train.denominator == "batch"
-    )
+    assert get("official").train.denominator == "batch"
     assert get("no_curriculum").train.stages == (0,) and get("stage=2").train.stages == (2,)
-    both = get("official,stage=3")
-    assert (
-        both.train.stages == (3,) and both.mine.model == "base" and both.train.epochs == (3, 4, 3)
+
+
+def test_a_preset_and_a_variant_can_be_joined_in_a_config_path():
+    both = ARK["get_config"]("official,stage=3")
+    assert both.train.stages == (3,)
+    assert both.mine.model == "base" and both.train.epochs == (3, 4, 3)
+
+
+@pytest.mark.parametrize("words", ["nope", "best,nope", "stage=4", "no_curriculum,paper"])
+def test_an_unknown_preset_in_a_config_path_is_refused(words):
+    message = (
+        f"preset {words.split(',')[-1]!r}: must be one of default, best, paper, official, "
+        "no_curriculum, stage=1"
     )
-    for words in ("nope", "best,nope", "stage=4", "no_curriculum,paper"):
-        message = (
-            f"preset {words.split(',')[-1]!r}: must be one of default, best, paper, official, "
-            "no_curriculum, stage=1"
-        )
-        with pytest.raises(ValueError, match=re.escape(message)):
-            get(words)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ARK["get_config"](words)
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,17 @@ def test_set_rewards_equal_values_computed_by_hand():
     for row, b, r in zip(out, near, relevant, strict=True):
         assert row.boundary == pytest.approx(b) and row.relevance == pytest.approx(r)
         assert row.reward == pytest.approx(2 * b + 0.3 * r)
-    # A pool of fewer candidates than a set has passages costs nothing.
-    assert [row.penalty for row in out] == [0] * 4
-    assert SetReward(target=2)(0.2, [0.9]).penalty == 0.5
+    # Two values, which differ in the first group alone, are 1/sqrt(2) deviations off their mean.
     assert [row.live for row in out] == [True, True, False, False]
     assert [round(row.advantage, 3) for row in out] == [-0.707, 0.707, 0, 0]
+
+
+def test_a_set_of_a_pool_that_is_too_small_costs_nothing():
+    c = config.bar_rag()
+    single = pooled(1, chunks=1)
+    out = select.rewarded(drawn_sets([single], [(0.2, 0.2)]), {"q1": single}, c)
+    assert [row.penalty for row in out] == [0, 0]
+    assert SetReward(target=2)(0.2, [0.9]).penalty == 0.5  # else half of the set is missing
 
 
 def advantages_of_equal_outcomes(c) -> list[float]:
@@ -173,20 +179,31 @@ def answers(texts, owner, c, form=PLAIN):
     return drawn.rewarded(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
 
 
-def test_answer_rewards_and_advantages_equal_values_computed_by_hand():
+def test_answer_rewards_equal_values_computed_by_hand():
     c = config.bar_rag()
     c.read.f1 = 0.6
     out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
     assert [row.answer for row in out] == ["tin", "", "the tin bell", "iron"]
     assert [row.em for row in out] == [1, 0, 0, 0]
+    # "the tin bell" has precision 1/2 and recall 1, as articles do not count: F1 is 2/3.
     assert [row.reward for row in out] == pytest.approx([1, 0, 0.6 * 2 / 3, 0])
     assert [row.well_formed for row in out] == [True, False, True, True]
-    assert all(row.live for row in out)
+
+
+def test_answers_of_different_outcomes_have_advantages_that_sum_to_0():
+    c = config.bar_rag()
+    c.read.f1 = 0.6
+    out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
+    assert all(row.live for row in out) and drawn.summary(out)["phantom"] == 0
     assert sum(row.advantage for row in out) == pytest.approx(0, abs=1e-6)
-    c.read.outcome = "exact_match"
+
+
+def test_answers_of_equal_outcomes_train_only_if_configured():
+    c = config.bar_rag()
+    c.read.f1, c.read.outcome = 0.6, "exact_match"
     dead = answers([" tin bell", " iron"], pooled(0), c)
     assert not any(row.live or row.advantage for row in dead)
-    assert drawn.summary(dead)["phantom"] == 1 and drawn.summary(out)["phantom"] == 0
+    assert drawn.summary(dead)["phantom"] == 1
     c.read.outcome_decides = False
     assert answers([" tin bell", " iron"], pooled(0), c)[0].advantage > 0.7
 
@@ -218,12 +235,16 @@ def test_presets_and_studies_are_valid(tmp_path):
     assert {name for name in arms if steps[name] > base.read.steps} == supervised
 
 
-def test_the_paper_and_official_presets_share_their_common_settings():
-    for c in (config.bar_rag("paper"), config.bar_rag("official")):
-        assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
-        assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead
-        assert not (c.filter.chance or c.select.outcome_decides or c.read.outcome_decides)
-        assert (c.filter.low, c.filter.high, c.filter.variance) == (0.25, 0.85, 0.02)
-        assert (c.pool.size, c.select.passages, c.iterations) == (25, 5, 3)
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_the_paper_and_official_presets_share_their_common_settings(preset):
+    c = config.bar_rag(preset)
+    assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
+    assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead
+    assert not (c.filter.chance or c.select.outcome_decides or c.read.outcome_decides)
+    assert (c.filter.low, c.filter.high, c.filter.variance) == (0.25, 0.85, 0.02)
+    assert (c.pool.size, c.select.passages, c.iterations) == (25, 5, 3)
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="must be one of small, paper, official"):
         config.bar_rag("best")
