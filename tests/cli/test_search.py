@@ -87,11 +87,14 @@ def test_search_prints_json_in_one_line(place, capsys):
 def test_compared_models_are_printed_side_by_side(place, capsys):
     words = ("search", place / "i", QUESTION, "--k=3", f"--compare={place / 'base'}")
     assert call(*words) == 0
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert [name.strip() for name in lines[0].split(" | ")] == ["base", "tuned"]
     assert all(" | " in line or line.endswith("|") for line in lines)
     assert sum(line.lstrip().startswith(("1 ", "2 ", "3 ")) for line in lines) == 3
+
+
+def test_compared_models_are_printed_as_json(place, capsys):
+    words = ("search", place / "i", QUESTION, "--k=3", f"--compare={place / 'base'}")
     assert call(*words, "--json") == 0
     row = json.loads(capsys.readouterr().out)
     assert list(row["compared"]) == ["base", "tuned"]
@@ -142,6 +145,11 @@ def test_ask_prints_the_answer_of_an_endpoint_with_citations(place, capsys, monk
     assert "Doc [1] tide\nJosiah Penhallow founded" in prompts[0]
 
 
+def test_hyde_is_refused_for_a_search_by_words(place, capsys):
+    assert call("search", place / "i", QUESTION, "--expand=hyde", "--by=bm25") == 1
+    assert "not --by=bm25" in capsys.readouterr().err
+
+
 def test_hyde_searches_with_a_passage_of_a_language_model(place, capsys, monkeypatch):
     pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -168,8 +176,6 @@ def test_hyde_searches_with_a_passage_of_a_language_model(place, capsys, monkeyp
     assert [x["score"] for x in found] == pytest.approx([hit.score for hit in hits], abs=2e-6)
     assert answer["read"] == [hit.chunk for hit in hits[:5]] and answer["answer"] == "brine"
     assert len(asked) == 2  # the passage of the second search is in the cache
-    assert call("search", place / "i", QUESTION, "--expand=hyde", "--by=bm25") == 1
-    assert "not --by=bm25" in capsys.readouterr().err
 
 
 def test_ask_answers_with_a_local_reader(place, capsys, monkeypatch):

@@ -19,16 +19,25 @@ def test_slots_inside_passages_and_questions_are_not_filled():
     assert cited.fill("Who?", cited.join(["A.", "B."])) == "Doc [1] A.\n\nDoc [2] B.\nQ: Who?\nA:"
 
 
-def test_replies_are_parsed_in_the_requested_form():
+def test_a_reply_with_citations_is_parsed():
     reply = "<think> Doc [2] and Doc [3] say so. </think>\n<answer> a lamp </answer>"
-    parsed = ReadingPrompt(PLAIN, cite=True).parse(reply, 2)
+    parsed = ReadingPrompt(PLAIN, cite=True).parse(reply, 2)  # of two passages
     assert (parsed.answer, parsed.citations, parsed.outside) == ("a lamp", (2,), (3,))
+
+
+def test_a_plain_reply_is_its_first_line():
     assert ReadingPrompt(PLAIN).parse(" a lamp\nand more", 2).answer == "a lamp"
     assert ReadingPrompt(PLAIN).parse(" \n", 2).problem == "no answer"
-    assert ReadingPrompt(PLAIN).stop == ("\n",) and not ReadingPrompt(PLAIN, cite=True).stop
-    # Models that were not tuned go on with a line break.
-    assert not ReadingPrompt(PLAIN, chat=False).stop
+
+
+def test_a_plain_reply_without_a_chat_may_begin_with_a_line_break():
+    """Models that were not tuned go on with a line break."""
     assert ReadingPrompt(PLAIN, chat=False).parse("\n a lamp\nand", 2).answer == "a lamp"
+    assert not ReadingPrompt(PLAIN, chat=False).stop
+
+
+def test_only_a_plain_reply_of_a_chat_stops_at_a_line_break():
+    assert ReadingPrompt(PLAIN).stop == ("\n",) and not ReadingPrompt(PLAIN, cite=True).stop
 
 
 def test_only_chat_prompts_use_the_models_chat_template(tmp_path, mesh):

@@ -159,7 +159,7 @@ def test_every_form_of_a_character_is_folded_alike():
     assert [c for c in characters if fold(fold(f"x{c}")) != fold(f"x{c}")] == []
 
 
-def test_records_with_equal_names_are_merged():
+def test_entities_of_equal_names_are_merged():
     graph = records()
     assert graph.names == ["Long Staff", "Quill", "Müller", "Ossel Sound"]
     assert graph.types == ["object", "person", "person", "unknown"]
@@ -170,11 +170,18 @@ def test_records_with_equal_names_are_merged():
         ["He sailed it."],
     ]
     assert [set(x) for x in graph.chunks] == [{"c1", "c2"}, {"c1", "c2", "c4"}, {"c3"}, {"c4"}]
+
+
+def test_relations_between_equal_entities_are_merged():
+    graph = records()
     assert graph.edges.tolist() == [[0, 1], [1, 3]]
     assert graph.weights.tolist() == [7.5, 2.0]
     assert graph.edge_descriptions == [["He read it.", "Read by him."], ["He sailed it."]]
     assert graph.edge_chunks == [["c1", "c2"], ["c4"]]
-    assert graph.texts()[0] == "Long Staff An oak post. Bolted in 1790."
+
+
+def test_the_text_of_an_entity_is_its_name_and_its_descriptions():
+    assert records().texts()[0] == "Long Staff An oak post. Bolted in 1790."
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)

@@ -169,16 +169,26 @@ def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
         Triples.read(path)
 
 
-def test_names_and_aliases_are_read_from_a_separate_file(tmp_path):
-    (tmp_path / "kb.tsv").write_text("1\tr\t2\n1\tr\t3\n1\tr\t4\n")
-    (tmp_path / "names.tsv").write_text(
-        "1\tParis\tLutetia|Paname\n2\tParis\n3\tLyon\n3\tLugdunum\n"
-    )
-    graph = Triples.read(tmp_path / "kb.tsv", names=tmp_path / "names.tsv")
+@pytest.fixture
+def named_files(tmp_path):
+    """A graph of ids, and a file of names: 3 has two names, 1 and 2 share one, 4 has none."""
+    facts, names = tmp_path / "kb.tsv", tmp_path / "names.tsv"
+    facts.write_text("1\tr\t2\n1\tr\t3\n1\tr\t4\n")
+    names.write_text("1\tParis\tLutetia|Paname\n2\tParis\n3\tLyon\n3\tLugdunum\n")
+    return facts, names
+
+
+def test_names_and_aliases_are_read_from_a_separate_file(named_files):
+    facts, names = named_files
+    graph = Triples.read(facts, names=names)
     assert graph.find("Paris") == [0, 1] and graph.find("Paname") == [0]
     assert graph.find("Lugdunum") == graph.find("Lyon") == [2]
     assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
-    _, findings = Triples.examine([tmp_path / "kb.tsv"], tmp_path / "names.tsv")
+
+
+def test_second_missing_and_shared_names_are_remarked(named_files):
+    facts, names = named_files
+    _, findings = Triples.examine([facts], names)
     remarks = "\n".join(map(str, findings.remarks))
     assert "names.tsv:4: name: '3' of line 3 has a second name; it becomes an alias" in remarks
     assert "1 ids have no name" in remarks and "1 names belong to several ids" in remarks

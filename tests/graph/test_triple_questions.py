@@ -113,24 +113,37 @@ def graph() -> Triples:
     )
 
 
-def test_topics_and_answers_are_linked_to_nodes():
-    linked = link(
-        [
-            TripleQuestion("1", "q", ("France", "Gaul", "Spain"), ("m.3",)),
-            TripleQuestion("2", "where is Paris?", ("Texas",)),
-            TripleQuestion("3", "who?", ("Spain",)),
-            TripleQuestion("4", "q", (), ("Parys", "Gaul", "m.6")),
-            TripleQuestion("5", "q", ("Spain",), ("Gaul",), "", ("m.2",)),
-        ],
-        graph(),
-    )
-    index = {id: i for i, id in enumerate(graph().nodes.ids.to_pylist())}
-    node = lambda *ids: tuple(sorted(index[id] for id in ids))
-    assert linked.topics == [node("m.3"), node("m.1", "m.3"), (), node("m.2", "m.5"), node("m.2")]
-    assert linked.answers[0] == (node("m.2"), node("m.2"), ())
-    assert linked.answer_nodes(0).tolist() == list(node("m.2"))
+@pytest.fixture(scope="module")
+def linked():
+    """Five questions, linked: topics by name, in the text and by id, and unknown ones."""
+    questions = [
+        TripleQuestion("1", "q", ("France", "Gaul", "Spain"), ("m.3",)),
+        TripleQuestion("2", "where is Paris?", ("Texas",)),
+        TripleQuestion("3", "who?", ("Spain",)),
+        TripleQuestion("4", "q", (), ("Parys", "Gaul", "m.6")),
+        TripleQuestion("5", "q", ("Spain",), ("Gaul",), "", ("m.2",)),
+    ]
+    return link(questions, graph())
+
+
+def nodes(*ids: str) -> tuple[int, ...]:
+    known = graph().nodes.ids.to_pylist()
+    return tuple(sorted(known.index(id) for id in ids))
+
+
+def test_topics_are_linked_to_nodes(linked):
+    wanted = [nodes("m.3"), nodes("m.1", "m.3"), (), nodes("m.2", "m.5"), nodes("m.2")]
+    assert linked.topics == wanted
+
+
+def test_answers_are_linked_to_nodes(linked):
+    assert linked.answers[0] == (nodes("m.2"), nodes("m.2"), ())
+    assert linked.answer_nodes(0).tolist() == list(nodes("m.2"))
     assert linked.answer_nodes(2).tolist() == []
-    assert linked.answers[4] == (node("m.2"),)
+    assert linked.answers[4] == (nodes("m.2"),)
+
+
+def test_linked_and_absent_topics_and_answers_are_counted(linked):
     assert linked.counts == {
         "questions": 5,
         "topics_given": 5,
@@ -141,14 +154,17 @@ def test_topics_and_answers_are_linked_to_nodes():
         "answers_absent": 2,
         "without_answer_in_graph": 1,
     }
+    assert "topics from text: 1" in linked.summary().splitlines()
+    assert link([], graph()).counts["questions"] == 0
+
+
+def test_absent_and_ambiguous_names_are_remarked(linked):
     assert linked.remarks == [
         "topic 'Parys' of question '4' is not in the graph; nearest: 'Paris'",
         "2 answers are not in the graph ('Spain' of '1', 'Spain' of '3'); each counts as a miss",
         "'Paris' may be 2 nodes, all are taken: m.1, m.3",
         "1 names are also ids of other nodes ('m.6'); they are read as names",
     ]
-    assert "topics from text: 1" in linked.summary().splitlines()
-    assert link([], graph()).counts["questions"] == 0
 
 
 def test_the_number_of_remarks_is_limited():

@@ -256,22 +256,32 @@ def test_a_corpus_without_text_is_refused_and_keeps_the_index(texts, models, bui
     assert len(ark.Index.open(tmp_path / "i")) == len(ark.Index.open(built))
 
 
-def test_invalid_arguments_of_an_index_are_refused(built, models, tmp_path):
-    index = ark.Index.open(built)
-    for options, message in (
-        ({"by": "words"}, "by='words': must be hybrid, dense, bm25"),
-        ({"k": 0}, "k=0: must be at least 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            index.search(QUESTIONS, **options)
-    with pytest.raises(ValueError, match="is one text; give a list"):
-        index.search("Who?")
+@pytest.mark.parametrize(
+    ("questions", "options", "message"),
+    [
+        (QUESTIONS, {"by": "words"}, "by='words': must be hybrid, dense, bm25"),
+        (QUESTIONS, {"k": 0}, "k=0: must be at least 1"),
+        ("Who?", {}, "is one text; give a list"),
+    ],
+)
+def test_invalid_arguments_of_a_search_are_refused(built, questions, options, message):
+    with pytest.raises(ValueError, match=message):
+        ark.Index.open(built).search(questions, **options)
+
+
+def test_an_index_of_documents_with_the_same_id_is_refused(models, tmp_path):
     with pytest.raises(ValueError, match="document 'd/0 é' occurs twice"):
         ark.Index.build(tmp_path / "i", models / "a", documents(1) * 2)
+
+
+def test_an_absent_index_cannot_be_opened(tmp_path):
     with pytest.raises(FileNotFoundError, match="no index; `ark-jax index MODEL CORPUS"):
         ark.Index.open(tmp_path / "nowhere")
+
+
+def test_an_index_is_not_built_in_a_folder_with_other_files(models, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds i and no index|holds thesis.tex and no index"):
+    with pytest.raises(ValueError, match=r"holds thesis\.tex and no index"):
         ark.Index.build(tmp_path, models / "a", documents(1))
     assert (tmp_path / "thesis.tex").is_file()
 

@@ -68,13 +68,20 @@ def test_large_onnx_weights_are_stored_in_a_separate_file(tmp_path, monkeypatch)
     np.testing.assert_allclose(vectors, retriever.encode(TEXTS, kind="document"), atol=1e-5)
 
 
-def test_the_onnx_command_writes_a_file_or_explains_its_refusal(call, tmp_path, capsys):
+def test_the_onnx_command_writes_a_file(call, tmp_path, capsys):
     tiny.retrievers(tmp_path, "m")
     assert call("onnx", tmp_path / "m", f"--out={tmp_path / 'out'}") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'out' / FILE}\n"
     assert (tmp_path / "out" / FILE).is_file()
+
+
+def test_the_onnx_command_does_not_write_into_the_folder_of_the_model(call, tmp_path, capsys):
+    tiny.retrievers(tmp_path, "m")
     assert call("onnx", tmp_path / "m", f"--out={tmp_path / 'm'}") == 1
     assert "the folder this model was read from; give another" in capsys.readouterr().err
+
+
+def test_the_onnx_command_refuses_a_decoder(call, tmp_path, capsys):
     decoder = tiny.write(tmp_path / "decoder", "qwen3", tokenizer="end")
     assert call("onnx", decoder, f"--out={tmp_path / 'out'}") == 1
     assert "a decoder; ONNX is written of bert, roberta" in capsys.readouterr().err

@@ -15,8 +15,7 @@ from support.report_sample import HEADINGS, empty, render, sample
 
 
 def test_the_navigation_reaches_every_section():
-    page = render(sample())
-    parsed = ParsedPage(page)
+    parsed = ParsedPage(render(sample()))
     assert parsed.text("h1") == ["A run"] and parsed.text("h2") == HEADINGS
     assert parsed.text("nav") == HEADINGS
     ids = [attrs["id"] for _, attrs in parsed.elements if "id" in attrs]
@@ -24,11 +23,16 @@ def test_the_navigation_reaches_every_section():
     targets = [attrs["href"] for attrs in parsed.all("a")]
     assert targets[0] == "#main" and len(targets) == 1 + len(HEADINGS)
     assert all(target[1:] in ids for target in targets)
-    assert (
-        '<p class="verdict">Training helped:</p><p class="numbers">recall@5 +0.100.</p>' in page
-        and '<p class="verdict">Nothing was run.</p></header>' in render(empty())
-    )
-    assert page.index("Training helped:") < page.index('<section id="facts"')
+
+
+def test_the_verdict_comes_before_the_sections():
+    page = render(sample())
+    verdict = '<p class="verdict">Training helped:</p><p class="numbers">recall@5 +0.100.</p>'
+    assert page.index(verdict) < page.index('<section id="facts"')
+
+
+def test_the_verdict_of_an_empty_run_says_that_nothing_was_run():
+    assert '<p class="verdict">Nothing was run.</p></header>' in render(empty())
 
 
 def test_an_empty_section_has_a_sentence_that_says_so():
@@ -87,38 +91,43 @@ def test_the_page_renders_with_empty_inner_parts():
     assert "No rewrite was accepted." in text and "No hard negatives were mined for stage3." in text
 
 
-def test_the_report_page_loads_no_external_resource():
+LOADING_TAGS = {
+    "script",
+    "link",
+    "img",
+    "iframe",
+    "object",
+    "embed",
+    "use",
+    "image",
+    "base",
+    "form",
+    "video",
+    "audio",
+}
+LOADING_ATTRIBUTES = {"src", "srcset", "xlink:href", "action", "data", "poster", "background"}
+
+
+def test_no_element_of_the_report_page_loads_a_resource():
     page = render(sample())
     parsed = ParsedPage(page)
-    assert "http://" not in page and "https://" not in page and "//" not in page.replace("</", "")
-    loading = {
-        "script",
-        "link",
-        "img",
-        "iframe",
-        "object",
-        "embed",
-        "use",
-        "image",
-        "base",
-        "form",
-        "video",
-        "audio",
-    }
-    assert not loading & {tag for tag, _ in parsed.elements}
+    assert "//" not in page.replace("</", "")  # which every address has
+    assert not LOADING_TAGS & {tag for tag, _ in parsed.elements}
     for _, attrs in parsed.elements:
-        assert not {"src", "srcset", "xlink:href", "action", "data", "poster", "background"} & set(
-            attrs
-        )
+        assert not LOADING_ATTRIBUTES & set(attrs)
         assert attrs.get("href", "#").startswith("#")
-    style = "".join(parsed.text("style"))
-    assert (
-        "url(" not in style
-        and "@import" not in style
-        and "@font-face" not in style
-        and "<" not in style
-    )
-    policies = [attrs["content"] for attrs in parsed.all("meta") if "http-equiv" in attrs]
+
+
+def test_the_style_of_the_report_page_loads_no_resource():
+    style = "".join(ParsedPage(render(sample())).text("style"))
+    assert style
+    for loading in ("url(", "@import", "@font-face", "<"):
+        assert loading not in style
+
+
+def test_the_report_page_forbids_scripts_and_resources():
+    metas = ParsedPage(render(sample())).all("meta")
+    policies = [attrs["content"] for attrs in metas if "http-equiv" in attrs]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 

@@ -96,23 +96,37 @@ def test_the_prompt_name_chooses_the_prompt(world, client):
     np.testing.assert_allclose(received, query, atol=1e-5)
 
 
-def test_the_rerank_path_ranks_texts_by_score(world, client):
+@pytest.fixture
+def reranking(world):
+    """The scorer of the service, and what it gives the sentences for the question."""
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         scorer = CrossEncoder.from_pretrained(world / "reranker")
-        logits = scorer.score([(QUESTION, text) for text in SENTENCES])
-    body = {"query": QUESTION, "texts": SENTENCES}
-    status, ranked = client.post("/rerank", body)
+        return scorer, scorer.score([(QUESTION, text) for text in SENTENCES])
+
+
+def test_the_rerank_path_ranks_texts_by_score(reranking, client):
+    _, logits = reranking
+    status, ranked = client.post("/rerank", {"query": QUESTION, "texts": SENTENCES})
     assert status == 200 and [set(row) for row in ranked] == [{"index", "score"}] * 4
     assert [row["index"] for row in ranked] == np.argsort(-logits).tolist()
     scores = [row["score"] for row in ranked]
     np.testing.assert_allclose(scores, np.sort(1 / (1 + np.exp(-logits)))[::-1], atol=1e-5)
-    ranked = client.post("/rerank", body | {"raw_scores": True, "return_text": True})[1]
+
+
+def test_the_rerank_path_can_return_logits_and_texts(reranking, client):
+    _, logits = reranking
+    body = {"query": QUESTION, "texts": SENTENCES, "raw_scores": True, "return_text": True}
+    ranked = client.post("/rerank", body)[1]
     np.testing.assert_allclose([row["score"] for row in ranked], np.sort(logits)[::-1], atol=1e-4)
     assert [row["text"] for row in ranked] == [SENTENCES[row["index"]] for row in ranked]
-    limit = scorer.max_length
-    status, answer = client.post("/rerank", body | {"texts": ["tide " * limit]})
+
+
+def test_the_rerank_path_refuses_a_text_that_is_too_long_unless_it_may_be_cut(reranking, client):
+    limit = reranking[0].max_length
+    body = {"query": QUESTION, "texts": ["tide " * limit]}
+    status, answer = client.post("/rerank", body)
     assert status == 413 and f"at most {limit} tokens" in answer["error"]
-    assert client.post("/rerank", body | {"texts": ["tide " * limit], "truncate": True})[0] == 200
+    assert client.post("/rerank", body | {"truncate": True})[0] == 200
 
 
 @pytest.mark.parametrize("by", ["hybrid", "dense", "bm25"])
@@ -156,17 +170,30 @@ def test_requests_of_any_length_trigger_no_compilation(client):
     assert retrievers._pooled_jit._cache_size() == before
 
 
+def metrics_of(client) -> dict[str, str]:
+    body = client.send("GET", "/metrics")[2]
+    lines = body.decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
 def test_the_metrics_path_returns_prometheus_text(client):
+    status, headers, _ = client.send("GET", "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=")
+
+
+def test_the_metrics_count_requests_by_path_and_status(client):
     client.post("/embed", {"inputs": ["a", "b"]})
     client.get("/nowhere")
-    status, headers, body = client.send("GET", "/metrics")
-    assert status == 200 and headers["content-type"].startswith("text/plain; version=")
-    lines = body.decode().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = metrics_of(client)
     assert float(values['ark_requests_total{path="/embed",status="200"}']) >= 1
     assert float(values['ark_requests_total{path="other",status="404"}']) >= 1
     counted = float(values['ark_request_seconds_count{path="/embed"}'])
     assert float(values['ark_request_seconds_bucket{le="+Inf",path="/embed"}']) == counted >= 1
+
+
+def test_the_metrics_count_batches_and_their_items(client):
+    client.post("/embed", {"inputs": ["a", "b"]})
+    values = metrics_of(client)
     items = float(values['ark_batch_items_total{kind="embed"}'])
     assert items > float(values['ark_batches_total{kind="embed"}']) >= 1
     assert values["ark_waiting_items"] == "0.0"
@@ -274,19 +301,37 @@ def test_paths_without_their_model_name_the_missing_flag(service):
     assert answer.status_code == 422 and "--compare=MODEL" in answer.json()["error"]
 
 
-def test_requests_without_the_token_are_refused(service):
-    guarded = dataclasses.replace(service, token="s3cret")
-    asks = TestClient(make_app(guarded), base_url="http://search.example")
-    for headers in ({}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}):
-        for path in ("/info", "/metrics", "/nowhere"):
-            answer = asks.get(path, headers=headers)
-            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+@pytest.fixture
+def guarded(service):
+    """A client of the service with the token s3cret."""
+    app = make_app(dataclasses.replace(service, token="s3cret"))
+    return TestClient(app, base_url="http://search.example")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}],
+    ids=["none", "wrong", "basic"],
+)
+def test_requests_without_the_token_are_refused(guarded, headers):
+    for path in ("/info", "/metrics", "/nowhere"):
+        answer = guarded.get(path, headers=headers)
+        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_token_that_is_not_ascii_is_refused(guarded):
     odd = {"authorization": b"Bearer \xe9"}
-    answer = asks.post("/v1/embeddings", json={"input": "a"}, headers=odd)
+    answer = guarded.post("/v1/embeddings", json={"input": "a"}, headers=odd)
     assert answer.status_code == 401 and "token" in answer.json()["error"]["message"]
-    assert asks.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
+
+
+def test_a_request_with_the_token_is_answered(guarded):
+    assert guarded.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
+
+
+def test_the_page_and_the_health_path_need_no_token(guarded):
     for path in ("/", "/health", "/page.js", "/page.css"):
-        assert asks.get(path).status_code == 200
+        assert guarded.get(path).status_code == 200
 
 
 def test_without_a_token_only_local_host_names_are_accepted(client):

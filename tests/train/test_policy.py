@@ -101,26 +101,35 @@ def test_equal_rewards_give_zero_advantages(step):
         assert not advantages(np.full(len(groups), value), groups).any()
 
 
+GROUPS = np.repeat(np.arange(4), 3)
+OUTCOME = np.array([0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0])
+# The second group differs in relevance only, by what eq. 7 makes of close cosines.
+REWARDS = OUTCOME + 2e-4 * np.array([0, 0, 0, 1, 2, 3, 5, 5, 5, 0, 0, 0])
+
+
 def test_only_groups_with_different_outcomes_are_live():
-    groups = np.repeat(np.arange(4), 3)
-    outcome = np.array([0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0])
-    # The second group differs in relevance only, by what eq. 7 makes of close cosines.
-    rewards = outcome + 2e-4 * np.array([0, 0, 0, 1, 2, 3, 5, 5, 5, 0, 0, 0])
-    live = live_groups(outcome, groups)
+    live = live_groups(OUTCOME, GROUPS)
     assert live.tolist() == [True, False, False, False]
-    assert count_groups(rewards, groups, live) == {"groups": 4, "live": 1, "phantom": 1}
-    gated = advantages(rewards, groups, live=live)
-    assert not gated[3:].any() and gated[:3].tolist() == pytest.approx(
-        [-1.1547, 0.5774, 0.5774], abs=1e-4
-    )
-    ungated = advantages(rewards, groups)
-    assert ungated[3:6].tolist() == pytest.approx([-1, 0, 1], abs=0.01)
-    assert advantages(rewards, groups, scale="none")[3:6].tolist() == pytest.approx(
-        [-2e-4, 0, 2e-4]
-    )
-    (_, _), gradient = compute(
-        PolicyLoss(), advantages=np.array([*gated[3:6], *[0] * 5], np.float32)
-    )
+    assert count_groups(REWARDS, GROUPS, live) == {"groups": 4, "live": 1, "phantom": 1}
+
+
+def test_only_live_groups_have_advantages():
+    gated = advantages(REWARDS, GROUPS, live=live_groups(OUTCOME, GROUPS))
+    # Of 0, 1, 1: less their mean 2/3, over their standard deviation 1/sqrt(3).
+    assert gated[:3].tolist() == pytest.approx([-1.1547, 0.5774, 0.5774], abs=1e-4)
+    assert not gated[3:].any()
+
+
+def test_without_the_gate_a_small_difference_has_full_advantages():
+    assert advantages(REWARDS, GROUPS)[3:6].tolist() == pytest.approx([-1, 0, 1], abs=0.01)
+    unscaled = advantages(REWARDS, GROUPS, scale="none")
+    assert unscaled[3:6].tolist() == pytest.approx([-2e-4, 0, 2e-4])
+
+
+def test_groups_that_are_not_live_have_no_gradient():
+    gated = advantages(REWARDS, GROUPS, live=live_groups(OUTCOME, GROUPS))
+    padded = np.array([*gated[3:6], *[0] * 5], np.float32)
+    (_, _), gradient = compute(PolicyLoss(), advantages=padded)
     assert not gradient.any()
 
 

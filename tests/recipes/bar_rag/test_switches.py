@@ -94,15 +94,20 @@ def test_a_well_formed_set_earns_a_bonus():
 
 
 def test_an_unreadable_selection_has_zero_reward_and_a_negative_advantage():
-    c = config.bar_rag()
-    good, bad = rewarded(c, 0.4, None)
+    good, bad = rewarded(config.bar_rag(), 0.4, None)
     assert bad.reward == 0 < good.reward and bad.advantage < 0 < good.advantage
     assert good.live and bad.live
-    nothing = rewarded(c, None, None)
-    assert not any(row.live or row.advantage for row in nothing)
-    shares = select.summary([good, bad])
+
+
+def test_a_group_of_unreadable_selections_does_not_train():
+    rows = rewarded(config.bar_rag(), None, None)
+    assert len(rows) == 2 and not any(row.live or row.advantage for row in rows)
+
+
+def test_unreadable_selections_are_left_out_of_the_mean_likelihood():
+    shares = select.summary(rewarded(config.bar_rag(), 0.4, None))
     assert shares["well_formed"] == 0.5 and shares["p"] == 0.4
-    assert select.summary(nothing)["p"] == 0
+    assert select.summary(rewarded(config.bar_rag(), None, None))["p"] == 0
 
 
 def test_the_citable_setting_limits_which_citations_count():

@@ -85,28 +85,44 @@ def test_differences_to_base_are_tested_and_corrected():
     )  # full is a third comparison
 
 
-def test_the_text_table_marks_significant_differences():
+NO_MARK = "  No difference from base has p < 0.05: paired randomisation test, two-sided"
+MARK = (
+    "  * differs from base, p < 0.05: paired randomisation test, two-sided, "
+    "Holm-corrected over systems"
+)
+
+
+def text_table() -> list[str]:
+    """The lines of a table where stage 1 alone differs from the base, and full has no value."""
     table = tabulated(
         full=[None] * 8,
         stage1=[x + 0.1 for x in BASE],
         stage2=[x + 0.05 * (i < 3) for i, x in enumerate(BASE)],
     )
-    lines = as_text(table, COLUMNS).splitlines()
+    return as_text(table, COLUMNS).splitlines()
+
+
+def test_the_text_table_has_a_line_for_each_system():
+    lines = text_table()
     assert len(lines) == 6 and lines[0].split() == ["system", "nDCG@10", "recall@5", "answer", "F1"]
     assert [line.split()[0] for line in lines[1:5]] == ["base", "full", "stage1", "stage2"]
-    assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0] and lines[2].count("–") == 2
+    assert lines[2].count("–") == 2
+
+
+def test_the_text_table_marks_significant_differences():
+    lines = text_table()
+    assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0]
+    assert lines[5] == MARK
+
+
+def test_the_columns_of_the_text_table_stand_under_their_headings():
+    lines = text_table()
     ends = {line.index("]", 11) for line in lines[1:5] if "–" not in line}
-    assert (
-        len(ends) == 1 and lines[0].index("nDCG@10") + len("nDCG@10") - 1 in ends
-    )  # columns stand under their heads
-    assert (
-        lines[5] == "  * differs from base, p < 0.05: paired randomisation test, two-sided, "
-        "Holm-corrected over systems"
-    )
-    unmarked = as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
-    assert (
-        unmarked == "  No difference from base has p < 0.05: paired randomisation test, two-sided"
-    )
+    assert ends == {lines[0].index("nDCG@10") + len("nDCG@10") - 1}
+
+
+def test_a_text_table_without_significant_differences_says_so():
+    assert as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1] == NO_MARK
 
 
 def test_columns_are_aligned_even_with_long_values():
