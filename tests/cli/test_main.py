@@ -270,6 +270,9 @@ def test_the_demo_can_run_from_documents_alone(flags, source, monkeypatch):
     config = demo.open()
     assert config.questions.source == source and config.train.batch == 3
     assert demo.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
+
+
+def test_only_the_demo_knows_the_flag_for_documents_alone():
     with pytest.raises(ValueError, match="bad flag"):
         runs.Run.parse("run", ["--documents-only"])
 

@@ -174,6 +174,11 @@ def test_an_unknown_price_is_reported_with_the_fix(world, mesh):
     fix = "'somebody/new-model' is unknown: give USD of a million tokens in and out"
     assert any(fix in note and "--config.llm.price='(0.3,2.5)'" in note for note in planned.notes)
     assert plan.format_plan(planned).splitlines()[-1].startswith("total: unknown, about ")
+
+
+def test_a_cost_limit_needs_a_known_price(world, mesh):
+    c = settings(world, "openai")
+    c.llm.model = "somebody/new-model"
     plan.check_cost(RECIPE, c, world / "nowhere")  # no limit
     c.llm.max_cost = 1.0
     with pytest.raises(ValueError, match=r"max_cost is \$1.00, but the price of .*llm.price"):
@@ -348,7 +353,9 @@ def test_planned_scoring_is_near_the_tokens_that_are_computed(run, world, mesh):
     assert 1 / 1.5 < planned / real < 1.5 and real < 0.6 * sum(len(row) for row, _ in ids)
 
 
-@pytest.mark.parametrize(("pool", "order"), itertools.product(PLACES, ("document", "question")))
+@pytest.mark.parametrize(
+    ("pool", "order"), list(itertools.product(PLACES, ("document", "question")))
+)
 def test_planned_passages_per_step_are_near_those_of_drawn_batches(run, mesh, pool, order):
     """Against batches of chunks that are drawn at random."""
     c = settings(run.workdir.parent)

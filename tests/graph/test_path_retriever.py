@@ -80,9 +80,13 @@ def test_step_settings_are_read_from_the_models_folder(folders, tmp_path, mesh):
     StepSettings(inverse=False, by="whole").write(folder)
     assert texts() == texts(inverse=False, by="whole") != texts(inverse=True)
     assert texts(inverse=True, by="last") == set(Steps(graph()).names)
+
+
+def test_a_broken_file_of_step_settings_is_refused(folders, tmp_path, mesh):
+    folder = shutil.copytree(folders / "linear", tmp_path / "scorer")
     (folder / "path_steps.json").write_text('{"inverse": 1, "relations": "last"}')
     with pytest.raises(ValueError, match=r"path_steps.json: inverse=1, relations='last': must be"):
-        texts()
+        PathRetriever.from_pretrained(folder, graph())
 
 
 def test_without_topics_names_in_the_question_are_used(folders, mesh):

@@ -127,15 +127,27 @@ def question_rows() -> list[dict]:
     ]
 
 
-def test_numbered_triples_refer_to_lines_of_the_name_files(tmp_path):
+@pytest.fixture
+def numbered(tmp_path):
+    """Writes one numbered triple beside files that name two entities and one relation."""
     (tmp_path / "entities.txt").write_text("m.1\nm.2\n")
     (tmp_path / "relations.txt").write_text("r\n")
     path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps({"subgraph": {"tuples": [[0, 0, 1]]}}))
-    assert list(Triples.read(path)) == [("m.1", "r", "m.2")]
-    path.write_text(json.dumps({"subgraph": {"tuples": [[0, 0, 2]]}}))
+
+    def write_triple(triple):
+        path.write_text(json.dumps({"subgraph": {"tuples": [triple]}}))
+        return path
+
+    return write_triple
+
+
+def test_numbered_triples_refer_to_lines_of_the_name_files(numbered):
+    assert list(Triples.read(numbered([0, 0, 1]))) == [("m.1", "r", "m.2")]
+
+
+def test_a_number_beyond_the_name_files_is_refused(numbered):
     with pytest.raises(BadInput, match=r"data\.jsonl:1: subgraph\.tuples\[0\]: \[0, 0, 2\] names"):
-        Triples.read(path)
+        Triples.read(numbered([0, 0, 2]))
 
 
 @pytest.mark.parametrize("suffix", [".nt", ".nt.gz"])

@@ -130,19 +130,31 @@ def test_names_that_differ_by_case_or_article_stay_distinct():
     assert called("Tragedy") == []
 
 
-def test_names_and_aliases_find_all_candidates():
-    graph = Triples.from_triples(
+def named_triples() -> Triples:
+    """Three nodes may be called Paris, and m.4 has no name."""
+    return Triples.from_triples(
         [("m.1", "r", "m.2"), ("m.3", "r", "m.4")],
         {"m.1": "Paris", "m.2": "Paris", "m.3": "Lyon"},
         {"m.3": ["Lugdunum", "Paris"]},
     )
+
+
+def test_names_and_aliases_find_all_candidates():
+    graph = named_triples()
     assert ids(graph, np.array(graph.find("Paris"))) == ["m.1", "m.3", "m.2"]
     assert graph.find("lugdunum") == graph.find("Lugdunum") == [graph.nodes.index("m.3")]
+    assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
+
+
+def test_a_node_without_a_name_is_called_by_its_id():
+    graph = named_triples()
     assert graph.find("m.4") == [graph.nodes.index("m.4")]
     assert graph.nodes.name(graph.nodes.index("m.4")) == "m.4"
-    assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
+
+
+def test_a_name_is_not_accepted_as_an_id():
     with pytest.raises(KeyError, match="'Paris' is not an id of this graph"):
-        graph.nodes.index("Paris")
+        named_triples().nodes.index("Paris")
 
 
 def test_extracted_records_keep_their_directions_and_spellings():

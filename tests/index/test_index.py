@@ -133,6 +133,9 @@ def test_half_precision_takes_half_the_space(built, models, tmp_path):
     whole = ark.Index.open(built)
     assert index.vectors.dtype == np.float16 and index.vectors.nbytes * 2 == whole.vectors.nbytes
     np.testing.assert_allclose(index.vectors, whole.vectors, atol=1e-3)
+
+
+def test_an_unknown_precision_is_refused(models, tmp_path):
     with pytest.raises(ValueError, match="dtype='int8': must be 'float32' or 'float16'"):
         ark.Index.build(tmp_path / "j", models / "a", documents(), dtype="int8")
 

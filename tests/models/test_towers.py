@@ -72,12 +72,15 @@ def edit(path: Path, **changes) -> None:
 
 def test_each_kind_is_embedded_by_its_tower(bases, mesh):
     towers = open_two(bases)
+    assert not towers.is_one
     for kind, base in zip(("query", "document"), bases, strict=True):
         alone = Retriever.from_pretrained(str(base)).encode(TEXTS, kind=kind)
         np.testing.assert_array_equal(towers.encode(TEXTS, kind=kind), alone)
-    assert not towers.is_one
+
+
+def test_an_unknown_kind_of_text_is_refused(bases, mesh):
     with pytest.raises(ValueError, match="kind='passage': must be 'query' or 'document'"):
-        towers.encode(TEXTS, kind="passage")
+        open_two(bases).encode(TEXTS, kind="passage")
 
 
 def test_an_ordinary_folder_is_opened_as_one_shared_tower(bases, tmp_path, mesh):

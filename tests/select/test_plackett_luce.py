@@ -190,5 +190,6 @@ def test_entropy_counts_only_present_candidates():
 def test_draws_and_log_probabilities_are_the_same_on_any_mesh(two_meshes):
     chosen = random_candidates(11)
     drawn = draws_of(chosen, 2, 3)
+    # As one device drew them once: each mesh must give these draws again.
     np.testing.assert_array_equal(drawn, [[4, 0, 3], [0, 1, 2]])
     np.testing.assert_allclose(log_probs(chosen, drawn), [-3.519579, -4.271032], atol=1e-5)

@@ -90,9 +90,12 @@ def test_each_limit_of_the_zone_is_applied():
     assert zone.judge(p, Zone(low=0.21, variance=0.01), answers=None).problem == TOO_HARD
     assert zone.judge(p, Zone(low=0, high=0.19), answers=None).problem == TOO_EASY
     assert zone.judge(p, Zone(low=0, variance=0.011), answers=None).problem == ALIKE
-    verdict = zone.judge(p, Zone(), answers=5)
-    # (.1 * .9 + .3 * .7) / 2 / 4 / 2.
-    assert verdict[:3] == pytest.approx((0.2, 0.01, 0.01875))
+
+
+def test_a_verdict_on_shares_of_answers_holds_the_variance_by_chance():
+    verdict = zone.judge([0.1, 0.3], Zone(), answers=5)
+    by_chance = (0.1 * 0.9 + 0.3 * 0.7) / 2 / (5 - 1)  # the mean of p (1 - p) / (answers - 1)
+    assert verdict[:3] == pytest.approx((0.2, 0.01, by_chance * 0.5))
 
 
 def test_missing_success_rates_are_refused():

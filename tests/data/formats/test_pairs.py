@@ -76,6 +76,10 @@ def test_triplets_without_a_header_are_read(tmp_path):
     assert corpus.format == "triplets" and len(corpus.documents) == 3
     assert [q.question for q in corpus.questions] == ["When?", "Where?"]
     assert corpus.questions[0].negatives == ids(KILN)
+
+
+def test_a_triplet_without_a_negative_is_refused(tmp_path):
+    path = tmp_path / "triples.train.small.tsv"
     path.write_text(f"When?\t{MILL}\t{KILN}\nWhere?\t{KILN}\t{FORGE}\nWho?\t{KILN}\t\n")
     with pytest.raises(BadInput, match=r"small\.tsv:3: .*question, positive and negative"):
         readers.load(path)
