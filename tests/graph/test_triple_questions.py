@@ -46,25 +46,40 @@ def test_questions_in_pathquestion_format_are_read(tmp_path):
     assert is_questions(path)
 
 
-def test_questions_in_json_parquet_and_csv_are_read(tmp_path):
-    our_form = {"id": "q", "question": TEXT, "answers": ["A"], "entities": ["e"], "group": "g"}
-    rog = {"id": "q", "question": TEXT, "answer": ["A"], "q_entity": ["e"], "a_entity": ["A."]}
-    srtk = {"id": "q", "question": TEXT, "question_entities": ["e"], "answer_entities": ["A."]}
-    nsm = {"id": 7, "question": TEXT, "answers": [{"kb_id": "m.1", "text": "A"}], "entities": [1]}
-    nsm["answers"].append({"kb_id": "1971", "text": None})
-    write(tmp_path / "entities.txt", "e0\ne1\n")
-    assert read(tmp_path / "a.jsonl", our_form) == [TripleQuestion("q", TEXT, ("A",), ("e",), "g")]
-    expected = [TripleQuestion("q", TEXT, ("A",), ("e",), "", ("A.",))]
-    assert read(tmp_path / "a.json", [rog]) == expected
-    assert read(tmp_path / "srtk.jsonl", srtk) == [
-        TripleQuestion("q", TEXT, (), ("e",), "", ("A.",))
-    ]
-    table = {name: [value] for name, value in rog.items()} | {"graph": [[["a", "r", "b"]]]}
+ROG = {"id": "q", "question": TEXT, "answer": ["A"], "q_entity": ["e"], "a_entity": ["A."]}
+OF_ROG = [TripleQuestion("q", TEXT, ("A",), ("e",), "", ("A.",))]
+
+
+def test_questions_in_our_form_are_read(tmp_path):
+    row = {"id": "q", "question": TEXT, "answers": ["A"], "entities": ["e"], "group": "g"}
+    assert read(tmp_path / "a.jsonl", row) == [TripleQuestion("q", TEXT, ("A",), ("e",), "g")]
+
+
+def test_questions_of_rog_are_read_from_json(tmp_path):
+    assert read(tmp_path / "a.json", [ROG]) == OF_ROG
+
+
+def test_questions_of_rog_are_read_from_parquet(tmp_path):
+    table = {name: [value] for name, value in ROG.items()} | {"graph": [[["a", "r", "b"]]]}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    assert read_questions(tmp_path / "a.parquet")[0] == expected
-    assert read(tmp_path / "nsm.jsonl", nsm) == [
-        TripleQuestion("7", TEXT, ("A", "1971"), ("e1",), "", ("m.1", "1971"))
-    ]
+    assert read_questions(tmp_path / "a.parquet")[0] == OF_ROG
+
+
+def test_questions_of_srtk_are_read(tmp_path):
+    row = {"id": "q", "question": TEXT, "question_entities": ["e"], "answer_entities": ["A."]}
+    wanted = TripleQuestion("q", TEXT, (), ("e",), "", ("A.",))
+    assert read(tmp_path / "srtk.jsonl", row) == [wanted]
+
+
+def test_questions_of_nsm_number_the_lines_of_the_entity_file(tmp_path):
+    write(tmp_path / "entities.txt", "e0\ne1\n")
+    answers = [{"kb_id": "m.1", "text": "A"}, {"kb_id": "1971", "text": None}]
+    row = {"id": 7, "question": TEXT, "answers": answers, "entities": [1]}
+    wanted = TripleQuestion("7", TEXT, ("A", "1971"), ("e1",), "", ("m.1", "1971"))
+    assert read(tmp_path / "nsm.jsonl", row) == [wanted]
+
+
+def test_questions_in_csv_are_read(tmp_path):
     table = 'Question,answers,entities\nwho?,"[""A"", ""B""]",Ada\n'
     assert read(tmp_path / "a.csv", table) == [TripleQuestion("a:2", "who?", ("A", "B"), ("Ada",))]
 
