@@ -26,7 +26,7 @@ def agree(path) -> bool:
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
-def test_any_text(tmp_path_factory, text):
+def test_fast_and_careful_reading_agree_on_any_text(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("text") / "kb.tsv"
     path.write_text(text, encoding="utf-8", newline="")
     agree(path)
@@ -47,7 +47,7 @@ def test_any_text(tmp_path_factory, text):
         ("", False),
     ],
 )
-def test_which_files_are_read_at_once(text, fast, tmp_path):
+def test_only_simple_files_take_the_fast_path(text, fast, tmp_path):
     path = tmp_path / "kb.tsv"
     path.write_text(text, encoding="utf-8", newline="")
     assert agree(path) == fast

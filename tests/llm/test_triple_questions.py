@@ -50,7 +50,7 @@ def reply(*rows: WrittenQuestion) -> str:
         ("[" * 100_000, None),
     ],
 )
-def test_what_is_read(text, written):
+def test_triple_questions_are_parsed_from_replies(text, written):
     assert parse_triple_questions(text) == written
 
 
@@ -58,7 +58,7 @@ MARKS = st.sampled_from(['{"questions": [', '"triple": 1', '"question": "a"', *'
 
 
 @given(st.text() | st.lists(MARKS).map("".join))
-def test_no_reply_raises(text):
+def test_any_reply_parses_to_complete_questions(text):
     for written in parse_triple_questions(text) or ():
         assert written.question.strip() and written.side in ("head", "tail", "")
     usable, _ = sort_questions([text], [TAIL], 1)
@@ -81,7 +81,7 @@ def test_no_reply_raises(text):
         (WrittenQuestion(0, "", "Who made Kismet?"), "no such end was asked for"),
     ],
 )
-def test_defects(written, defect):
+def test_the_defect_of_a_question_is_named(written, defect):
     usable, defects = sort_questions([reply(written)], [TAIL, OTHER], 1)
     if defect:
         assert defects == [(written, defect)] and not any(usable.values())
@@ -89,7 +89,7 @@ def test_defects(written, defect):
         assert not defects and usable[TAIL] == [written.question]
 
 
-def test_later_replies_add_and_what_is_beyond_the_count_is_left_out():
+def test_later_replies_add_new_questions_up_to_the_count():
     same = WrittenQuestion(1, "tail", "who made Kismet")
     more = WrittenQuestion(1, "tail", "Whose work is Kismet?")
     usable, defects = sort_questions([reply(WHO, same), reply(more, NEXT)], [TAIL, OTHER], 2)
@@ -117,6 +117,6 @@ def test_later_replies_add_and_what_is_beyond_the_count_is_left_out():
         ([reply(WHO)[:-2]], True, "Questions are missing"),
     ],
 )
-def test_what_the_model_is_told(replies, is_cut, words):
+def test_the_model_is_told_which_questions_are_missing(replies, is_cut, words):
     said = questions_remark(replies, [TAIL, HEAD, OTHER], 1, is_cut=is_cut)
     assert said is None if words is None else words in said

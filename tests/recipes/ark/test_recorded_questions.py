@@ -34,7 +34,7 @@ def read_study(monkeypatch) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_recording_answers_every_seeds_prompts(real_models, monkeypatch, tmp_path):
+def test_the_recording_answers_all_prompts_for_any_seed(real_models, monkeypatch, tmp_path):
     study = read_study(monkeypatch)
     c = study["get_config"]("recorded")
     (tmp_path / "data").mkdir()
@@ -61,7 +61,7 @@ def test_the_recording_answers_every_seeds_prompts(real_models, monkeypatch, tmp
     assert [x for row in test if (x := same_words(row["question"])) in asked] == []
 
 
-def test_an_arm_trains_on_the_questions_that_its_name_says(monkeypatch):
+def test_each_arm_of_the_study_uses_the_questions_of_its_name(monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
     study = read_study(monkeypatch)
     for name, changes in study["SWEEPS"]["questions"].items():

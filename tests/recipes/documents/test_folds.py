@@ -40,7 +40,7 @@ def rows_of(questions, gain: float = 0.25) -> list[dict]:
     ]
 
 
-def test_the_pooled_table_is_that_of_one_run_over_all_questions(tmp_path):
+def test_the_pooled_table_equals_that_of_one_run_over_all_questions(tmp_path):
     first, second = rows_of("abc"), rows_of("de", gain=0.5)
     pooled = pool_folds([finished(tmp_path / "1", 1, first), finished(tmp_path / "2", 2, second)])
     systems = ("base", "stage3")
@@ -90,7 +90,7 @@ def test_a_likelihood_needs_no_gold_chunk(tmp_path):
         ([row("base", "d", 0.5)], {}, "only one of 2 and 1 measured 'stage3'"),
     ],
 )
-def test_what_are_no_folds_of_one_input_is_not_pooled(tmp_path, second, changes, says):
+def test_runs_that_are_not_folds_of_one_input_are_not_pooled(tmp_path, second, changes, says):
     first = finished(tmp_path / "1", 1, rows_of("abc"))
     with pytest.raises(ValueError, match=says):
         pool_folds([first, finished(tmp_path / "2", 2, second, **changes)])

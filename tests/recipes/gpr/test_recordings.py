@@ -15,7 +15,7 @@ METAQA = Path(os.environ.get("ARK_DATA", REPOSITORY.parent / "shared" / "data"))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_wordings_of_the_demo(tmp_path, seed):
+def test_the_recorded_wordings_of_the_demo_are_complete(tmp_path, seed):
     graph = Triples.read(DEMO / "graph.tsv", names=DEMO / "names.tsv")
     run = context(tmp_path, graph, per_triple=8)
     run.config.seed, run.config.questions.replies = seed, str(DEMO / "wordings.jsonl")
@@ -31,7 +31,7 @@ def test_wordings_of_the_demo(tmp_path, seed):
 
 
 @pytest.mark.skipif(not METAQA.is_dir(), reason="needs $ARK_DATA/kg/metaqa")
-def test_wordings_of_metaqa(tmp_path):
+def test_the_recorded_wordings_of_metaqa_are_complete(tmp_path):
     graph = Triples.read(
         *sorted(METAQA.glob("kb_*.tsv")),
         names=METAQA / "kb_entity2text.txt",
