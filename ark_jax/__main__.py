@@ -29,6 +29,7 @@ def main() -> None:
 
 
 def _main(args: list[str]) -> int:
+    """Runs one command; returns its exit status."""
     if not args or args[0] in ("-h", "--help", "help"):
         return _print(verbs.overview()) if args else _print(verbs.overview(), status=2)
     if args[0] == "--version":
@@ -43,7 +44,7 @@ def _main(args: list[str]) -> int:
         log.show("")  # writes what is left; an error names the output
         return status
     except Exception as error:
-        if process.is_of_output(error) or process.is_of_output(error.__cause__):
+        if process.is_closed_output(error) or process.is_closed_output(error.__cause__):
             process.drop_output()
             if verbs.class_of(name).prints:
                 return 0
@@ -51,6 +52,7 @@ def _main(args: list[str]) -> int:
 
 
 def _print(text: str, status: int = 0) -> int:
+    """Shows a text and returns the status, even if nobody reads the output."""
     try:
         log.show(text)
     except BrokenPipeError:
@@ -59,7 +61,7 @@ def _print(text: str, status: int = 0) -> int:
 
 
 def _report(error: Exception, flags: list[str]) -> int:
-    """Prints what is wrong, and the fix where it is known."""
+    """Prints the error, and the fix where it is known; returns the exit status, 1."""
     if isinstance(error, ValueError | RuntimeError | OSError | ArithmeticError):
         message = f"error: {error}"
     elif isinstance(error, MemoryError):

@@ -1,6 +1,6 @@
 """`ark-jax doctor`: whether a machine, and all that a config names, are fit for a run.
 
-It spends nothing, and it must speak where everything else fails. So a module that may be broken is
+It spends nothing, and it must report where everything else fails. So a module that may be broken is
 imported inside its check. Each check has its own thread and deadline, since a dead disk or a silent
 server must not hold up the others. jax starts in another process: it may crash, or wait for an
 accelerator that is in use.
@@ -84,7 +84,7 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
     def look(
         name: str, check: Callable, *args, seconds: float = DISK, late: str = "problem"
     ) -> None:
-        for finding in within(seconds, name, functools.partial(check, *args), late):
+        for finding in run_with_deadline(seconds, name, functools.partial(check, *args), late):
             show(f"{finding}\n")
             states.append(finding.state)
 
@@ -94,47 +94,58 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
         recipe = recipe_of(config) if config else None
     except Exception as error:
         config = recipe = None
-        show(f"{_raised('the command line or the config', error)}\n")
+        show(f"{_finding_of_error('the command line or the config', error)}\n")
         states.append("problem")
     roles = named.roles(recipe, config) if recipe else ()
-    endpoints = [role for role in roles if config[role].backend == "openai"]
-    look("packages", packages, bool(endpoints))
+    look("packages", packages, any(config[role].backend == "openai" for role in roles))
     before = len(states)
     look("devices", devices, seconds=START + DISK)
-    started = "problem" not in states[before:]
+    after = len(states)
     look("memory", memory)
     for name in CACHES:
-        look(name, place, name, workdir)
+        look(name, writable_folder, name, workdir)
     if recipe:
-        look("the config", settings, recipe, config, seconds=START)  # it may import jax
-        look("the config", experimental, config)
-        look("log.to", trackers, config)
-        if started:  # else what reads models may take this process along
-            for field, path in named.paths(recipe, config, "model", "models").items():
-                look(field, model, field, path, seconds=3 * NETWORK)
-        for role in endpoints:
-            look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
-        files = named.paths(recipe, config, "file", "files", "input")
-        replays = any(config[role].backend == "replay" for role in roles)
-        if replays and "questions.replies" not in files:
-            files["llm.replies"] = config.llm.replies  # of every role
-        for field, path in files.items():
-            if field != "data.path":
-                look(field, file, field, path)
-        if named.data_path(recipe, config) is not None:
-            look("data.path", data, recipe, config, late="warning")
+        _look_at_config(look, recipe, config, reads_models="problem" not in states[before:after])
     counts = {state: states.count(state) for state in ("problem", "warning")}
     texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
     show(f"{', '.join(texts) or 'no problem found'}\n")
     return int("problem" in states)
 
 
-def within(
+def _look_at_config(look: Callable, recipe: Recipe, config, *, reads_models: bool) -> None:
+    """Checks a config, and the models, endpoints and files that it names.
+
+    Args:
+        look: runs a check and shows its findings, as in `diagnose`.
+        reads_models: whether jax starts; else reading a model might crash this process.
+    """
+    roles = named.roles(recipe, config)
+    look("the config", settings, recipe, config, seconds=START)  # it may import jax
+    look("the config", experimental, config)
+    look("log.to", trackers, config)
+    if reads_models:
+        for field, path in named.paths(recipe, config, "model", "models").items():
+            look(field, model, field, path, seconds=3 * NETWORK)
+    for role in roles:
+        if config[role].backend == "openai":
+            look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
+    files = named.paths(recipe, config, "file", "files", "input")
+    replays = any(config[role].backend == "replay" for role in roles)
+    if replays and "questions.replies" not in files:
+        files["llm.replies"] = config.llm.replies  # of every role
+    for field, path in files.items():
+        if field != "data.path":
+            look(field, file, field, path)
+    if named.data_path(recipe, config) is not None:
+        look("data.path", data, recipe, config, late="warning")
+
+
+def run_with_deadline(
     seconds: float, name: str, check: Callable[[], Iterator[Finding]], late: str
 ) -> list[Finding]:
-    """The findings of a check within so many seconds.
+    """The findings of a check that may take so many seconds.
 
-    A check that takes longer is left behind, which is a finding of state `late`.
+    After that its thread is left running, which is one more finding, of state `late`.
     """
     findings: list[Finding] = []
 
@@ -143,7 +154,7 @@ def within(
             for finding in check():
                 findings.append(finding)  # one by one, so that those before an error count
         except Exception as error:
-            findings.append(_raised(name, error))
+            findings.append(_finding_of_error(name, error))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -153,8 +164,8 @@ def within(
     return [*findings, Finding(late, f"{name}: no answer within {seconds:g} s")]
 
 
-def _raised(name: str, error: Exception) -> Finding:
-    """The finding of an error. Our own errors say what to do; of others the class helps."""
+def _finding_of_error(name: str, error: Exception) -> Finding:
+    """An error as a problem. Its class is named unless the message says what to do, as ours do."""
     if isinstance(error, ImportError):
         package = error.name.partition(".")[0] if error.name else ""
         fix = f"pip install --force-reinstall {package}" if package else ""
@@ -204,7 +215,7 @@ def packages(endpoint: bool) -> Iterator[Finding]:
 
 
 def _metadata(package: str, read: Callable):
-    """What `importlib.metadata` has of a package; None if it is not installed."""
+    """What a function of `importlib.metadata` reads; None if the package is not installed."""
     try:
         return read(package)
     except metadata.PackageNotFoundError:
@@ -212,7 +223,10 @@ def _metadata(package: str, read: Callable):
 
 
 def devices() -> Iterator[Finding]:
-    """What jax sees, and whether all that a run imports can be, by `probe` in another process."""
+    """The devices that jax finds, and whether a run can import what it needs.
+
+    Another process runs `probe`.
+    """
     # By default jax takes most of an accelerator's memory, which another run may need.
     quiet = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [sys.executable, "-c", "from ark_jax import doctor; doctor.probe()"]
@@ -235,7 +249,7 @@ def devices() -> Iterator[Finding]:
     if done.returncode:
         last_line = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         yield problem(
-            f"devices: jax, or what a run imports beside it, does not start: {last_line[:500]}",
+            f"devices: jax, or a module that a run imports, does not start: {last_line[:500]}",
             "mend the versions above, else pip install --force-reinstall what is named here",
         )
         return
@@ -284,18 +298,19 @@ def probe() -> None:
 
 
 def memory() -> Iterator[Finding]:
+    """Whether the host has enough memory."""
     size = host_memory()
     yield (ok if size >= ENOUGH_ROOM else warning)(f"memory: {size / GIB:.1f} GiB")
 
 
 def settings(recipe: Recipe, config) -> Iterator[Finding]:
-    """What a run would refuse of the config, its prompts included; silent if there is nothing."""
-    yield from ()
+    """Checks the config and its prompts as a run does. An error becomes a finding."""
     recipe.check(config)
+    yield from ()
 
 
 def experimental(config) -> Iterator[Finding]:
-    """What never ran on the hardware that it is for."""
+    """Warns of settings that were never tested on the hardware that they are for."""
     for name in ("retriever", "generator"):
         kernel = config[name].get("attention", "xla") if name in config else "xla"
         on_tpu = kernel == "auto" and find_device().platform == "tpu"
@@ -306,7 +321,7 @@ def experimental(config) -> Iterator[Finding]:
 
 
 def trackers(config) -> Iterator[Finding]:
-    """The trackers that a run would refuse; silent about others."""
+    """A problem for each tracker of the config that cannot be used here."""
     from ark_jax.runtime.trackers import check_installed, tracker_names
 
     for name in tracker_names(config):
@@ -317,9 +332,9 @@ def trackers(config) -> Iterator[Finding]:
 
 
 def file(field: str, path: str) -> Iterator[Finding]:
-    """Whether a file, a folder or the files of a pattern are there."""
+    """Whether a file, a folder or the files of a pattern exist, and their size in bytes."""
     if "://" in path:
-        _in_bucket(path)
+        _bucket_path(path)
         yield ok(f"{field}: {path}, in its bucket")
         return
     place = Path(path).expanduser()
@@ -328,8 +343,12 @@ def file(field: str, path: str) -> Iterator[Finding]:
     yield ok(f"{field}: {path}" + ("" if place.is_dir() else f", {size:,} bytes"))
 
 
-def place(name: str, workdir: Path | None) -> Iterator[Finding]:
-    """Whether a folder can be written to, or made, and how much room there is."""
+def writable_folder(name: str, workdir: Path | None) -> Iterator[Finding]:
+    """Whether a folder can be written to, or made, and how much space is free.
+
+    Args:
+        name: a key of `CACHES`.
+    """
     from ark_jax.runtime import storage
 
     cache = storage.cache_folder()
@@ -363,27 +382,15 @@ def place(name: str, workdir: Path | None) -> Iterator[Finding]:
 def model(field: str, path: str) -> Iterator[Finding]:
     """Whether a model in a folder, bucket or hub can be read, and is of a kind that we compute."""
     from ark_jax.demo import models as demo
-    from ark_jax.models import decoder, hf, pair_folder
+    from ark_jax.models import decoder, hf
 
     small = demo.demo_model_at(path)
     if small and not Path(path).is_dir():
-        yield _to_fetch(field, small)
+        yield _unfetched_demo_model(field, small)
         return
-    if "://" in path:
-        settings, place = (
-            json.loads(_in_bucket(f"{path.rstrip('/')}/config.json").read_text()),
-            "in its bucket",
-        )
-    elif Path(path).expanduser().is_dir():
-        folder = Path(path).expanduser()
-        if (folder / pair_folder.SETTINGS).is_file():
-            folder = folder / "body"
-        hf.Checkpoint(folder)
-        settings, place = hf.read_config(folder), "whole"
-    else:
-        settings, place = _read_from_hub(path)
+    settings, place = _read_model_config(path)
     config, _, _ = hf.architecture(settings)
-    config.from_hf(settings)
+    config.from_hf(settings)  # raises if we cannot compute it
     may_encode = "retriever" in field or "rerank" in field
     if not may_encode and config is not decoder.Config:
         yield problem(
@@ -393,8 +400,28 @@ def model(field: str, path: str) -> Iterator[Finding]:
         yield ok(f"{field}: {path}, {settings['model_type']}, {place}")
 
 
-def _to_fetch(field: str, small) -> Finding:
-    """The finding of a model of the demo that no run has fetched yet."""
+def _read_model_config(path: str) -> tuple[dict, str]:
+    """A model's config.json, and where the model is, for the report.
+
+    Raises:
+        OSError, RuntimeError, ValueError: the model cannot be read.
+    """
+    from ark_jax.models import hf, pair_folder
+
+    if "://" in path:
+        file = _bucket_path(f"{path.rstrip('/')}/config.json")
+        return json.loads(file.read_text()), "in its bucket"
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return _read_from_hub(path)
+    if (folder / pair_folder.SETTINGS).is_file():
+        folder = folder / "body"
+    hf.Checkpoint(folder)  # raises if a file is damaged or missing
+    return hf.read_config(folder), "whole"
+
+
+def _unfetched_demo_model(field: str, small) -> Finding:
+    """The finding on a demo model that is not fetched yet: whether a run can fetch and read it."""
     if small.needs and importlib.util.find_spec(small.needs) is None:
         return problem(
             f"{field}: {small.published} is read with {small.needs}, which is not installed",
@@ -404,22 +431,22 @@ def _to_fetch(field: str, small) -> Finding:
 
 
 def _read_from_hub(name: str) -> tuple[dict, str]:
-    """config.json of a hub name, and whether the model is in the hub's cache. It stores nothing."""
+    """config.json of a hub name, and whether the model is in the hub's cache. Stores nothing."""
     import huggingface_hub as hub
 
     from ark_jax.models import hf
     from ark_jax.runtime import storage
 
     if not storage.is_hub_name(name):
-        hf.resolve(name)  # raises
+        hf.resolve(name)  # raises, and says why
     model, _, revision = name.partition("@")
     try:
         folder = storage.hub_model(name, download=False)
         hf.Checkpoint(folder)
         return hf.read_config(folder), "in the hub's cache"
     except FileNotFoundError:
-        pass  # or not all of it
-    try:  # not by the library's download, which asks six times
+        pass  # the cache lacks the model or a part of it
+    try:  # the library's own download would ask six times
         reply = hub.get_session().get(
             hub.hf_hub_url(model, "config.json", revision=revision or None),
             headers=hub.utils.build_hf_headers(),
@@ -427,7 +454,7 @@ def _read_from_hub(name: str) -> tuple[dict, str]:
             follow_redirects=True,
         )
         hub.utils.hf_raise_for_status(reply)
-    except Exception as error:  # of the client that the library speaks by
+    except Exception as error:  # the library may use any HTTP client
         raise RuntimeError(
             f"{name} is no folder, in no cache, and cannot be fetched ({type(error).__name__}): "
             "mend the name or the network, accept its terms on the hub and set $HF_TOKEN, or give "
@@ -436,14 +463,19 @@ def _read_from_hub(name: str) -> tuple[dict, str]:
     return reply.json(), "to be fetched from the hub"
 
 
-def _in_bucket(place: str):
+def _bucket_path(address: str):
+    """The `epath.Path` of a bucket address such as gs://bucket/file.
+
+    Raises:
+        FileNotFoundError: it does not exist, or this machine may not see it.
+    """
     from etils import epath
 
-    path = epath.Path(place)
+    path = epath.Path(address)
     if not path.exists():
         raise FileNotFoundError(
-            f"{place}: not there, or no right to see it; mend the path, or the credentials of this "
-            "machine (gcloud auth application-default login; aws configure)"
+            f"{address}: not there, or no right to see it; mend the path, or the credentials of "
+            "this machine (gcloud auth application-default login; aws configure)"
         )
     return path
 
@@ -459,14 +491,7 @@ def endpoint(config, role: str) -> Iterator[Finding]:
 
     c = llm_settings(config, role)
     key = os.environ.get(c.key_env, "").strip()
-    wrong = (
-        "is not set"
-        if not (key or c.base_url)
-        else "holds a character that no key has"
-        if not re.fullmatch("[!-~]*", key)
-        else ""
-    )
-    if wrong:
+    if wrong := _key_fault(key, c.base_url):
         yield problem(
             f"{role}.key_env: ${c.key_env} {wrong}",
             f"set ${c.key_env}, or {role}.base_url to an endpoint without keys",
@@ -479,22 +504,20 @@ def endpoint(config, role: str) -> Iterator[Finding]:
     try:
         body = client.get("/models", cast_to=str)
     except openai.APIStatusError as error:
-        refused, unknown = error.status_code in (401, 403), error.status_code in (404, 405)
-        yield (warning if unknown else problem)(
-            f"{address} answers with status {error.status_code}",
-            f"set ${c.key_env}{' anew' * bool(key)}"
-            if refused
-            else f"it may do without a list of models; else mend {role}.base_url, most end in /v1"
-            if unknown
-            else "ask again later",
-        )
+        text = f"{address} answers with status {error.status_code}"
+        if error.status_code in (401, 403):
+            yield problem(text, f"set ${c.key_env}{' anew' if key else ''}")
+        elif error.status_code in (404, 405):
+            yield warning(
+                text,
+                f"it may do without a list of models; else mend {role}.base_url, most end in /v1",
+            )
+        else:
+            yield problem(text, "ask again later")
         return
     except openai.APIConnectionError as error:
-        why = (
-            f"says nothing within {NETWORK} s"
-            if isinstance(error, openai.APITimeoutError)
-            else "cannot be reached"
-        )
+        timed_out = isinstance(error, openai.APITimeoutError)
+        why = f"says nothing within {NETWORK} s" if timed_out else "cannot be reached"
         yield problem(
             f"{address} {why}", f"start the server, or mend {role}.base_url or the network"
         )
@@ -512,12 +535,20 @@ def endpoint(config, role: str) -> Iterator[Finding]:
         )
 
 
+def _key_fault(key: str, base_url: str) -> str:
+    """What is wrong with the key of an endpoint; empty if nothing is."""
+    if not (key or base_url):
+        return "is not set"
+    return "" if re.fullmatch("[!-~]*", key) else "holds a character that no key has"
+
+
 def data(recipe: Recipe, config) -> Iterator[Finding]:
+    """Whether data.path can be read, and what it holds."""
     path = config.data.path
     if not path:
         raise ValueError("data.path is empty: give --config.data.path=FILE_OR_FOLDER")
     if "://" in path:
-        _in_bucket(path)
+        _bucket_path(path)
         yield ok(f"data.path: {path}, in its bucket; `ark-jax check` reads it")
     else:
         yield ok(f"data.path: {path}, {recipe.look(config)}")

@@ -78,7 +78,7 @@ def enter_mesh(shape: Sequence[int] | None = None) -> None:
 
 
 def enter_mesh_of(arrays) -> None:
-    """Sets the mesh of a pytree's arrays in a thread without any, since each has its own."""
+    """Sets the mesh of a pytree's arrays in a thread that has none, since threads share no mesh."""
     if jax.sharding.get_mesh().empty:
         jax.set_mesh(jax.tree.leaves(arrays)[0].sharding.mesh)
 
@@ -86,14 +86,17 @@ def enter_mesh_of(arrays) -> None:
 def check_divides(dims: dict[str, int], model_name: str) -> None:
     """Checks that the mesh cuts a model of these sizes into equal shards.
 
+    Args:
+        dims: letter -> size.
+
     Raises:
         ValueError: it does not; the message proposes a mesh of as many devices that does.
     """
     mesh = jax.sharding.get_abstract_mesh().shape
-    pieces = lambda axes: math.prod(
-        mesh.get(axis, 1) for axis in ([axes] if isinstance(axes, str) else axes)
-    )
-    cuts = {letter: pieces(axes) for letter, axes in WEIGHTS.items() if letter in dims}
+    cuts = {}
+    for letter, axes in WEIGHTS.items():
+        if letter in dims:
+            cuts[letter] = math.prod(map(mesh_size, [axes] if isinstance(axes, str) else axes))
     wrong = [letter for letter, n in cuts.items() if dims[letter] % n]
     if not wrong:
         return
@@ -158,9 +161,9 @@ def param(side: str, dims: dict[str, int], dtype: str, rngs: nnx.Rngs, init=None
 
 
 def over_tokens(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`function(x)`, which keeps shapes; where x is `[b t d]`, it is given the tokens `[a d]`.
+    """`function(x)` for a function that keeps shapes. It gets `[b t d]` as tokens `[a d]`.
 
-    A norm's gradients sum over tokens, for which XLA:CPU takes ten times as long if they lie in
+    A norm's gradients sum over tokens. XLA:CPU takes ten times as long for that if the tokens are
     one stream `[1 a d]` (a tenth of an encoder's training step).
     """
     if x.ndim != 3:
@@ -212,7 +215,7 @@ def _product(equation: str, x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _product_backward(equation: str, inputs: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The gradients in x's type; JAX's own rule would multiply in float32, which is slower."""
+    """The gradients of x and w, multiplied in x's type, since float32 (JAX's rule) is slower."""
     x, w = inputs
     left, right, output = equation.replace("->", ",").split(",")
     g = g.astype(x.dtype)

@@ -30,14 +30,14 @@ MARKS_ALONE = {"score.supervision": "gold"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Understood:
-    """What data are fit for.
+class ConfigDraft:
+    """The config that suits data, and a summary of them.
 
     Attributes:
-        recipe: what suits them.
+        recipe: the recipe that suits them.
         fields: dotted field of the config -> value.
-        lines: what was understood, as `ark-jax check` says it.
-        good: whether nothing in them is wrong.
+        lines: a summary, as `ark-jax check` says it.
+        good: whether the data have no problem.
     """
 
     recipe: str
@@ -46,11 +46,13 @@ class Understood:
     good: bool
 
 
-def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = None) -> Understood:
-    """What a file or folder is fit for.
+def draft_config(
+    data: str, files: Mapping[str, str], reading: "Reading | None" = None
+) -> ConfigDraft:
+    """Reads a file or folder, and chooses a recipe and fields of its config.
 
     Args:
-        files: questions, names and relation_names -> files that lie elsewhere.
+        files: "questions", "names" or "relation_names" -> a file beside the data.
         reading: how to read documents, if the user says it.
 
     Raises:
@@ -58,12 +60,13 @@ def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = 
     """
     from ark_jax.graph import triple_check
 
-    if not reading and triple_check.is_meant(data, **files):
-        return _graph(data, files)
-    return _documents(data, files.get("questions", ""), reading)
+    if not reading and triple_check.are_about_graph(data, **files):
+        return _draft_for_graph(data, files)
+    return _draft_for_documents(data, files.get("questions", ""), reading)
 
 
-def _documents(data: str, questions: str, reading: "Reading | None") -> Understood:
+def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -> ConfigDraft:
+    """A draft for documents, or for questions with their documents. Raises ValueError."""
     from ark_jax.data import readers
 
     reading = reading or readers.AS_IT_IS
@@ -72,10 +75,10 @@ def _documents(data: str, questions: str, reading: "Reading | None") -> Understo
     fields = {"data.path": _absolute(data)}
     if questions:
         fields["data.questions"] = _absolute(questions)
-    said = {"data.columns": reading.columns, "data.encoding": reading.encoding}
-    fields |= {field: value for field, value in said.items() if value}
+    given = {"data.columns": reading.columns, "data.encoding": reading.encoding}
+    fields |= {field: value for field, value in given.items() if value}
     if problems:
-        return Understood("ark", fields, _lines(lines), False)
+        return ConfigDraft("ark", fields, _split_lines(lines), False)
     if not corpus.documents:
         raise ValueError(
             f"{data}: questions alone; give their documents: ark-jax init DOCUMENTS "
@@ -92,21 +95,22 @@ def _documents(data: str, questions: str, reading: "Reading | None") -> Understo
     elif not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
-    return Understood("ark", fields, _lines(lines), True)
+    return ConfigDraft("ark", fields, _split_lines(lines), True)
 
 
-def _graph(data: str, files: Mapping[str, str]) -> Understood:
+def _draft_for_graph(data: str, files: Mapping[str, str]) -> ConfigDraft:
+    """A draft for a graph of triples: STAR if there are questions, else GPR."""
     from ark_jax.graph import triple_check
 
     if "questions" not in files and _has_questions(Path(data)):
         files = {**files, "questions": data}
     lines, good = triple_check.check(data, **files)
     fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
-    return Understood("star" if "questions" in files else "gpr", fields, _lines(lines), good)
+    return ConfigDraft("star" if "questions" in files else "gpr", fields, _split_lines(lines), good)
 
 
-def _lines(texts: Sequence[str]) -> list[str]:
-    """Texts as lines, each of which may be a comment."""
+def _split_lines(texts: Sequence[str]) -> list[str]:
+    """Splits texts into lines, so that each line can become a comment."""
     return "\n".join(texts).splitlines()
 
 
@@ -124,12 +128,13 @@ def _has_questions(path: Path) -> bool:
 
 
 def _absolute(path: str) -> str:
+    """The absolute path; an address of a bucket stays as it is."""
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
-def text_of(understood: Understood, name: str) -> str:
-    """The config file of data, whose own name is `name`."""
-    recipe, quoted = understood.recipe, shlex.quote(name)
+def config_text(draft: ConfigDraft, name: str) -> str:
+    """The Python source of the config file called `name`."""
+    recipe, quoted = draft.recipe, shlex.quote(name)
     lines = [
         TITLES[recipe],
         "",
@@ -137,12 +142,12 @@ def text_of(understood: Understood, name: str) -> str:
         f"    ark-jax plan --config={quoted}                   # calls, cost, time, disk",
         f"    ark-jax config --config={quoted}                 # every field, unit and meaning",
         "",
-        f"What `ark-jax init` understood of {understood.fields['data.path']!r}:",
+        f"What `ark-jax init` understood of {draft.fields['data.path']!r}:",
         "",
-        *(f"    {line}" for line in understood.lines if line.strip()),
+        *(f"    {line}" for line in draft.lines if line.strip()),
     ]
     comment = "\n".join(f"# {line}".rstrip() for line in lines)
-    fields = "".join(f"    c.{field} = {value!r}\n" for field, value in understood.fields.items())
+    fields = "".join(f"    c.{field} = {value!r}\n" for field, value in draft.fields.items())
     return f"""{comment}
 
 from ark_jax.recipes.{recipe} import config
@@ -152,11 +157,11 @@ SWEEPS = config.SWEEPS
 
 def get_config(words=""):
     c = config.get_config(words)  # words after a colon: --config={name}:paper
-{fields}{_shown(recipe)}    return c
+{fields}{_commented_fields(recipe)}    return c
 """
 
 
-def _shown(recipe: str) -> str:
+def _commented_fields(recipe: str) -> str:
     """Fields that users change, as comments: meaning, and a line to uncomment."""
     from ark_jax import config, schema
 

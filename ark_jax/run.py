@@ -58,14 +58,14 @@ class Result:
 
         `recipes.core.tables.tabulate` describes intervals and tests, which are there too.
         """
-        return self._evaluated["table"]
+        return self._metrics["table"]
 
     @functools.cached_property
-    def _evaluated(self) -> dict:
+    def _metrics(self) -> dict:
         return load_json(self.workdir / "evaluate" / "metrics.json")
 
     def __str__(self) -> str:
-        return as_text(self.table, self._evaluated["metrics"])
+        return as_text(self.table, self._metrics["metrics"])
 
 
 def tune(
@@ -87,7 +87,7 @@ def tune(
         documents: a file or folder that `ark-jax check` reads, or rows: dicts with "text" and, if
             there are some, "id" and "title", or `ark_jax.data.records.Document`.
         questions: a file, folder or rows too; rows have "question", "answers" and, if known,
-            "documents" and "evidence". None: they lie beside the documents.
+            "documents" and "evidence". None: they are beside the documents.
         workdir: the folder of the run.
         config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config.ark`.
             It is not changed itself.
@@ -95,17 +95,17 @@ def tune(
 
     Raises:
         BadInput: documents or questions have problems; it lists all of them.
-        ValueError: a field does not exist or has a bad value, `workdir` lies in a bucket, or
+        ValueError: a field does not exist or has a bad value, `workdir` is in a bucket, or
             finished stages would be replaced.
         RuntimeError: another run works in the workdir, or a model or endpoint is missing.
         OSError: the workdir cannot be written. What is finished is kept.
     """
     workdir = storage.local_path(workdir)
-    config = _config_of(config)
+    config = _ark_config(config)
     config.retriever.path = str(retriever)
-    config.data.path = _path_of(documents, workdir, "documents")
+    config.data.path = _input_path(documents, workdir, "documents")
     if questions is not None:
-        config.data.questions = _path_of(questions, workdir, "questions")
+        config.data.questions = _input_path(questions, workdir, "questions")
     models.suit_device(config)
     # Files may have changed since an earlier call.
     for digest in (fingerprints.input_digest, fingerprints.model_digest):
@@ -116,6 +116,7 @@ def tune(
 
 
 def _refuse_to_replace(stages: list[Stage], config, workdir: Path) -> None:
+    """Raises ValueError if a finished stage of another config would run again."""
     if stale := kept_config.replaced_stages(stages, config, workdir):
         raise ValueError(
             f"{kept_config.describe(stale, workdir)}; call it with replace=True if that is meant, "
@@ -123,7 +124,7 @@ def _refuse_to_replace(stages: list[Stage], config, workdir: Path) -> None:
         )
 
 
-def _config_of(settings):
+def _ark_config(settings):
     """A new config of ARK: the default one with changed fields, or a copy of a whole one."""
     from ark_jax import config as configs
 
@@ -144,8 +145,8 @@ def _config_of(settings):
     return config
 
 
-def _path_of(rows: Rows, workdir: Path, name: str) -> str:
-    """The path of an input; rows are written to a file, unless they are there already.
+def _input_path(rows: Rows, workdir: Path, name: str) -> str:
+    """The path of an input. Rows are written to a file in the workdir first.
 
     Raises:
         ValueError: a row cannot be written as JSON.
@@ -213,7 +214,7 @@ def run_recipe(
 
 @contextlib.contextmanager
 def _quiet_checkpoints() -> Iterator[None]:
-    """Orbax logs pages about an error that it then raises, and our own message says it."""
+    """Silences Orbax, which logs pages about an error that it raises anyway."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -224,7 +225,7 @@ def _quiet_checkpoints() -> Iterator[None]:
 
 
 def _fetch_models(recipe: Recipe, stages, config, workdir: Path) -> None:
-    """Fetches the models of a run that has something to do, so that manifests name their contents.
+    """Fetches models unless all stages are done, so that manifests name their contents.
 
     A hub model that cannot be fetched may not be needed. If it is, its stage says what is wrong.
 

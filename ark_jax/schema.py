@@ -103,6 +103,7 @@ class Rule:
     importable: bool
 
     def admits(self, value: object) -> bool:
+        """Whether a field may have this value, or its tuple this element."""
         if not any(_is_instance(value, kind) for kind in self.kinds):
             return False
         if self.importable and IMPORT_PATH.fullmatch(value):
@@ -163,8 +164,10 @@ class FieldSpec:
         return f"{described}, each {limits}" if limits else described
 
     def check(self, value: object) -> None:
-        """Raises:
-        ValueError: the value, or an element of the tuple, is not admissible.
+        """Refuses a value that the field does not admit.
+
+        Raises:
+            ValueError: the value, or an element of the tuple, is not admissible.
         """
         if not self.is_tuple:
             self._check_one(self.name, value)
@@ -180,7 +183,9 @@ class FieldSpec:
             raise self._refusal(name, value, self.rule.describe())
 
     def _refusal(self, name: str, value: object, admissible: str) -> ValueError:
-        return ValueError(f"config.{name}={_show(value)}: must be {admissible}. {self.meaning}")
+        return ValueError(
+            f"config.{name}={_short_repr(value)}: must be {admissible}. {self.meaning}"
+        )
 
 
 @functools.cache
@@ -199,17 +204,17 @@ def fields(schema: type, prefix: str = "") -> Iterator[FieldSpec]:
             yield from fields(nested[declared.name], f"{name}.")
         else:
             metadata = _metadata(schema, declared.name)
-            yield _spec(name, declared.default, metadata, annotations[declared.name])
+            yield _field_spec(name, declared.default, metadata, annotations[declared.name])
 
 
 def _metadata(schema: type, name: str) -> typing.Mapping:
-    """What `field` said of a field, in the section or in one that it inherits."""
+    """The metadata that `field` stored, in the section or in one that it inherits."""
     declared = (vars(kind).get("__dataclass_fields__", {}).get(name) for kind in schema.__mro__)
     return next(field.metadata for field in declared if field and field.metadata)
 
 
-def _spec(name: str, default: object, metadata: typing.Mapping, annotation) -> FieldSpec:
-    """Reads an annotation: a scalar type, a union of them, `tuple[T, ...]` or `tuple[T, T]`."""
+def _field_spec(name: str, default: object, metadata: typing.Mapping, annotation) -> FieldSpec:
+    """The spec of a field with a scalar type, a union, `tuple[T, ...]` or `tuple[T, T]`."""
     is_tuple = typing.get_origin(annotation) is tuple
     elements = typing.get_args(annotation) if is_tuple else (annotation,)
     is_fixed = is_tuple and elements[-1] is not ...
@@ -217,8 +222,8 @@ def _spec(name: str, default: object, metadata: typing.Mapping, annotation) -> F
     scalar = elements[0]
     kinds = typing.get_args(scalar) if isinstance(scalar, types.UnionType) else (scalar,)
     rule = Rule(kinds, **metadata["limits"])
-    said = {key: metadata[key] for key in ("meaning", "unit", "content", "affects_output")}
-    return FieldSpec(name, default, rule=rule, is_tuple=is_tuple, lengths=lengths, **said)
+    described = {key: metadata[key] for key in ("meaning", "unit", "content", "affects_output")}
+    return FieldSpec(name, default, rule=rule, is_tuple=is_tuple, lengths=lengths, **described)
 
 
 @functools.cache
@@ -235,7 +240,7 @@ def to_config_dict(schema: type) -> ConfigDict:
 def section_of(config: ConfigDict, schema: type):
     """A section of a config as an instance of its schema.
 
-    One that is an instance stays as it is: a run records what is read of it.
+    An instance is returned as it is, since it may record which fields are read.
     """
     if isinstance(config, schema):
         return config
@@ -252,21 +257,22 @@ def from_json(plain: dict, schema: type | None) -> ConfigDict:
             earlier version had; None: there is none.
     """
     config = to_config_dict(schema) if schema else ConfigDict()
-    config.update(_with_tuples(_known(plain, schema) if schema else plain))
+    config.update(_with_tuples(_without_unknown_fields(plain, schema) if schema else plain))
     return config
 
 
-def _known(plain: dict, schema: type) -> dict:
-    """What a schema knows of a config."""
+def _without_unknown_fields(plain: dict, schema: type) -> dict:
+    """The config without fields that the schema lacks."""
     names, nested = {declared.name for declared in dataclasses.fields(schema)}, sections(schema)
     return {
-        name: _known(value, nested[name]) if name in nested else value
+        name: _without_unknown_fields(value, nested[name]) if name in nested else value
         for name, value in plain.items()
         if name in names
     }
 
 
 def _with_tuples(value):
+    """A JSON value with tuples in place of lists, at every depth."""
     if isinstance(value, dict):
         return {name: _with_tuples(inner) for name, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
@@ -277,11 +283,11 @@ def setting(config, field: str):
     value = config
     for part in field.split("."):
         value = value[int(part) if isinstance(value, tuple | list) else part]
-    return plain(value.to_dict() if hasattr(value, "to_dict") else value)
+    return to_json_value(value.to_dict() if hasattr(value, "to_dict") else value)
 
 
-def plain(value: object):
-    """A value as JSON has it: tuples become lists."""
+def to_json_value(value: object):
+    """A value in the form that JSON gives back: tuples become lists."""
     return json.loads(json.dumps(value, default=list))
 
 
@@ -312,7 +318,7 @@ def check(config: ConfigDict, schema: type) -> None:
 def _check_names(section: object, schema: type, path: str) -> None:
     """Checks that a section has the fields of its schema and no others."""
     if not isinstance(section, ConfigDict | dict):
-        raise ValueError(f"{path}={_show(section)}: must be a section with fields")
+        raise ValueError(f"{path}={_short_repr(section)}: must be a section with fields")
     names = [declared.name for declared in dataclasses.fields(schema)]
     if missing := [name for name in names if name not in section]:
         raise ValueError(f"{path}.{missing[0]} is missing; start from a config of ark_jax.config")
@@ -325,13 +331,13 @@ def _check_names(section: object, schema: type, path: str) -> None:
 
 
 def _is_instance(value: object, kind: type) -> bool:
-    """An integer is a number too; a boolean is neither."""
+    """`isinstance`, but an integer is a float too, and a boolean is neither."""
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def _show(value: object) -> str:
+def _short_repr(value: object) -> str:
     """The value as Python writes it, shortened if it is long."""
     shortener = reprlib.Repr()
     shortener.maxstring = shortener.maxother = 80

@@ -37,7 +37,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(record)
 
 
-def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compiled, mesh):
+def test_a_corpus_compiles_at_most_one_program_per_length(tmp_path, monkeypatch, compiled, mesh):
     # Else a model as small as this one pads everything to one length.
     monkeypatch.setitem(packing.COMPILATION, "cpu", 0)
     path = tiny.write(tmp_path, "bert", tokenizer="cls")
@@ -57,7 +57,7 @@ def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compil
     assert len(compiled) == first
 
 
-def test_a_stage_that_scores_takes_eight_programs_at_most(tmp_path, compiled, mesh):
+def test_a_scoring_stage_compiles_at_most_eight_programs(tmp_path, compiled, mesh):
     """A stage calls `log_likelihood` for each of its shards, whose texts are alike, not equal."""
     # A constant that no other test has, so that none has compiled its programs.
     changes = {"rms_norm_eps": 1.3e-6}
@@ -79,7 +79,7 @@ def test_a_stage_that_scores_takes_eight_programs_at_most(tmp_path, compiled, me
     [(10_600_000, 14_000), (440_000_000, 344_000), (7_000_000_000, 885_000)],
 )
 @pytest.mark.parametrize("budget", [1024, 16384])
-def test_a_real_corpus_takes_a_program_a_length_at_most(parameters, attention, budget):
+def test_a_large_corpus_needs_at_most_one_shape_per_length(parameters, attention, budget):
     """For models from MiniLM to 8B; and little is padded."""
     lengths = np.random.default_rng(0).lognormal(5, 0.8, 5000).astype(int).clip(3, 2000).tolist()
     batches = list(
@@ -106,7 +106,7 @@ def programs(size: str) -> dict:
     }
 
 
-def test_layers_are_compiled_once_whatever_their_number(monkeypatch, mesh):
+def test_all_layers_are_compiled_as_one(monkeypatch, mesh):
     vocab, width, layers, heads, ffn = pod.SIZES["0.6B"]
     monkeypatch.setitem(pod.SIZES, "shallow", (vocab, width, 3, heads, ffn))
     deep, shallow = programs("0.6B"), programs("shallow")
@@ -117,7 +117,7 @@ def test_layers_are_compiled_once_whatever_their_number(monkeypatch, mesh):
 
 
 @pytest.mark.slow
-def test_28_layers_compile_to_what_one_takes(monkeypatch, mesh, capsys):
+def test_the_compiled_program_does_not_grow_with_the_layers(monkeypatch, mesh, capsys):
     """The time is told, not judged: 15 s are the goal.
 
     What decides it is the size of the compiled program.
@@ -157,7 +157,7 @@ print(json.dumps(count))
 
 
 @pytest.mark.slow
-def test_a_second_process_compiles_nothing(tmp_path):
+def test_a_second_process_uses_the_compilation_cache(tmp_path):
     worlds.make_world(tmp_path)
     flags = worlds.command(tmp_path, tmp_path)[4:]
 

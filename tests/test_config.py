@@ -20,7 +20,7 @@ def with_flags(*arguments: str):
     return holder.value
 
 
-def test_config_files_find_every_name():
+def test_the_config_module_exports_every_name():
     for name in config.__all__:
         assert getattr(config, name) is not None
     assert list(config.PRESETS) == ["default", "best", "paper", "official"]

@@ -88,7 +88,7 @@ def states(said: str) -> dict[str, str]:
     return {line[2]: line[1] for line in lines if line}
 
 
-def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
+def test_a_good_config_has_no_problem_and_leaves_no_files(world):
     before = sorted(world.rglob("*"))
     status, said = look(world, *flags_of(world), JAX_NUM_CPU_DEVICES="3")
     by_name = states(said)
@@ -106,7 +106,7 @@ def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
     assert sorted(world.rglob("*")) == before
 
 
-def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
+def test_all_problems_are_reported_together_with_their_fixes(world):
     """The config has five problems.
 
     They are a missing model, a cache that cannot be made, a generator that generates nothing, a
@@ -161,7 +161,7 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
         assert message in said, message
 
 
-def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
+def test_everything_that_a_config_names_is_checked(world, monkeypatch, capsys):
     """The doctor finds what would stop a run only after hours.
 
     It checks the reader, the judge, other retrievers, prompts and settings.
@@ -212,7 +212,7 @@ def test_a_tracker_that_is_not_installed_is_a_problem(monkeypatch):
     assert finding.state == "problem" and "no_such_package is not installed" in finding.text
 
 
-def test_files_of_a_pattern_are_counted_together(tmp_path):
+def test_files_of_a_pattern_are_summarised(tmp_path):
     for name in ("kb_1.tsv", "kb_2.tsv"):
         (tmp_path / name).write_text("a\tb\tc\n")
     (finding,) = doctor.file("data.questions", f"{tmp_path}/kb_*.tsv")
@@ -223,7 +223,7 @@ def test_files_of_a_pattern_are_counted_together(tmp_path):
 
 def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
     (tmp_path / "file").touch()
-    (finding,) = doctor.place("workdir", tmp_path / "file" / "run")
+    (finding,) = doctor.writable_folder("workdir", tmp_path / "file" / "run")
     assert finding.state == "problem" and f"{tmp_path / 'file'}: Not a dir" in finding.text
     assert "give another --workdir" in finding.fix
 
@@ -238,17 +238,22 @@ def test_a_reranker_may_be_an_encoder(world, tmp_path, mesh):
     assert finding.state == "problem"
 
 
-def test_a_bad_flag_is_a_problem_among_the_others(world, monkeypatch, capsys):
+def test_a_bad_flag_is_reported_as_a_problem(world, monkeypatch, capsys):
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
     assert __main__._main(["doctor", "--config=configs/ark.py", "--config.train.batches=3"]) == 1
     said = capsys.readouterr().out
     assert re.search(r"^problem +the command line or the config: bad flag: .*batches", said)
     assert states(said)["devices"] == "ok" and said.endswith("\n1 problem\n")
-    assert __main__._main(["doctor", f"--config.llm.max_cost={1}"]) == 1
 
 
-def test_an_installation_that_does_not_start_is_told(world, tmp_path):
+def test_a_field_without_a_config_fails(world, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
+    assert __main__._main(["doctor", "--config.llm.max_cost=1"]) == 1
+
+
+def test_a_broken_installation_is_reported(world, tmp_path):
     """jax breaks as it is imported; the models, which take jax to look at, are left alone."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text(
@@ -260,7 +265,7 @@ def test_an_installation_that_does_not_start_is_told(world, tmp_path):
     assert "retriever.path" not in said and states(said)["data.path"] == "ok"
 
 
-def test_a_jax_that_never_starts_is_not_waited_for(monkeypatch):
+def test_a_jax_that_never_starts_is_reported_after_a_timeout(monkeypatch):
     monkeypatch.setattr(doctor, "START", 0.2)
     monkeypatch.setattr(sys, "executable", "/bin/sleep")
     monkeypatch.setattr(
@@ -285,7 +290,9 @@ def llm(url: str, **more) -> ConfigDict:
 
 
 def asked(settings: ConfigDict) -> list[Finding]:
-    return doctor.within(30, "llm.base_url", lambda: doctor.endpoint(settings, "llm"), "problem")
+    return doctor.run_with_deadline(
+        30, "llm.base_url", lambda: doctor.endpoint(settings, "llm"), "problem"
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,7 +305,7 @@ def asked(settings: ConfigDict) -> list[Finding]:
         ("hang", "problem", "says nothing within 0.3 s"),
     ],
 )
-def test_an_endpoint_is_asked_for_its_models(fault, state, message, monkeypatch, capfd):
+def test_the_state_of_an_endpoint_is_reported(fault, state, message, monkeypatch, capfd):
     monkeypatch.setattr(doctor, "NETWORK", 0.3)
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
     with serving(faults=lambda *_: fault) as server:
@@ -310,49 +317,59 @@ def test_an_endpoint_is_asked_for_its_models(fault, state, message, monkeypatch,
     assert [part for part in (KEY[i : i + 6] for i in range(len(KEY) - 5)) if part in shown] == []
 
 
-def test_an_endpoint_that_is_down_has_no_key_or_another_model(monkeypatch):
+def test_an_endpoint_that_is_down_is_reported_without_the_key(monkeypatch):
     monkeypatch.delenv("ARK_TEST_KEY", raising=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening
         (finding,) = asked(llm(f"http://me:{KEY}@127.0.0.1:{taken.getsockname()[1]}/v1"))
-    assert (
-        finding.state == "problem"
-        and "cannot be reached" in finding.text
-        and KEY not in str(finding)
-    )
+    assert finding.state == "problem" and "cannot be reached" in finding.text
+    assert KEY not in str(finding)
+
+
+def test_a_missing_key_of_the_default_endpoint_is_reported(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
     (finding,) = asked(llm(""))
     assert finding.state == "problem" and "$ARK_TEST_KEY is not set" in finding.text
+
+
+def test_a_key_with_a_line_break_is_reported_without_the_key(monkeypatch):
+    monkeypatch.setenv("ARK_TEST_KEY", f"{KEY}\n{KEY}")
     with serving() as server:
-        monkeypatch.setenv("ARK_TEST_KEY", f"{KEY}\n{KEY}")
-        (broken,) = asked(llm(server.url))
-        assert (
-            broken.state == "problem"
-            and "holds a character that no key has" in broken.text
-            and KEY[:8] not in str(broken)
-        )
-        monkeypatch.delenv("ARK_TEST_KEY")
-        (answer,) = asked(llm(server.url))
+        (finding,) = asked(llm(server.url))
+    assert finding.state == "problem" and "holds a character that no key has" in finding.text
+    assert KEY[:8] not in str(finding)
+
+
+def test_an_endpoint_without_a_key_is_accepted(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    with serving() as server:
+        (finding,) = asked(llm(server.url))
+    assert finding.state == "ok" and "without a key" in finding.text
+
+
+def test_a_model_that_the_endpoint_does_not_list_is_a_warning(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    with serving() as server:
         first, second = asked(llm(server.url, model="toi"))
-    assert answer.state == "ok" and "without a key" in answer.text
     assert (first.state, second.state) == ("ok", "warning")
     assert "toi is not in its list of 1" in second.text and "toy" in second.fix
 
 
-def test_a_check_that_hangs_is_left_behind_with_what_it_found():
+def test_a_hanging_check_keeps_its_findings():
     def check():
         yield doctor.ok("one")
         threading.Event().wait(60)
 
     late = Finding("warning", "two: no answer within 0.1 s")
-    assert doctor.within(0.1, "two", check, "warning") == [Finding("ok", "one"), late]
+    assert doctor.run_with_deadline(0.1, "two", check, "warning") == [Finding("ok", "one"), late]
 
 
-def test_a_check_that_fails_is_told_after_what_it_found():
+def test_a_failing_check_keeps_its_findings():
     def check():
         yield doctor.ok("one")
         raise KeyError("field")
 
-    assert list(map(str, doctor.within(5, "two", check, "problem"))) == [
+    assert list(map(str, doctor.run_with_deadline(5, "two", check, "problem"))) == [
         "ok       one",
         "problem  two: KeyError: 'field'",
     ]
@@ -372,7 +389,7 @@ def test_a_check_that_fails_is_told_after_what_it_found():
         ("openai", None, "openai is missing, but ark-jax needs openai>=2"),
     ],
 )
-def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, message, monkeypatch):
+def test_a_wrong_package_version_is_reported_with_the_fix(name, has, message, monkeypatch):
     real = metadata.version
 
     def version(package: str) -> str:
@@ -416,11 +433,11 @@ import sys
 from ark_jax import doctor
 for name in sys.argv[1:]:
     check = lambda: doctor.model("retriever.path", name)
-    print(*doctor.within(30, "retriever.path", check, "problem"))
+    print(*doctor.run_with_deadline(30, "retriever.path", check, "problem"))
 """
 
 
-def test_a_model_of_the_hub_is_looked_up_and_not_fetched(tmp_path):
+def test_a_hub_model_is_looked_up_without_a_download(tmp_path):
     """In a process of its own, as the library takes its address from the environment."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -456,24 +473,32 @@ def test_a_model_of_the_hub_is_looked_up_and_not_fetched(tmp_path):
     assert not list(tmp_path.rglob("config.json"))
 
 
-def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
+def test_nothing_is_experimental_by_default(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert list(doctor.experimental(config.ark())) == []
+
+
+def test_splash_attention_and_slurm_are_called_experimental(monkeypatch):
+    """They never ran on hardware."""
     c = config.ark()
-    assert list(doctor.experimental(c)) == []
     c.retriever.attention, c.generator.attention = "splash", "cudnn"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     kernel, slurm = doctor.experimental(c)
     assert kernel.state == slurm.state == "warning"
     assert "retriever.attention=splash is experimental" in kernel.text and "Slurm" in slurm.text
+
+
+def test_automatic_attention_on_a_tpu_is_called_experimental(monkeypatch):
+    c = config.ark()
+    c.retriever.attention, c.generator.attention = "auto", "cudnn"
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    monkeypatch.delenv("SLURM_JOB_ID")
-    c.retriever.attention = "auto"
     (kernel,) = doctor.experimental(c)
     assert "retriever.attention=auto is experimental" in kernel.text
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_default_model_that_no_run_fetched_is_no_problem(tmp_path, monkeypatch, installed):
+def test_a_default_model_that_is_not_downloaded_yet_is_accepted(tmp_path, monkeypatch, installed):
     """Unless the package that reads it is missing."""
     monkeypatch.setenv("ARK_CACHE", str(tmp_path))
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: installed or None)

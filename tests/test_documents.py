@@ -36,7 +36,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name):
+def test_links_in_documents_are_not_broken(name):
     document = REPOSITORY / name
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
@@ -50,7 +50,7 @@ def test_links_lead_somewhere(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_named_files_exist(name):
+def test_files_named_in_documents_exist(name):
     """Paths from the root of the repository, in text and in commands."""
     pattern = r"\b(?:ark_jax|configs|launch|tests)/[\w/.]+\.\w+"
     paths = re.findall(pattern, text_of(REPOSITORY / name))
@@ -58,7 +58,7 @@ def test_named_files_exist(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_named_settings_exist(name):
+def test_settings_named_in_documents_exist(name):
     """Fields in code, `train.chunks=8`, and in commands, --config.train.chunks=8."""
     settings = [config.ark(), config.gpr(), config.star(), config.bar_rag()]
     sections = {name for c in settings for name, section in c.items() if hasattr(section, "keys")}
@@ -68,12 +68,12 @@ def test_named_settings_exist(name):
     assert [field for field in fields if field not in known] == []
 
 
-def test_the_site_has_every_document():
+def test_every_document_is_listed_on_the_site():
     listed = text_of(REPOSITORY / ".github" / "docs" / "hooks.py")
     assert [name for name in DOCUMENTS if f'"{name}"' not in listed] == []
 
 
-def test_versions_agree():
+def test_version_numbers_agree():
     ruff = re.search(r'"ruff==([\d.]+)"', text_of(REPOSITORY / "setup.py"))[1]
     assert f"rev: v{ruff}\n" in text_of(REPOSITORY / ".pre-commit-config.yaml")
     for name, form in (("setup.py", 'version="{}"'), ("CITATION.cff", "\nversion: {}\n")):

@@ -13,7 +13,7 @@ SCRIPT = REPOSITORY / "tests" / "benchmarks" / "accelerator.py"
 
 
 @pytest.mark.slow
-def test_the_table_has_every_line_and_no_failure(tmp_path):
+def test_the_accelerator_table_is_complete_without_failures(tmp_path):
     out = tmp_path / "table.md"
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--tiny", f"--out={out}"],
@@ -52,18 +52,18 @@ def test_the_table_has_every_line_and_no_failure(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wrong_kernel_is_seen(mesh, monkeypatch):
+def test_a_wrong_kernel_is_detected(mesh, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     monkeypatch.syspath_prepend(SCRIPT.parent)
     script = importlib.import_module(SCRIPT.stem)
     nothing = {"xla": (), "cudnn": (), "tokamax": ()}
     monkeypatch.setattr(script, "TYPES", nothing | {"splash": ("float32", "bfloat16")})
-    right = kernels._splash
+    right = kernels._attend_by_splash
 
     def wrong(*rows, causal):
         return right(*rows, causal=False)  # later tokens are seen
 
-    monkeypatch.setattr(kernels, "_splash", wrong)
+    monkeypatch.setattr(kernels, "_attend_by_splash", wrong)
     rows = list(script.attention_rows(script.TINY))
     assert [row.what for row in rows] == ["splash, float32", "splash, bfloat16"]
     assert all(row.verdict.startswith("FAILED: the limit is") for row in rows)

@@ -74,7 +74,7 @@ def room_of(module: str) -> str:
     return matches[0]
 
 
-def test_rooms_import_downwards_only():
+def test_packages_import_only_from_lower_layers():
     upwards = []
     for module, name in imports():
         inner = name.removeprefix("ark_jax.")
@@ -85,7 +85,7 @@ def test_rooms_import_downwards_only():
     assert upwards == []
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_there_are_no_import_cycles():
     modules = {module for module, _ in imports()}
     graph = nx.DiGraph()
     for module, name in imports():
@@ -97,7 +97,7 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circles == []
 
 
-def test_nothing_imports_what_is_not_the_librarys():
+def test_the_library_imports_no_test_or_optional_package():
     foreign = r"(torch|sentence_transformers|configs|launch|tests|conftest)\b"
     assert [x for x in imports() if re.match(foreign, x[1])] == []
     users = {module for module, name in imports() if name.startswith("ml_collections")}
@@ -123,7 +123,7 @@ LIGHT = (
 )
 
 
-def test_looking_up_does_not_start_jax():
+def test_light_modules_do_not_import_jax():
     code = f"""
 import importlib, sys
 for name in {LIGHT}:
@@ -137,7 +137,7 @@ for name in {LIGHT}:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_library_says_nothing_when_it_is_imported_without_torch(tmp_path):
+def test_importing_the_library_without_torch_prints_nothing(tmp_path):
     folder = tiny.write(tmp_path / "m", "bert", tokenizer="cls")
     code = f"""
 import sys
@@ -155,7 +155,7 @@ load_tokenizer({str(folder)!r})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_type_checkers_see_every_public_name_where_it_is():
+def test_type_checkers_see_every_public_name():
     tree = ast.parse((REPOSITORY / "ark_jax" / "__init__.py").read_text(encoding="utf-8"))
     blocks = [x for x in tree.body if isinstance(x, ast.If)]
     (block,) = (x for x in blocks if ast.unparse(x.test) == "TYPE_CHECKING")

@@ -18,7 +18,7 @@ SCRIPTS = ("local.sh", "gpu.sh", "slurm.sh", "tpu_pod.sh", "worker.sh")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_launch_scripts_are_clean_and_set_nothing_of_the_method(script):
+def test_launch_scripts_pass_shellcheck_and_set_no_config_field(script):
     path = LAUNCH / script
     text = path.read_text()
     assert os.access(path, os.X_OK) and len(text.splitlines()) < 60
@@ -103,7 +103,7 @@ def launch(tree: Path, *words: str, **variables: str) -> subprocess.CompletedPro
     )
 
 
-def test_a_dry_run_prints_the_commands_and_sends_nothing(pod):
+def test_a_dry_run_prints_commands_without_sending_anything(pod):
     key = "sk-very-secret"
     words = ("run", "--config=mine.py", "--workdir=/mnt/a b")
     done = launch(pod, *words, DRY_RUN="1", OPENAI_API_KEY=key, EXTRAS="llm")
@@ -117,7 +117,7 @@ def test_a_dry_run_prints_the_commands_and_sends_nothing(pod):
     assert not (pod.parent / "pods").exists()
 
 
-def test_a_pod_gets_the_tree_as_it_lies_and_keys_and_runs_without_the_shell(pod):
+def test_a_pod_receives_the_working_tree_and_runs_the_command(pod):
     words = ("config", "train.batch", "--config=mine.py", "--config.data.path=secret_data")
     done = launch(pod, *words, OPENAI_API_KEY="it's secret")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -135,7 +135,7 @@ def test_a_pod_gets_the_tree_as_it_lies_and_keys_and_runs_without_the_shell(pod)
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
 
-def test_what_ends_early_is_told_and_stop_ends_a_run(pod):
+def test_a_failed_run_on_a_pod_is_reported_and_stop_ends_a_run(pod):
     done = launch(pod, "config", "no_such_field")
     assert done.returncode == 1 and "no field begins with no_such_field" in done.stdout
     assert "what is finished is kept: run the same command again" in done.stderr
@@ -159,7 +159,7 @@ def test_what_ends_early_is_told_and_stop_ends_a_run(pod):
 
 
 @pytest.mark.parametrize("name", ["skypilot.yaml", "gke.yaml"])
-def test_files_for_clusters_are_yaml_and_say_that_they_never_ran(name):
+def test_cluster_files_are_valid_yaml_marked_as_never_run(name):
     text = (LAUNCH / name).read_text()
     parts = list(yaml.safe_load_all(text))
     assert "Never run." in text and parts
@@ -167,7 +167,7 @@ def test_files_for_clusters_are_yaml_and_say_that_they_never_ran(name):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_the_container_file_copies_what_the_package_is_built_from():
+def test_the_dockerfile_copies_the_files_needed_to_build():
     text = (LAUNCH / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)
     names = set(" ".join(copied).split())

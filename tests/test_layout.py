@@ -110,7 +110,7 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
 
 
 @STEPS
-def test_a_training_step_is_that_of_one_device(family, shape, capfd):
+def test_a_training_step_on_a_mesh_equals_one_device(family, shape, capfd):
     """Loss and every gradient, in two pieces; hidden states and logits are compared in
     test_models.py."""
     (metrics, gradient, _), (wanted, wanted_gradient, _) = (
@@ -247,7 +247,7 @@ class Sizes:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("family", ["qwen3", "bert"])
-def test_what_travels_in_a_forward_pass(family, shape):
+def test_the_collectives_of_a_forward_pass_are_as_derived(family, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
         lowered = retriever._embed_jit.lower(
@@ -259,7 +259,7 @@ def test_what_travels_in_a_forward_pass(family, shape):
 
 
 @STEPS
-def test_what_travels_in_a_training_step(family, shape):
+def test_the_collectives_of_a_training_step_are_as_derived(family, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         sizes = Sizes(opened(family)[1], shape)
     sizes.explain(
@@ -268,7 +268,7 @@ def test_what_travels_in_a_training_step(family, shape):
     )
 
 
-def test_what_a_loop_moves_is_counted_in_bytes_and_times():
+def test_collectives_in_loops_are_counted_with_bytes_and_repeats():
     def local(x):
         inner = lambda x, _: (jax.lax.psum(jnp.sin(x), "fsdp") / 8, None)
         outer = lambda x, _: (jnp.sin(jax.lax.scan(inner, x, length=5)[0]), None)
@@ -289,7 +289,7 @@ def test_what_a_loop_moves_is_counted_in_bytes_and_times():
 
 
 @pytest.mark.parametrize("size", pod.SIZES)
-def test_a_real_model_is_traced_for_a_pod(size):
+def test_a_real_model_can_be_traced_for_a_pod(size):
     """Its training step, on a mesh of which there is not a single device here, down to what a TPU's
     compiler is given."""
     mesh = AbstractMesh(pod.SHAPE, layout.AXES, axis_types=(AxisType.Explicit,) * 3)
@@ -322,7 +322,7 @@ def test_a_real_model_is_traced_for_a_pod(size):
 
 
 @pytest.mark.slow
-def test_a_real_step_compiles_for_a_pod():
+def test_a_real_training_step_compiles_for_a_pod():
     """256 fake devices: what each holds, and that nothing else travels than in a tiny model."""
     program = [sys.executable, str(Path(pod.__file__)), "8B"]
     report = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
@@ -394,7 +394,7 @@ def assert_exact(jaxpr) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_step_in_bfloat16_is_exact_where_it_matters(family, mesh):
+def test_sensitive_operations_of_a_bfloat16_step_use_float32(family, mesh):
     model, cfg, pooling = opened(family, "bfloat16")
     objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
     state = fit.State.create(model, pod.OPTIMIZER)
@@ -407,7 +407,7 @@ def test_a_step_in_bfloat16_is_exact_where_it_matters(family, mesh):
     } == {jnp.dtype("float32")}
 
 
-def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
+def test_sensitive_operations_of_bfloat16_scoring_use_float32(mesh):
     model, cfg, _ = opened("qwen3", "bfloat16")
     mesh = jax.sharding.get_mesh()
     x = lambda letters, *shape, dtype=jnp.int32: pod.on(
@@ -435,7 +435,7 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
     assert traced.out_info.dtype == jnp.float32
 
 
-def test_the_gradient_of_log_probabilities_in_bfloat16_is_exact_where_it_matters(mesh):
+def test_sensitive_operations_of_bfloat16_gradients_use_float32(mesh):
     model, cfg, _ = opened("qwen3", "bfloat16")
 
     def loss(model, tokens, mask):
@@ -458,7 +458,7 @@ def loss_and_vectors(objective: ContrastiveObjective, model, batch):
 @pytest.mark.parametrize(
     "family", ["qwen3", *[pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "qwen2")]]
 )
-def test_bfloat16_changes_little(family, mesh):
+def test_bfloat16_changes_vectors_and_gradients_little(family, mesh):
     """Vectors and the gradient of every weight, which come in float32, keep their direction."""
     arrays, results = jax.tree.map(layout.rows, batch()), {}
     for compute in ("float32", "bfloat16"):
@@ -493,7 +493,7 @@ def test_bfloat16_changes_little(family, mesh):
         ((2, 8, 1), "wants 16 devices"),
     ],
 )
-def test_a_mesh_that_cannot_be_is_refused(shape, message):
+def test_an_impossible_mesh_is_refused(shape, message):
     with pytest.raises(ValueError, match=message):
         layout.make_mesh(shape)
 
@@ -508,7 +508,9 @@ def test_a_mesh_that_cannot_be_is_refused(shape, message):
         ),
     ],
 )
-def test_a_mesh_that_cannot_cut_a_model_is_refused_with_one_that_can(shape, message, tmp_path):
+def test_a_mesh_that_does_not_divide_a_model_is_refused_with_one_that_does(
+    shape, message, tmp_path
+):
     folder = tiny.write(tmp_path, "llama")
     with jax.set_mesh(layout.make_mesh(shape)), pytest.raises(ValueError, match=message) as refused:
         hf.load_model(str(folder))

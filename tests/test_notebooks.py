@@ -106,7 +106,7 @@ def execute(name: str) -> dict:
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_and_ends_as_it_should(name, real_models):
+def test_a_notebook_runs_to_its_expected_result(name, real_models):
     worked = lambda: sum(
         resource.getrusage(resource.RUSAGE_CHILDREN)[:2]
     )  # by the clock it would depend on who else is at work
@@ -119,7 +119,7 @@ def test_a_notebook_runs_and_ends_as_it_should(name, real_models):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_stored_was_shown_by_a_run_and_tells_nothing_of_the_machine(name):
+def test_stored_outputs_come_from_a_run_without_machine_details(name):
     path = FOLDER / f"{name}.ipynb"
     notebook, text = read(name), path.read_text(encoding="utf-8")
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -60,7 +60,7 @@ def outputs_but_the_card(workdir: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_a_run_from_python_has_the_bytes_of_the_command_line(tmp_path, mesh):
+def test_a_run_from_python_gives_the_bytes_of_the_command_line(tmp_path, mesh):
     root = world.make_world(tmp_path)
     done = world.call(root, tmp_path / "typed")
     assert done.returncode == 0, done.stderr
@@ -84,24 +84,29 @@ def test_a_run_from_python_has_the_bytes_of_the_command_line(tmp_path, mesh):
     assert outputs_but_the_card(tmp_path / "called") == expected
 
 
-def test_what_is_wrong_is_told_in_python(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train.bacth": 3}, r"config.train has no field 'bacth'; did you mean 'batch'"),
+        ({"train.batch": "many"}, r"config: train.batch='many': .*int"),
+        ({"train.batch": 0}, r"train.batch=0: must be an integer, at least"),
+        (configs.gpr(), r"its recipe is 'gpr', but ark.tune follows ark alone"),
+    ],
+    ids=["unknown field", "not an integer", "below the minimum", "another recipe"],
+)
+def test_an_invalid_config_of_tune_is_refused(changes, message, tmp_path):
     rows = [{"id": "d", "text": "The lamp burns."}]
-    call = lambda **options: ark.tune("m", rows, [], **{"workdir": tmp_path / "w", **options})
-    with pytest.raises(
-        ValueError, match=r"config.train has no field 'bacth'; did you mean 'batch'"
-    ):
-        call(config={"train.bacth": 3})
-    with pytest.raises(ValueError, match=r"config: train.batch='many': .*int"):
-        call(config={"train.batch": "many"})
-    with pytest.raises(ValueError, match=r"train.batch=0: must be an integer, at least"):
-        call(config={"train.batch": 0})
-    with pytest.raises(ValueError, match=r"its recipe is 'gpr', but ark.tune follows ark alone"):
-        call(config=configs.gpr())
+    with pytest.raises(ValueError, match=message):
+        ark.tune("m", rows, [], workdir=tmp_path / "w", config=changes)
+
+
+def test_a_document_that_is_not_of_strings_is_refused(tmp_path):
+    rows = [{"id": "d", "text": "The lamp burns."}, {"id": Path("d")}]
     with pytest.raises(ValueError, match=r"documents, row 2: .*Path.* give dicts of strings"):
-        ark.tune("m", [*rows, {"id": Path("d")}], workdir=tmp_path / "w")
+        ark.tune("m", rows, workdir=tmp_path / "w")
 
 
-def test_a_bad_row_of_a_list_is_named(tmp_path):
+def test_a_bad_row_of_a_given_list_is_named(tmp_path):
     root = world.make_world(tmp_path)
     rows = [Document("tide", "", "The tide rises."), {"id": "salt", "text": 7}]
     with pytest.raises(BadInput, match=r"input/documents.jsonl:2: text: is a number"):
@@ -112,7 +117,7 @@ def test_a_bad_row_of_a_list_is_named(tmp_path):
     assert json.loads(lines[0])["text"] == "The tide rises."
 
 
-def test_finished_stages_are_not_replaced_unless_that_is_said(tmp_path, mesh):
+def test_replacing_finished_stages_needs_an_argument(tmp_path, mesh):
     root = world.make_world(tmp_path)
     c, workdir = world.tiny_config(root), tmp_path / "w"
     context = Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
@@ -137,7 +142,7 @@ def test_finished_stages_are_not_replaced_unless_that_is_said(tmp_path, mesh):
         call(replace=True)
 
 
-def test_a_config_of_the_caller_stays_as_it_is(tmp_path):
+def test_the_config_of_the_caller_is_not_changed(tmp_path):
     c = configs.ark()
     c.generator.path = "m"
     before = c.to_dict()

@@ -62,7 +62,7 @@ def test_a_config_has_the_defaults_and_their_types():
     schema.check(config, Training)
 
 
-def test_a_section_inherits_fields_and_may_change_a_default_alone():
+def test_a_section_inherits_fields_and_can_change_their_defaults():
     changed, kept = next(schema.fields(Slow)), next(schema.fields(Optimizer))
     assert changed == dataclasses.replace(kept, default=0.01) and kept.default == 0.1
     config = schema.to_config_dict(Slow)
@@ -91,7 +91,7 @@ def test_a_section_inherits_fields_and_may_change_a_default_alone():
         ("x", 3, "config has no field 'x'; its fields are seed, ids, copies, optimizer"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_name_and_what_it_may_be(name, value, message):
+def test_an_invalid_value_is_refused_with_its_name_and_rule(name, value, message):
     assert message in refusal(name, value)
 
 
@@ -99,19 +99,19 @@ def test_a_bad_value_is_refused_with_its_name_and_what_it_may_be(name, value, me
     ("name", "value"),
     [("rate", 1), ("betas", [0, 1]), ("ids", (7, "a")), ("price", (0, 2.5)), ("ids", [])],
 )
-def test_an_integer_is_a_number_and_a_list_a_tuple(name, value):
+def test_integers_are_accepted_as_numbers_and_lists_as_tuples(name, value):
     config = schema.to_config_dict(Training)
     (config.optimizer if name in config.optimizer else config)[name] = value
     schema.check(config, Training)
 
 
 @pytest.mark.parametrize("value", ["own:f", "package.own:function_2", "near"])
-def test_a_function_of_ones_own_may_stand_in_for_a_choice(value):
+def test_a_users_function_is_accepted_in_place_of_a_choice(value):
     schema.check({"by": value}, Mining)
 
 
 @pytest.mark.parametrize("value", ["own", "own.f", ":f", "own:", "own:a.b", "a b:c", "own:f()", 1])
-def test_what_names_no_function_is_refused(value):
+def test_a_value_that_names_no_function_is_refused(value):
     with pytest.raises(ValueError, match="must be near, far or module:function"):
         schema.check({"by": value}, Mining)
 
@@ -121,6 +121,9 @@ def test_a_missing_field_is_refused():
     del config.optimizer.rate
     with pytest.raises(ValueError, match=r"^config\.optimizer\.rate is missing; start from"):
         schema.check(config, Training)
+
+
+def test_an_empty_config_is_refused_with_its_first_field():
     with pytest.raises(ValueError, match=r"^config\.seed is missing"):
         schema.check(ConfigDict(), Training)
 

@@ -35,13 +35,13 @@ NUMERIC = (
 
 
 @pytest.mark.parametrize("module", NUMERIC)
-def test_every_numeric_module_is_checked(module):
+def test_the_shapes_of_every_numeric_module_are_checked(module):
     loader = importlib.import_module(f"ark_jax.{module}").__spec__.loader
     assert type(loader).__module__ == "jaxtyping._import_hook"
 
 
 @pytest.mark.parametrize("module", NUMERIC)
-def test_no_function_leaves_three_parameters_unannotated(module):
+def test_no_function_has_three_unannotated_parameters(module):
     source = Path(importlib.import_module(f"ark_jax.{module}").__file__).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
@@ -50,7 +50,7 @@ def test_no_function_leaves_three_parameters_unannotated(module):
             assert len(bare) < 3, f"{module}.{node.name}: {', '.join(bare)}"
 
 
-def test_one_letter_is_one_size():
+def test_axes_with_the_same_letter_must_have_the_same_size():
     x, mask = jnp.zeros((2, 3, 4)), jnp.ones((2, 5), bool)
     with pytest.raises(TypeCheckError, match="parameter 'mask'"):
         retriever.pool(x, mask, "mean")
@@ -67,9 +67,12 @@ def test_another_element_type_is_refused():
         losses.info_nce(vectors, vectors, pairs, pairs, temperature=1.0)
 
 
-def test_host_arrays_are_checked_too():
+def test_the_shape_of_a_numpy_array_is_checked():
     with pytest.raises(TypeCheckError, match="parameter 'differences'"):
         significance.sign_flip(np.zeros(3), draws=10, seed=0)
+
+
+def test_the_type_of_a_number_is_checked():
     with pytest.raises(TypeCheckError, match="parameter 'threshold'"):
         dense.near_pairs(np.eye(3), "0.5")
     with pytest.raises(TypeCheckError, match=r"pagerank\.personalized_pagerank"):

@@ -92,7 +92,7 @@ def run_ones_own_files(program: Path, root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_configs_presets_and_sweeps_are_in_the_wheel(program):
+def test_the_wheel_contains_configs_presets_and_sweeps(program):
     done = call(program, "config", "train", "--config=ark:paper")
     assert done.returncode == 0, done.stderr
     assert "* train.denominator = 'own'" in done.stdout
@@ -108,7 +108,7 @@ def test_configs_presets_and_sweeps_are_in_the_wheel(program):
 
 
 @pytest.mark.slow
-def test_a_plan_of_the_wheels_own_corpus_needs_no_checkout(program):
+def test_an_installed_wheel_can_plan_a_run_on_its_corpus(program):
     """`init` on the packaged corpus, whose config `plan` reads; a plan downloads no model."""
     (corpus,) = program.parents[1].glob("lib/*/site-packages/ark_jax/demo")
     made = call(program, "init", str(corpus))
@@ -125,14 +125,14 @@ def test_a_plan_of_the_wheels_own_corpus_needs_no_checkout(program):
 
 
 @pytest.mark.slow
-def test_a_run_of_ones_own_files_needs_no_checkout(program, tmp_path):
+def test_an_installed_wheel_can_run_on_user_files(program, tmp_path):
     run_ones_own_files(program, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("name", ["python3.12", "python3.13"])
-def test_demo_and_ones_own_files_run_on_other_pythons(name, wheel, tmp_path):
+def test_the_demo_and_user_files_run_on_other_pythons(name, wheel, tmp_path):
     """With the newest libraries that pip gives them."""
     python = shutil.which(name)
     if (

@@ -3,30 +3,33 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ark_jax.cli.flags import Flags, flag, wrong
+from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.runtime.log import say
 
 if TYPE_CHECKING:
     from ark_jax.data.reading import Reading
 
 
-def _file(text: str) -> str:
+def _nonempty_path(text: str) -> str:
+    """The path that a flag names. Raises ValueError if it is empty."""
     if not text:
         raise ValueError("it names no file; leave the flag out")
     return text
 
 
 class DataFlags(Flags):
-    """What lies elsewhere than the documents or the graph."""
+    """Flags for files beside the documents or the graph, and for how to read them."""
 
     questions: str = flag(
         "--questions=FILE",
-        "questions that lie elsewhere than the documents, or the graph",
+        "questions, if they are not beside the documents or the graph",
         "",
-        read=_file,
+        read=_nonempty_path,
     )
-    names: str = flag("--names=FILE", "of a graph of triples: names of its nodes", "", read=_file)
-    relation_names: str = flag("--relation-names=FILE", "of its relations", "", read=_file)
+    names: str = flag(
+        "--names=FILE", "of a graph of triples: names of its nodes", "", read=_nonempty_path
+    )
+    relation_names: str = flag("--relation-names=FILE", "of its relations", "", read=_nonempty_path)
     columns: str = flag(
         "--columns=FIELD=COLUMN,...",
         "which columns of rows are fields, as in question=Prompt,answers=Response",
@@ -35,18 +38,24 @@ class DataFlags(Flags):
     encoding: str = flag("--encoding=NAME", "of all texts; without it, detected in each file", "")
 
     def files(self) -> dict[str, str]:
-        """Those that are given, as `triple_check` takes them."""
+        """Field -> file, of the files that flags name, as `triple_check` takes them."""
         names = ("names", "relation_names", "questions")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def reading(self) -> "Reading | None":
-        """How to read documents, if flags say it, as they say of no graph."""
+        """How to read documents; None without --columns and --encoding.
+
+        Raises:
+            ValueError: a flag for graphs is given too.
+        """
         from ark_jax.data.reading import Reading
 
         if not (self.columns or self.encoding):
             return None
         if self.names or self.relation_names:
-            raise wrong(self.verb, "--columns and --encoding are for documents, --names for graphs")
+            raise bad_flag(
+                self.verb, "--columns and --encoding are for documents, --names for graphs"
+            )
         return Reading(self.encoding, self.columns)
 
 
@@ -60,21 +69,23 @@ class Check(DataFlags):
 
     def run(self) -> int:
         from ark_jax.data import readers
-        from ark_jax.evaluate.significance import what_can_be_told
+        from ark_jax.evaluate.significance import detectable_difference
         from ark_jax.graph import triple_check
 
         files, reading = self.files(), self.reading()
         if self.test and files:
-            raise wrong(self.verb, "TEST stands alone: --questions and --names are for one input")
-        if not (self.test or reading) and triple_check.is_meant(self.path, **files):
-            lines, good = triple_check.check(self.path, **files)
+            raise bad_flag(
+                self.verb, "TEST stands alone: --questions and --names are for one input"
+            )
+        if not (self.test or reading) and triple_check.are_about_graph(self.path, **files):
+            lines, is_good = triple_check.check(self.path, **files)
             say("\n".join(lines))
-            return 0 if good else 1
+            return 0 if is_good else 1
         corpus, problems = readers.read(self.path, self.questions, reading or readers.AS_IT_IS)
         say("\n".join(map(str, (*corpus.remarks, *problems, readers.summary(corpus)))))
         if corpus.questions and not self.test:
             fifth = max(len(corpus.questions) // 5, 1)
-            say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
+            say(f"a test on a fifth, {fifth:,} questions: {detectable_difference(fifth)}")
         unread = readers.mostly_passed_over(corpus)
         say(unread if unread and not problems else readers.verdict(problems))
         has_bad_test = bool(self.test) and _check_test(
@@ -84,13 +95,13 @@ class Check(DataFlags):
 
 
 def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool:
-    """Prints what is understood of a test set on a corpus; whether it has problems."""
+    """Prints a summary of a test set and its problems; returns whether it has any."""
     from ark_jax.data import readers
-    from ark_jax.evaluate.significance import what_can_be_told
+    from ark_jax.evaluate.significance import detectable_difference
 
     test, problems = readers.read_test(path, texts, reading)
     count = len(test.questions)
-    remark = what_can_be_told(count) if count else "none can be read"
+    remark = detectable_difference(count) if count else "none can be read"
     summary = f"test set: {count:,} questions: {remark}"
     say("\n".join(map(str, (*test.remarks, *problems, summary))))
     say(readers.verdict(problems))

@@ -61,7 +61,7 @@ class Completion(Flags):
         if len(self.shells) != 1 or self.shells[0] not in SHELLS:
             raise ValueError(f"give one shell: ark-jax completion {'|'.join(SHELLS)}")
         (shell,) = self.shells
-        show(_fish() if shell == "fish" else _cases(SHELLS[shell]))
+        show(_fish_script() if shell == "fish" else _fill_template(SHELLS[shell]))
         return 0
 
 
@@ -79,30 +79,33 @@ def field_flags() -> list[str]:
     return [f"--config.{name}=" for name in sorted(names)]
 
 
-def _cases(script: str) -> str:
-    """The script of a shell, with verbs, fields and what may follow each verb."""
+def _fill_template(template: str) -> str:
+    """The script of bash or zsh: the template with all verbs, fields and flags of each verb."""
     known = {name: flags_of(name) for name in verbs.VERBS}
-    known = {n: [*flags, *["--config."] * ("--config=" in flags)] for n, flags in known.items()}
+    for flags in known.values():
+        if "--config=" in flags:
+            flags.append("--config.")
     cases = (f"      {name}) known='{' '.join(flags)}' ;;" for name, flags in known.items())
-    return script.format(
+    return template.format(
         verbs=" ".join(known), cases="\n".join(cases), fields=" ".join(field_flags())
     )
 
 
-def _fish() -> str:
+def _fish_script() -> str:
+    """The script of fish: a line for each verb, flag and field."""
     lines, with_config = [], []
     for name, (_, summary) in verbs.VERBS.items():
         line = f"complete -c ark-jax -n __fish_use_subcommand -a {name} -d {shlex.quote(summary)}"
         lines.append(line)
         flags = flags_of(name)
         with_config += [name] * ("--config=" in flags)
-        lines += (_fish_flag(name, flag) for flag in flags)
-    lines += (_fish_flag(" ".join(with_config), flag) for flag in field_flags())
+        lines += (_fish_line(name, flag) for flag in flags)
+    lines += (_fish_line(" ".join(with_config), flag) for flag in field_flags())
     return FISH + "\n".join(lines) + "\n"
 
 
-def _fish_flag(names: str, flag: str) -> str:
-    """The line of a flag that follows one of the verbs."""
+def _fish_line(names: str, flag: str) -> str:
+    """A line of the script: completes a flag after these verbs, which are separated by blanks."""
     value = " -r" if flag.endswith("=") else ""
     when = f"-n '__fish_seen_subcommand_from {names}'"
     return f"complete -c ark-jax {when} -l {flag.strip('-=')}{value}"

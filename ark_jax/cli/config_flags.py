@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.cli.flags import Flags, flag, wrong
+from ark_jax.cli.flags import Flags, bad_flag, flag
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 DEMO = "demo"
@@ -18,7 +18,7 @@ YES = "replaces finished stages of other settings without asking"
 
 
 class ConfigFlags(Flags):
-    """What all verbs on a config take. `open` gives the config."""
+    """The flags of every verb that works on a config. `open` gives the config."""
 
     config: str = flag(
         "--config=CONFIG",
@@ -62,23 +62,27 @@ class ConfigFlags(Flags):
         return config
 
     def open_plain(self) -> tuple:
-        """The config without default models, and the words that are no fields."""
+        """The config without default models, or None, and the words that are no fields.
+
+        Raises:
+            ValueError: as `open`.
+        """
         from absl import flags as absl_flags
         from ml_collections import ConfigDict, config_flags
 
-        values, args = absl_flags.FlagValues(), _last_of_repeated(self.fields)
+        values, args = absl_flags.FlagValues(), _without_overridden(self.fields)
         known = None if self.config else self.default_config()
         is_file = known is None
         define = config_flags.DEFINE_config_file if is_file else config_flags.DEFINE_config_dict
         if self.config:
-            args = [f"--config={locate(self.config)}", *args]
+            args = [f"--config={locate_config(self.config)}", *args]
         try:
             holder = define("config", known, flag_values=values, sys_argv=["ark-jax", *args])
             words = values(["ark-jax", *args])[1:]
             config = holder.value
             getattr(config, "recipe", None)  # raises what ml_collections kept of an OSError
         except (absl_flags.Error, KeyError, AttributeError, TypeError) as error:
-            raise wrong(self.verb, self._unknown_field() or _message(error)) from None
+            raise bad_flag(self.verb, self._unknown_field_message() or _error_line(error)) from None
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"the config file fails ({reason}); correct it") from None
@@ -97,10 +101,10 @@ class ConfigFlags(Flags):
         """The config where no flag names one: that of the last run in the workdir, if any."""
         return config_of_workdir(self.workdir)
 
-    def _unknown_field(self) -> str:
-        """Which field the config lacks, and the most similar one; empty if it has all.
+    def _unknown_field_message(self) -> str:
+        """Says which field the config lacks, and the most similar one; empty if it has all.
 
-        ml_collections reports it by its last part.
+        The message of ml_collections names only the last part of the field.
         """
         from ark_jax import schema
 
@@ -141,11 +145,11 @@ def packaged_files() -> dict[str, Path]:
     return files | {DEMO: RECIPES / "demo.py"}
 
 
-def locate(named: str) -> str:
-    """`FILE:WORDS` for a `NAME:WORDS` whose name is a packaged config's or a file's.
+def locate_config(named: str) -> str:
+    """`NAME:WORDS` with the file of the packaged config; a path of a file stays.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: NAME is neither.
     """
     name, colon, words = named.partition(":")
     if Path(name).is_file():
@@ -161,15 +165,18 @@ def locate(named: str) -> str:
     )
 
 
-def _last_of_repeated(words: Sequence[str]) -> list[str]:
-    """Of a field given twice, as a sweep does, the last one counts; tuples would be joined."""
-    field = lambda word: re.match(r"--?config\.[\w.]+=|", word)[0].lstrip("-")
-    last = {field(word): i for i, word in enumerate(words)}
-    return [word for i, word in enumerate(words) if not field(word) or last[field(word)] == i]
+def _without_overridden(words: Sequence[str]) -> list[str]:
+    """The words without a field that a later word sets again, as in a sweep.
+
+    absl would join the tuples of both.
+    """
+    names = [re.match(r"--?config\.[\w.]+=|", word)[0].lstrip("-") for word in words]
+    last = {name: i for i, name in enumerate(names)}
+    return [word for i, word in enumerate(words) if not names[i] or last[names[i]] == i]
 
 
-def _message(error: Exception) -> str:
-    """What is wrong with a field, in one line; of a config file that fails, how its trace ends."""
+def _error_line(error: Exception) -> str:
+    """The error of a bad field in one line; of a failing config file, the end of its trace."""
     text = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
     text = text.splitlines()[-1] if "Traceback" in text else text
     text = " ".join(text.replace("'", "").split())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ark_jax.cli import runs
 from ark_jax.cli.flags import Flags, flag
-from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
+from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
@@ -68,12 +68,12 @@ class Evaluate(ReaderFlags):
         with log_on_stderr():
             try:
                 comparison = compare(
-                    _words(self.models),
+                    _split_names(self.models),
                     self.data,
                     corpus=self.corpus,
                     folder=out and out / "index",
                     reference=self.reference,
-                    metrics=_words(self.metrics) or RETRIEVAL,
+                    metrics=_split_names(self.metrics) or RETRIEVAL,
                     scope=self.scope,
                     rules=ChunkRules(tokens=self.chunk_tokens),
                     write=self.open_reader().write if self.reader else None,
@@ -83,7 +83,7 @@ class Evaluate(ReaderFlags):
                     log.say(f"  {output.save(comparison, out)}")
             except OSError as error:
                 place = out or storage.cache_folder()
-                raise OSError(with_fix(error, place, flag="--out")) from error
+                raise OSError(message_with_fix(error, place, flag="--out")) from error
         if self.json:
             log.show(json.dumps(output.json_of(comparison), ensure_ascii=False) + "\n")
         else:
@@ -91,5 +91,5 @@ class Evaluate(ReaderFlags):
         return 0
 
 
-def _words(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")] if text else []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ark_jax import schema
 from ark_jax.cli.config_flags import ConfigFlags
-from ark_jax.cli.flags import flag, wrapped
+from ark_jax.cli.flags import flag, wrap_text
 from ark_jax.runtime.log import show
 
 
@@ -22,13 +22,17 @@ class Fields(ConfigFlags):
     def run(self) -> int:
         from ark_jax import config as configs
 
-        named = self if self.config or self.workdir else dataclasses.replace(self, config="ark")
-        config, words = named.open_plain()
+        flags = self if self.config or self.workdir else dataclasses.replace(self, config="ark")
+        config, words = flags.open_plain()
         if config is None:
             raise ValueError(f"{self.workdir} keeps no config of a run; give --config=FILE")
-        asked = tuple(words) or ""  # of which every name begins with the latter
-        declared = configs.SCHEMAS.get(config.get("recipe", "ark"))
-        lines = _declared(declared, config, asked) if declared else _undeclared(config, asked)
+        prefixes = tuple(words) or ""  # every name begins with ""
+        recipe_schema = configs.SCHEMAS.get(config.get("recipe", "ark"))
+        lines = (
+            _schema_lines(recipe_schema, config, prefixes)
+            if recipe_schema
+            else _plain_lines(config, prefixes)
+        )
         text = "\n".join(lines).lstrip("\n")
         if not text:
             raise ValueError(
@@ -38,40 +42,41 @@ class Fields(ConfigFlags):
         return 0
 
 
-def _declared(declared: type, config, asked: tuple[str, ...] | str) -> Iterator[str]:
-    """The lines of a config of our own recipes, section by section."""
-    values, titled = schema.values(config), ""
-    sections = schema.sections(declared)
-    for spec in schema.fields(declared):
-        if not spec.name.startswith(asked):
+def _schema_lines(recipe_schema: type, config, prefixes: tuple[str, ...] | str) -> Iterator[str]:
+    """The lines of a config that has a schema, section by section."""
+    values, last_section = schema.values(config), ""
+    sections = schema.sections(recipe_schema)
+    for spec in schema.fields(recipe_schema):
+        if not spec.name.startswith(prefixes):
             continue
         section = spec.name.rpartition(".")[0]
-        if section != titled:
-            yield from _title(section, sections)
-            titled = section
-        yield from _field(spec, values[spec.name])
+        if section != last_section:
+            yield from _title_lines(section, sections)
+            last_section = section
+        yield from _field_lines(spec, values[spec.name])
 
 
-def _title(section: str, sections: dict[str, type]) -> Iterator[str]:
+def _title_lines(section: str, sections: dict[str, type]) -> Iterator[str]:
+    """An empty line, and what a section is for."""
     yield ""
     if not section:
         return
     meaning = " ".join(inspect.getdoc(sections[section]).split())
-    yield from wrapped(f"{section}: {meaning}")
+    yield from wrap_text(f"{section}: {meaning}")
 
 
-def _field(spec: schema.FieldSpec, value: object) -> Iterator[str]:
+def _field_lines(spec: schema.FieldSpec, value: object) -> Iterator[str]:
     """A line with the value, and what it may be and means below it."""
     changed = value != spec.default
     yield f"{'*' if changed else ' '} {spec.name} = {value!r}"
     default = f"default {spec.default!r}" if changed else ""
     facts = "; ".join(filter(None, (default, spec.unit, spec.describe())))
     for text in (spec.meaning, facts):
-        yield from wrapped(text, " " * 6)
+        yield from wrap_text(text, " " * 6)
 
 
-def _undeclared(config, asked: tuple[str, ...] | str) -> Iterator[str]:
-    """The lines of a recipe of the user's own, which says nothing about its fields."""
+def _plain_lines(config, prefixes: tuple[str, ...] | str) -> Iterator[str]:
+    """The lines of a config of the user's own recipe, which has no schema."""
     for name, value in schema.values(config).items():
-        if name.startswith(asked):
+        if name.startswith(prefixes):
             yield f"  {name} = {value!r}"

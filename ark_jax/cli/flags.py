@@ -1,4 +1,4 @@
-"""The flags of a verb: a dataclass declares them; parsing, help and completion follow from it."""
+"""The flags of a verb: a dataclass declares them for parsing, help and completion."""
 
 import dataclasses
 import difflib
@@ -19,14 +19,14 @@ BOOLEANS = {"true": True, "True": True, "1": True, "false": False, "False": Fals
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a field of a verb is on the command line.
+    """How a field of a verb is written on the command line.
 
     Attributes:
-        label: as the help writes it: `--k=N`, `--json`, `--by=dense|bm25`, which says what it may
-            be, or `QUESTION`, which is no flag.
-        meaning: for the help, which adds the default.
-        read: makes its value of a text; without it the field's type says how.
-        verbs: whose help shows it; empty for all that take it.
+        label: `--k=N`, `--json`, `--by=dense|bm25` with its choices, or `QUESTION`, which is no
+            flag, as the help shows it.
+        meaning: text for the help, which adds the default.
+        read: text -> value; without it the field's type says how.
+        verbs: verbs whose help shows it; empty for all that take it.
     """
 
     label: str
@@ -41,7 +41,7 @@ class Spec:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is more than a word."""
+        """False for a word without dashes, such as `QUESTION`."""
         return self.label.startswith("--")
 
 
@@ -53,9 +53,9 @@ def flag(label: str, meaning: str, default: object = MISSING, **more):
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(flag,))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What the words behind a verb say: each verb is a subclass that `verbs.VERBS` names.
+    """The parsed words behind a verb. Each verb is a subclass that `verbs.VERBS` names.
 
-    Subclasses are dataclasses without saying so. A field of type `tuple[str, ...]` takes
+    Subclasses become dataclasses without a decorator. A field of type `tuple[str, ...]` takes
     `--config.FIELD=VALUE` and all words that are no flags.
 
     Attributes:
@@ -78,28 +78,33 @@ class Flags:
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> typing.Self:
-        """The flags that words say.
+        """The flags that words set.
 
         Raises:
             ValueError: a flag is unknown, missing or has a bad value.
         """
-        return bind(cls, verb, *read(cls, verb, args))
+        return bind(cls, verb, *parse_flags(cls, verb, args))
 
 
 def specs(verb_class: type[Flags], verb: str = "") -> dict[dataclasses.Field, Spec]:
-    """The fields that the command line of a verb sets, or those that its help shows.
+    """The fields that the command line of a verb sets, with their specs.
 
-    Words come first, in their order, and then the verb's own flags before those of other verbs too.
+    Words come first, in their order, then the verb's own flags, then those that it inherits.
+
+    Args:
+        verb: leaves out flags that the help of this verb does not show; empty: all fields.
     """
     fields = [field for field in dataclasses.fields(verb_class) if field.metadata]
     own_first = [name for c in verb_class.__mro__ for name in inspect.get_annotations(c)]
-    place = lambda field: field.metadata["spec"].is_flag and own_first.index(field.name)
-    known = {field: field.metadata["spec"] for field in sorted(fields, key=place)}
+    words = [field for field in fields if not field.metadata["spec"].is_flag]
+    flags = [field for field in fields if field.metadata["spec"].is_flag]
+    flags.sort(key=lambda field: own_first.index(field.name))
+    known = {field: field.metadata["spec"] for field in (*words, *flags)}
     return {f: spec for f, spec in known.items() if not verb or verb in (spec.verbs or (verb,))}
 
 
-def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict, list[str]]:
-    """The values of flags by field, and all other words in their order.
+def parse_flags(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict, list[str]]:
+    """Parses words: field -> value of its flag, and all other words in their order.
 
     Raises:
         ValueError: a flag is unknown or has a bad value.
@@ -111,7 +116,7 @@ def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict,
         match = FLAG.fullmatch(word)
         if word == "--":
             return values, words + waiting
-        if not match or ("." in match[1] and _rest(verb_class)):
+        if not match or ("." in match[1] and _rest_field(verb_class)):
             words.append(word)
             continue
         name, text = f"--{match[1]}", match[2]
@@ -122,27 +127,27 @@ def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict,
         if name not in known:
             nearest = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-            raise wrong(verb, f"unrecognized arguments: {word}{hint}")
+            raise bad_flag(verb, f"unrecognized arguments: {word}{hint}")
         field = known[name]
         if text is None and field.type is bool:
             text = "true"
         elif text is None:
             if not waiting or FLAG.fullmatch(waiting[0]):
-                raise wrong(verb, f"argument {name}: expected one argument")
+                raise bad_flag(verb, f"argument {name}: expected one argument")
             text = waiting.pop(0)
         if name == "--config" and "config" in values:
             raise ValueError(f"--config={values['config']} and --config={text}: give one --config")
-        values[field.name] = _value(verb, name, field, text)
+        values[field.name] = _read_value(verb, name, field, text)
     return values, words
 
 
 def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str]) -> Flags:
-    """A verb with the values of its flags, and the other words in their places.
+    """An instance of a verb, with the values of flags and with the other words as its fields.
 
     Raises:
-        ValueError: a word has no place, or a flag or word is missing.
+        ValueError: there are too many words, or a flag or word is missing.
     """
-    values, words, rest = dict(values), list(words), _rest(verb_class)
+    values, words, rest = dict(values), list(words), _rest_field(verb_class)
     for field, spec in specs(verb_class).items():
         if words and not spec.is_flag and field is not rest:
             values[field.name] = words.pop(0)
@@ -161,33 +166,33 @@ def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str])
     return verb_class(verb=verb, **values)
 
 
-def _rest(verb_class: type[Flags]) -> dataclasses.Field | None:
-    """The field that takes fields of a config and other words."""
+def _rest_field(verb_class: type[Flags]) -> dataclasses.Field | None:
+    """The field that takes fields of a config and all other words; None if there is none."""
     return next((field for field in specs(verb_class) if field.type == tuple[str, ...]), None)
 
 
-def wrong(verb: str, message: str) -> ValueError:
+def bad_flag(verb: str, message: str) -> ValueError:
     """The error of a bad flag."""
     return ValueError(f"bad flag: {message}; `ark-jax {verb} --help` shows how it is used")
 
 
-def _value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
-    """The value of a text, as the field's spec or type reads it."""
+def _read_value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
+    """The value of a text, as the field's spec or type reads it. Raises ValueError."""
     spec = field.metadata["spec"]
     if field.type in (Path, Path | None):
-        return folder(text, name)
+        return read_folder(text, name)
     choices = BOOLEANS if field.type is bool else spec.label.partition("=")[2].split("|")
     if len(choices) > 1 and text not in choices:
         known = ", ".join(map(repr, choices))
-        raise wrong(verb, f"argument {name}: invalid choice: {text!r} (choose from {known})")
+        raise bad_flag(verb, f"argument {name}: invalid choice: {text!r} (choose from {known})")
     try:
         return (spec.read or READERS.get(field.type, str))(text)
     except ValueError as error:
-        raise wrong(verb, f"argument {name}: {error}") from None
+        raise bad_flag(verb, f"argument {name}: {error}") from None
 
 
-def at_least_one(text: str) -> int:
-    """A number from 1 on."""
+def read_positive(text: str) -> int:
+    """A whole number, at least 1. Raises ValueError."""
     if not re.fullmatch(r"[+-]?\d+", text):
         raise ValueError(f"{text!r} is not a whole number")
     if int(text) < 1:
@@ -195,14 +200,14 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-READERS = {int: at_least_one, int | None: at_least_one, float | None: float, bool: BOOLEANS.get}
+READERS = {int: read_positive, int | None: read_positive, float | None: float, bool: BOOLEANS.get}
 
 
-def folder(text: str, name: str) -> Path | None:
+def read_folder(text: str, name: str) -> Path | None:
     """The folder that a flag names; None if it is empty.
 
     Raises:
-        ValueError: it lies in a bucket, or a file lies where it would.
+        ValueError: it is in a bucket, or a file has its path.
     """
     if not text:
         return None
@@ -219,7 +224,7 @@ def folder(text: str, name: str) -> Path | None:
 
 
 def usage(verb_class: type[Flags], verb: str) -> str:
-    """What follows the verb: words and needed flags, and whether there are others."""
+    """The usage line behind the verb: words, needed flags, and [FLAGS] if there are others."""
     parts, others = [], ""
     for field, spec in specs(verb_class, verb).items():
         if field.default is MISSING or field.name in verb_class.needed:
@@ -231,19 +236,19 @@ def usage(verb_class: type[Flags], verb: str) -> str:
     return (" ".join(parts) + others).lstrip()
 
 
-def rows(verb_class: type[Flags], verb: str) -> str:
-    """Each flag with its meaning and default, and then the remarks."""
+def describe_flags(verb_class: type[Flags], verb: str) -> str:
+    """The help on each flag, with its meaning and default, and then the remarks."""
     lines = []
     for field, spec in specs(verb_class, verb).items():
         has_default = type(field.default) in (int, str) and field.default
         meaning = f"{spec.meaning}; default: {field.default}" if has_default else spec.meaning
         label = f"  {spec.label:<{INDENT - 3}} "
         label += " " * (len(label) > INDENT)
-        lines += wrapped(meaning, " " * INDENT, label)
-    return "\n".join([*lines, *wrapped(verb_class.remarks)])
+        lines += wrap_text(meaning, " " * INDENT, label)
+    return "\n".join([*lines, *wrap_text(verb_class.remarks)])
 
 
-def wrapped(text: str, indent: str = "", first: str = "") -> list[str]:
+def wrap_text(text: str, indent: str = "", first: str = "") -> list[str]:
     """Lines of a text for a terminal; the first one begins with `first`, if given."""
     indents = {"initial_indent": first or indent, "subsequent_indent": indent}
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False, **indents)

@@ -18,19 +18,19 @@ class Init(DataFlags):
     prints = False
 
     def run(self) -> int:
-        from ark_jax.new_config import TITLES, text_of, understand
+        from ark_jax.new_config import TITLES, config_text, draft_config
 
         out = Path(self.out).expanduser()
         if out.exists():
             raise ValueError(f"{out} is there already; give another --out, or move it away")
-        understood = understand(self.data, self.files(), self.reading())
-        for line in understood.lines:
+        draft = draft_config(self.data, self.files(), self.reading())
+        for line in draft.lines:
             say(line)
-        if not understood.good:
+        if not draft.good:
             say("no config is written: mend the data first")
             return 1
         with out.open("x", encoding="utf-8") as file:
-            file.write(text_of(understood, self.out))
-        say(f"{out}: {TITLES[understood.recipe]}")
+            file.write(config_text(draft, self.out))
+        say(f"{out}: {TITLES[draft.recipe]}")
         say(f"run it: ark-jax run --config={shlex.quote(self.out)} --workdir=DIR")
         return 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ark_jax import integrations
 from ark_jax.cli.flags import Flags, flag
-from ark_jax.cli.process import prepare_environment, with_fix
+from ark_jax.cli.process import message_with_fix, prepare_environment
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_path
 
@@ -30,6 +30,6 @@ class Onnx(Flags):
         try:
             adapter.save_onnx(retriever, folder)
         except OSError as error:
-            raise OSError(with_fix(error, folder, flag="--out")) from error
+            raise OSError(message_with_fix(error, folder, flag="--out")) from error
         say(f"{Path(self.out) / adapter.FILE}")
         return 0

@@ -24,7 +24,7 @@ def prepare_environment() -> None:
 
 @contextlib.contextmanager
 def log_on_stderr() -> Iterator[TextIO]:
-    """Keeps the standard output, which it gives, for results: in UTF-8 whatever the terminal."""
+    """Sends prints to stderr; gives the standard output, in UTF-8, for results alone."""
     results = sys.stdout
     if hasattr(results, "reconfigure"):
         results.reconfigure(encoding="utf-8")
@@ -32,8 +32,8 @@ def log_on_stderr() -> Iterator[TextIO]:
         yield results
 
 
-def with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
-    """The message of an error of the file system and, if it is about writing results, a fix."""
+def message_with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
+    """The message of a file system error, with a fix if results could not be written."""
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "free some space there"
@@ -44,7 +44,7 @@ def with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         fix = f"make {workdir} writable or give another {flag}"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-        fix = f"move away what lies there or give another {flag},"
+        fix = f"move away what is there or give another {flag},"
     else:
         return str(error)
     return (
@@ -64,11 +64,11 @@ def save_trace(flags: list[str]) -> Path:
 
 
 def drop_output() -> None:
-    """Lets nothing more be written to the standard output, whose reader is gone."""
-    # Python would complain when it flushes at its end.
+    """Discards all further standard output, whose reader is gone."""
+    # Else Python would complain when it flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
-def is_of_output(error: BaseException | None) -> bool:
-    """Whether an error says that the reader of the standard output is gone."""
+def is_closed_output(error: BaseException | None) -> bool:
+    """Whether an error says that nobody reads the standard output any more."""
     return isinstance(error, BrokenPipeError) and error.filename == "standard output"

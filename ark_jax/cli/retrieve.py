@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ark_jax.cli.flags import Flags, flag
-from ark_jax.cli.process import is_of_output, log_on_stderr, prepare_environment, with_fix
+from ark_jax.cli.process import (
+    is_closed_output,
+    log_on_stderr,
+    message_with_fix,
+    prepare_environment,
+)
 from ark_jax.runtime import log, storage
 
 INVERSE = {"yes": True, "no": False, "": None}
-ONLY = {"index": "triples", "beam": "paths", "inverse": "paths"}  # flags that one kind knows
+ONLY = {"index": "triples", "beam": "paths", "inverse": "paths"}  # flag -> what it is for
 
 
 class Retrieve(Flags):
@@ -48,18 +53,23 @@ class Retrieve(Flags):
         prepare_environment()
         try:
             with log_on_stderr() as results:
-                for rows in self.rows():
+                for rows in self.row_batches():
                     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
                     with contextlib.redirect_stdout(results):
                         log.show(text)
         except OSError as error:
-            if is_of_output(error):
+            if is_closed_output(error):
                 raise
-            raise OSError(with_fix(error, self.folder, flag="--index")) from error
+            raise OSError(message_with_fix(error, self.folder, flag="--index")) from error
         return 0
 
-    def rows(self) -> Iterator[list[dict]]:
-        """The rows of one batch of questions after the other."""
+    def row_batches(self) -> Iterator[list[dict]]:
+        """Yields the rows of each batch of questions. Reads all inputs first.
+
+        Raises:
+            BadInput: the questions have problems.
+            ValueError: a flag does not fit the kind of model.
+        """
         from ark_jax.data.records import BadInput
         from ark_jax.graph.beam import BeamRules
         from ark_jax.graph.retrieved_rows import path_rows, triple_rows
@@ -82,22 +92,26 @@ class Retrieve(Flags):
             log.say(f"  {remark}")
         names, relation_names = self.names or None, self.relation_names or None
         graph = Triples.read(self.graph, names=names, relation_names=relation_names)
-        found = {"model": self.model, "graph": graph, "questions": questions}
+        inputs = {"model": self.model, "graph": graph, "questions": questions}
         if kind == "paths":
             rules, inverse = BeamRules(self.beam or 5, self.hops), INVERSE[self.inverse]
             by = self.relations or None
-            return path_rows(**found, k=self.k or 5, rules=rules, inverse=inverse, by=by)
+            return path_rows(**inputs, k=self.k or 5, rules=rules, inverse=inverse, by=by)
         log.say(f"  index: {self.folder}; --index=DIR names another folder")
         rules, by = WalkRules(hops=self.hops), self.relations or "last"
-        return triple_rows(**found, folder=self.folder, k=self.k or 20, rules=rules, by=by)
+        return triple_rows(**inputs, folder=self.folder, k=self.k or 20, rules=rules, by=by)
 
     @property
     def folder(self) -> Path:
-        """Of the graph's vectors: by default in the cache, since a model's own may be read-only."""
+        """The folder of the triples' vectors: in the cache, unless --index names another."""
         if self.index:
             return storage.local_path(self.index)
-        place = lambda name: name if "://" in name else str(Path(name).expanduser().absolute())
-        model = self.model if storage.is_hub_name(self.model) else place(self.model)
-        names = json.dumps([model, place(self.graph)])
+        model = self.model if storage.is_hub_name(self.model) else _absolute(self.model)
+        names = json.dumps([model, _absolute(self.graph)])
         digest = hashlib.sha256(names.encode()).hexdigest()[:16]
         return storage.cache_folder() / "triple_indices" / digest
+
+
+def _absolute(path: str) -> str:
+    """The absolute path; an address of a bucket stays as it is."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())

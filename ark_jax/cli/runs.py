@@ -10,8 +10,8 @@ from typing import Self
 
 from ark_jax.cli import verbs
 from ark_jax.cli.config_flags import ConfigFlags
-from ark_jax.cli.flags import flag, folder
-from ark_jax.cli.process import prepare_environment, with_fix
+from ark_jax.cli.flags import flag, read_folder
+from ark_jax.cli.process import message_with_fix, prepare_environment
 from ark_jax.runtime.log import say
 
 
@@ -23,7 +23,7 @@ class Status(ConfigFlags):
     def run(self) -> int:
         from ark_jax.pipeline.status import examine
 
-        recipe, config = opened(self)
+        recipe, config = open_recipe(self)
         stages = recipe.stages(config)
         verify = [stage.name for stage in stages] if self.verify else ()
         for status in examine(stages, config, self.workdir, verify=verify):
@@ -44,7 +44,7 @@ class Plan(ConfigFlags):
         from ark_jax.pipeline import named
         from ark_jax.recipes.core import models as run_models
 
-        recipe, config = opened(self)
+        recipe, config = open_recipe(self)
         models = named.paths(recipe, config, "model", "models")
         run_models.fetch_demo_models(models.values())
         say(plan.format_plan(plan.estimate(recipe, config, self.workdir)))
@@ -65,7 +65,7 @@ class Doctor(ConfigFlags):
 
 
 class Run(ConfigFlags):
-    """Runs what is not finished of a config's stages."""
+    """Runs the unfinished stages of a config."""
 
     example = "ark-jax run --config=ark --config.data.path=FILE --workdir=DIR"
     needed = ("config", "workdir")
@@ -76,11 +76,11 @@ class Run(ConfigFlags):
         prepare_environment()
         from ark_jax import run
 
-        recipe, config = opened(self)
+        recipe, config = open_recipe(self)
         names = [stage.name for stage in recipe.stages(config)]
         if self.stage not in ("", *names):
-            raise ValueError(verbs.unknown(self.verb, names))
-        confirm = lambda stages: ask_before(stages, config, self.workdir, only=self.stage)
+            raise ValueError(verbs.unknown_verb(self.verb, names))
+        confirm = lambda stages: confirm_replacing(stages, config, self.workdir, only=self.stage)
         try:
             run.run_recipe(
                 recipe,
@@ -92,7 +92,7 @@ class Run(ConfigFlags):
                 before=None if self.yes else confirm,
             )
         except OSError as error:
-            raise OSError(with_fix(error, self.workdir)) from error
+            raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
 
 
@@ -108,9 +108,9 @@ class Stage(Run):
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
-        """The flags. Without any that names a config, the verb is a mistake."""
+        """The flags. Raises ValueError for an unknown verb without a flag that names a config."""
         if verb not in verbs.VERBS and not any(map(NAMES_CONFIG.match, args)):
-            raise ValueError(verbs.unknown(verb))
+            raise ValueError(verbs.unknown_verb(verb))
         return super().parse(verb, args)
 
 
@@ -120,7 +120,7 @@ class Export(Stage):
     format: str = flag("--format=NAME", "sentence-transformers, flagembedding or ms-swift", "")
 
     example = "ark-jax export --workdir=DIR --format=flagembedding"
-    remarks = "The files lie in DIR/export-NAME. Without --format it is the stage export."
+    remarks = "The files are written to DIR/export-NAME. Without --format it is the stage export."
 
     def run(self) -> int:
         if not self.format:
@@ -129,7 +129,7 @@ class Export(Stage):
         from ark_jax.pipeline.stage import Context
         from ark_jax.runtime.log import Metrics
 
-        recipe, config = opened(self)
+        recipe, config = open_recipe(self)
         write = recipe.training_files.get(self.format)
         if write is None:
             known = ", ".join(recipe.training_files) or "none"
@@ -137,7 +137,7 @@ class Export(Stage):
         try:
             write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
         except OSError as error:
-            raise OSError(with_fix(error, self.workdir)) from error
+            raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
 
 
@@ -167,38 +167,38 @@ class Demo(Run):
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
         """The flags, with the folder that a demo has by default."""
         demo = super().parse(verb, args)
-        place = "_".join(["ark_demo", *demo._words()])
-        return demo if demo.workdir else dataclasses.replace(demo, workdir=folder(place, ""))
+        place = "_".join(["ark_demo", *demo._demo_words()])
+        return demo if demo.workdir else dataclasses.replace(demo, workdir=read_folder(place, ""))
 
     def default_config(self):
         """The packaged config."""
         from ark_jax import config
 
-        return config.demo(*self._words())
+        return config.demo(*self._demo_words())
 
-    def _words(self) -> list[str]:
-        """What the demo shows: nothing for ARK, "documents" without questions, or a recipe.
+    def _demo_words(self) -> list[str]:
+        """The arguments of `config.demo`: none for ARK, "documents", or the name of a recipe.
 
         Raises:
-            ValueError: no demo of this recipe.
+            ValueError: --documents-only with another recipe than ARK.
         """
         if self.documents_only and self.recipe != "ark":
             raise ValueError(f"demo --recipe={self.recipe}: --documents-only belongs to ark")
         return ["documents"] * self.documents_only + [self.recipe] * (self.recipe != "ark")
 
 
-def opened(verb: ConfigFlags) -> tuple:
-    """The recipe and the config of a verb that works on the data of the config.
+def open_recipe(verb: ConfigFlags) -> tuple:
+    """The recipe and the config of a verb's flags.
 
     Raises:
-        ValueError: a flag that it needs is missing.
+        ValueError: a flag or the config's data.path is missing, or the config is bad.
     """
     from ark_jax.pipeline import named
     from ark_jax.pipeline.recipe import recipe_of
 
     config, lacking = verb.open(), []
     if config is None and verb.verb not in verbs.VERBS:
-        raise ValueError(verbs.unknown(verb.verb))
+        raise ValueError(verbs.unknown_verb(verb.verb))
     if config is None:
         earlier = f"; {verb.workdir} keeps none of an earlier run" if verb.workdir else ""
         lacking.append(f"--config=FILE (`ark-jax init DATA` writes one{earlier})")
@@ -208,7 +208,7 @@ def opened(verb: ConfigFlags) -> tuple:
         example = verb.example.replace("STAGE", verb.verb)
         raise ValueError(f"ark-jax {verb.verb} needs {' and '.join(lacking)}, as in: {example}")
     recipe = recipe_of(config)
-    recipe.stages(config)  # refuses a config that lacks what is read next
+    recipe.stages(config)  # raises if the config lacks a field that is read next
     if named.data_path(recipe, config) == "":
         raise ValueError(
             "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
@@ -217,16 +217,16 @@ def opened(verb: ConfigFlags) -> tuple:
     return recipe, config
 
 
-def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
-    """Returns if a run replaces no finished stage, or if the user wants it to.
+def confirm_replacing(stages: Sequence, config, workdir: Path, *, only: str) -> None:
+    """Asks the user whether a run may replace finished stages; returns if it may.
 
     Args:
         only: the stage that runs; empty if all do.
 
     Raises:
-        ValueError: nobody can be asked, or the answer is no.
+        ValueError: there is no terminal to ask on, or the answer is no.
     """
-    from ark_jax.pipeline.kept_config import count_of, describe, replaced_stages, shortened
+    from ark_jax.pipeline.kept_config import describe, describe_count, replaced_stages, shortened
 
     replaced = replaced_stages(stages, config, workdir, only=only)
     if not replaced:
@@ -235,7 +235,7 @@ def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
         raise ValueError(
             f"{describe(replaced, workdir)}; add --yes if that is meant, or give another --workdir"
         )
-    say(f"this would replace {count_of(replaced, workdir)}:")
+    say(f"this would replace {describe_count(replaced, workdir)}:")
     for status in replaced:
         say(f"  {status.stage:<12} {shortened(status.why)}")
     try:

@@ -1,4 +1,4 @@
-"""`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
+"""`ark-jax index`, `search` and `ask`: make an index of a corpus, search it, ask it."""
 
 import dataclasses
 import functools
@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 from ark_jax.cli.config_flags import config_of_workdir
-from ark_jax.cli.flags import Flags, bind, flag, read, wrong
-from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
+from ark_jax.cli.flags import Flags, bad_flag, bind, flag, parse_flags
+from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.runtime import log
 
 if TYPE_CHECKING:
@@ -49,33 +49,33 @@ class Index(Flags):
     example = "ark-jax index ark_demo/export my_documents/ --out=my_index"
     remarks = (
         "Run it again when documents have changed: passages that are there are not embedded again. "
-        "After a kill it goes on."
+        "After a kill, run it again to continue."
     )
     prints = False
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
-        """The flags, with those of the run in a workdir.
+        """The flags; of a workdir, those that its run decides are added.
 
         Raises:
             ValueError: the workdir keeps no config, or its run tunes no retriever of documents.
         """
         from ark_jax.pipeline.recipe import recipe_of
 
-        values, words = read(cls, verb, args)
+        values, words = parse_flags(cls, verb, args)
         if workdir := values.get("workdir"):
             config = config_of_workdir(workdir)
             if config is None:
                 raise ValueError(f"{workdir} keeps no config of a run; give MODEL CORPUS --out=DIR")
             recipe = recipe_of(config)
-            of_run, places = read(cls, verb, recipe.index_words(config, workdir))
-            if not places:
+            run_values, run_words = parse_flags(cls, verb, recipe.index_words(config, workdir))
+            if not run_words:
                 raise ValueError(f"{workdir}: recipe {recipe.name} tunes no retriever of documents")
-            values, words = of_run | values, places + words
+            values, words = run_values | values, run_words + words
         return bind(cls, verb, values, words)
 
     def run(self) -> int:
-        database = _database(self, "--to")
+        database = _database_adapter(self, "--to")
         prepare_environment()
         from ark_jax.index.index import Index
         from ark_jax.retrieval.chunks import ChunkRules
@@ -85,7 +85,7 @@ class Index(Flags):
         try:
             built = Index.build(folder, self.model, self.corpus, rules=rules, dtype=self.dtype)
         except OSError as error:
-            raise OSError(with_fix(error, folder, flag="--out")) from error
+            raise OSError(message_with_fix(error, folder, flag="--out")) from error
         log.say(f"{built.manifest.documents:,} documents, {len(built):,} passages in {self.out}")
         if database:
             database.write(built, self.url)
@@ -95,7 +95,7 @@ class Index(Flags):
 
 
 class ReaderFlags(Flags):
-    """A language model."""
+    """The flags of a language model that answers or writes."""
 
     reader: str = flag(
         "--reader=MODEL",
@@ -112,7 +112,7 @@ class ReaderFlags(Flags):
     def check(self) -> None:
         """Refuses an endpoint without the name of its model."""
         if self.endpoint and not self.reader:
-            raise wrong(
+            raise bad_flag(
                 self.verb, "--endpoint needs --reader=NAME, the model that the endpoint knows"
             )
 
@@ -142,16 +142,16 @@ class ReaderFlags(Flags):
 
 
 class IndexFlags(ReaderFlags):
-    """An index that is there."""
+    """The flags of an existing index."""
 
     index: str = flag("INDEX", "a folder that `ark-jax index` made")
     workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
-    model: str = flag("--model=FOLDER", "where the model lies now, if it was moved", "")
+    model: str = flag("--model=FOLDER", "where the model is now, if it was moved", "")
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
         """The flags, with the index of the run in a workdir."""
-        values, words = read(cls, verb, args)
+        values, words = parse_flags(cls, verb, args)
         if workdir := values.get("workdir"):
             words = [str(workdir / "index"), *words]
         return bind(cls, verb, values, words)
@@ -178,12 +178,12 @@ class Ask(IndexFlags):
         """Refuses flags that do not fit each other."""
         super().check()
         if self.expand == HYDE and self.by == "bm25":
-            raise wrong(
+            raise bad_flag(
                 self.verb, "--expand=hyde changes what vectors are compared with: not --by=bm25"
             )
 
     def open_index(self) -> "indices.Index":
-        """The index of the flags."""
+        """Opens the index that the flags name. Raises ValueError if the question is empty."""
         prepare_environment()
         from ark_jax.index.index import Index
 
@@ -192,7 +192,10 @@ class Ask(IndexFlags):
         return Index.open(self.index, model=self.model)
 
     def hits(self, opened: "indices.Index", reader: "Reader | None") -> list["indices.Hit"]:
-        """The passages of the question, which the reader expands if the flags say so."""
+        """The passages for the question.
+
+        With --expand=hyde the reader first writes a passage that is searched for too.
+        """
         from ark_jax.retrieval.hyde import Hyde
         from ark_jax.text import prompts
 
@@ -237,7 +240,7 @@ class Search(Ask):
     k: int = flag("--k=N", "how many passages", 10)
     compare: str = flag(
         "--compare=MODEL",
-        "the passages of another model beside them, such as the one before tuning; its vectors "
+        "shows the passages of another model too, such as the one before tuning; its vectors "
         "are kept in the index",
         "",
     )
@@ -252,7 +255,7 @@ class Search(Ask):
         from ark_jax.index.passages import comparison_row, search_row, side_by_side, table
 
         self.check()
-        database = _database(self, "--from")
+        database = _database_adapter(self, "--from")
         with log_on_stderr():
             opened = self.open_index()
             if database:
@@ -276,12 +279,16 @@ class Search(Ask):
         return 0
 
 
-def _database(verb: Index | Search, name: str) -> ModuleType | None:
-    """The adapter of a vector database; None if the flag of this name gives none."""
+def _database_adapter(verb: Index | Search, name: str) -> ModuleType | None:
+    """The adapter of a vector database; None without the flag `name`.
+
+    Raises:
+        ValueError: the flag is given without --url, or --url without it.
+    """
     from ark_jax import integrations
 
     if bool(verb.database) != bool(verb.url):
-        raise wrong(verb.verb, f"{name}=NAME and --url=PLACE go together")
+        raise bad_flag(verb.verb, f"{name}=NAME and --url=PLACE go together")
     return integrations.load(verb.database) if verb.database else None
 
 

@@ -12,7 +12,8 @@ from ark_jax.runtime import log
 TOKEN = "ARK_SERVE_TOKEN"  # the environment variable
 
 
-def _port(text: str) -> int:
+def _read_port(text: str) -> int:
+    """The port that a flag gives. Raises ValueError if there is no such port."""
     if not text.isdecimal() or int(text) > 65535:
         raise ValueError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
@@ -21,10 +22,10 @@ def _port(text: str) -> int:
 class Serve(IndexFlags):
     """Answers requests until SIGTERM or Ctrl-C."""
 
-    port: int = flag("--port=N", "0: any that is free", 8000, read=_port)
+    port: int = flag("--port=N", "0: any that is free", 8000, read=_read_port)
     host: str = flag(
         "--host=ADDRESS",
-        f"by default this machine alone reaches it; else, requests must bear the token in ${TOKEN}",
+        f"default: only this machine reaches it; with another, requests need the token in ${TOKEN}",
         "127.0.0.1",
     )
     compare: str = flag(
@@ -57,7 +58,7 @@ class Serve(IndexFlags):
             ) from None
         token = _token(self.host)
         with log_on_stderr() as results:
-            # A port that is taken is told before models are loaded.
+            # Bind first, so that a port in use is an error before models are loaded.
             listener = server.bind(self.host, self.port)
             service, description = self.open_service(token)
             host, port = listener.getsockname()[:2]
@@ -69,7 +70,7 @@ class Serve(IndexFlags):
         return 0
 
     def open_service(self, token: str) -> tuple:
-        """The service, with models that are loaded and compiled, and a line about it."""
+        """The service, whose models are loaded and compiled, and a line that describes it."""
         from ark_jax.index.index import Index
         from ark_jax.serve.open_service import open_service
 
@@ -87,10 +88,10 @@ class Serve(IndexFlags):
 
 
 def _token(host: str) -> str:
-    """What requests must bear; empty for a server that only this machine reaches.
+    """The token of $ARK_SERVE_TOKEN, which requests must send; empty if it is not set.
 
     Raises:
-        ValueError: other machines reach the host, and there is no token.
+        ValueError: other machines reach the host without a token, or the token has bad characters.
     """
     from ark_jax.serve.guard import is_loopback
 

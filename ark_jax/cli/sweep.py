@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate
-from ark_jax.cli.flags import Flags, flag, wrong
+from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate_config
+from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.runtime.log import show
 
 if TYPE_CHECKING:
@@ -51,24 +51,24 @@ class Sweep(Flags):
     def run(self) -> int:
         from ark_jax.pipeline import store
         from ark_jax.report.sweep_table import Comparison, write_results
-        from ark_jax.sweep.processes import shares_of_devices, work
+        from ark_jax.sweep.processes import run_all, split_devices
 
         if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
-            raise wrong(self.verb, f"unrecognized arguments: {' '.join(bad)}")
+            raise bad_flag(self.verb, f"unrecognized arguments: {' '.join(bad)}")
         series = read_sweep(self.config, self.workdir, self.fields)
         flags = dataclasses.replace(self, metric=self.metric or series.recipe.headline)
-        chosen = _chosen(series, flags)
-        devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(self.slots, 1))
+        chosen = _chosen_runs(series, flags)
+        devices = split_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(self.slots, 1))
         passed_on = [*self.fields, *(["--yes"] if self.yes else [])]
         if self.slurm:
             show(slurm_script(series.name, chosen, flags, passed_on))
             return 0
         shared = self.workdir / "shared"
-        command = lambda run: _command(run, self.config, shared, passed_on)
+        command = lambda run: _run_command(run, self.config, shared, passed_on)
         pool = series.recipe.pool if series.has_folds else None
         comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
         try:
-            work(chosen, command, devices, sorted(self.fields))
+            run_all(chosen, command, devices, sorted(self.fields))
         finally:
             rows = write_results(f"Sweep {series.name}", series.runs, self.workdir, comparison)
         if all(row["state"] == "done" for row in rows):
@@ -78,8 +78,8 @@ class Sweep(Flags):
         return int(any(row["state"] != "done" for row in rows if row["run"] in names))
 
 
-def _chosen(series: "Series", flags: Sweep) -> list["SweepRun"]:
-    """The runs that the flags name, or all."""
+def _chosen_runs(series: "Series", flags: Sweep) -> list["SweepRun"]:
+    """The runs that --only names, or all. Raises ValueError on an unknown run or metric."""
     metrics, runs = series.recipe.metrics, {run.name: run for run in series.runs}
     if flags.metric not in metrics:
         known = ", ".join(metrics) or "none"
@@ -92,7 +92,8 @@ def _chosen(series: "Series", flags: Sweep) -> list["SweepRun"]:
     return [run for name, run in runs.items() if name in names]
 
 
-def _command(run: "SweepRun", config: str, shared: Path, flags: Sequence[str]) -> list[str]:
+def _run_command(run: "SweepRun", config: str, shared: Path, flags: Sequence[str]) -> list[str]:
+    """The command line of one run, whose own settings override the flags of all."""
     changes = [f"--config.{name}={value}" for name, value in run.changes.items()]
     paths = [f"--config={config}", f"--workdir={run.workdir}", f"--store={shared}"]
     return [sys.executable, "-m", "ark_jax", "run", *paths, *flags, *changes]
@@ -103,7 +104,7 @@ def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> "Series
     from ark_jax.sweep.series import read_series
 
     named = ConfigFlags(verb="sweep", config=config, fields=tuple(fields))
-    file = locate(config).partition(":")[0]
+    file = locate_config(config).partition(":")[0]
     return read_series(config, file, folder, lambda: named.open_plain()[0])
 
 

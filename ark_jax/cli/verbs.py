@@ -1,4 +1,4 @@
-"""The verbs of the command line, what `--help` prints, and what is said of an unknown verb."""
+"""The verbs of the command line, what `--help` prints, and the error of an unknown verb."""
 
 import difflib
 import importlib
@@ -17,7 +17,7 @@ VERBS = {
     ),
     "doctor": ("runs:Doctor", "whether this machine and all that a config names are fit for a run"),
     "plan": ("runs:Plan", "what a run would ask, cost, take and fill"),
-    "run": ("runs:Run", "tune a retriever on your documents and questions; run it again to resume"),
+    "run": ("runs:Run", "tune models on your data by one of the methods; run it again to resume"),
     "status": ("runs:Status", "which stages are done, stale (and why) or missing"),
     "export": ("runs:Export", "what the training stages learn from, as JSONL for another trainer"),
     "sweep": ("sweep:Sweep", "one run for each set of settings, on shared stages, and one table"),
@@ -55,26 +55,34 @@ def class_of(name: str) -> type[flags.Flags]:
 def overview() -> str:
     """What `ark-jax --help` prints."""
     rows = [f"  {name:<10} {summary}" for name, (_, summary) in (VERBS | {"STAGE": STAGE}).items()]
-    return "\n".join(["ark-jax: answer-centric retriever tuning", "", *rows, "", FOOTER])
+    return "\n".join(
+        [
+            "ark-jax: retrieval-augmented generation with the methods ARK, GPR, STAR and BAR-RAG",
+            "",
+            *rows,
+            "",
+            FOOTER,
+        ]
+    )
 
 
 def help_of(name: str) -> str:
     """What `ark-jax VERB --help` prints."""
-    warning = "" if name in VERBS or not _nearest(name) else f"{unknown(name)}\n\n"
+    warning = "" if name in VERBS or not _nearest(name) else f"{unknown_verb(name)}\n\n"
     shown = name if name in VERBS else "STAGE"
     verb, (_, summary) = class_of(name), VERBS.get(name, STAGE)
     return (
         f"{warning}ark-jax {shown} {flags.usage(verb, shown)}\n\n"
         f"{summary[0].upper()}{summary[1:]}.\n\n"
-        f"{flags.rows(verb, shown)}\n\nExample:\n  {verb.example}\n"
+        f"{flags.describe_flags(verb, shown)}\n\nExample:\n  {verb.example}\n"
     )
 
 
-def unknown(name: str, stages: Sequence[str] = ()) -> str:
-    """What is said of a verb that does not exist.
+def unknown_verb(name: str, stages: Sequence[str] = ()) -> str:
+    """The error message of a verb that does not exist.
 
     Args:
-        stages: of the config, if there is one.
+        stages: names of the config's stages, if there is a config.
     """
     nearest = _nearest(name, stages)
     hint = f"; did you mean {nearest}?" if nearest else ""
@@ -88,5 +96,5 @@ def unknown(name: str, stages: Sequence[str] = ()) -> str:
 
 
 def _nearest(name: str, stages: Sequence[str] = ()) -> str:
-    """The verb or stage that is written most alike; empty if none is alike."""
+    """The verb or stage with the most similar name; empty if none is similar."""
     return next(iter(difflib.get_close_matches(name, [*VERBS, *stages], 1, 0.65)), "")

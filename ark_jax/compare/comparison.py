@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.compare.questions import Task, build_index, make_task, open_index
-from ark_jax.compare.rankings import WORDS, System, name_of, parse_systems, rank
+from ark_jax.compare.rankings import WORDS, System, find_reference, parse_systems, rank
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.index.folder import is_index
 from ark_jax.index.index import absolute_model
 from ark_jax.pipeline.fingerprints import fingerprint
@@ -21,7 +21,7 @@ from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
 
-FEWEST_DOCUMENTS = 6  # of which the signs of all can be unlikely enough
+FEWEST_DOCUMENTS = 6  # with fewer, even a gain on every document has p > 0.05
 SEARCHED = {
     "corpus": "all passages, as `ark-jax search` does",
     "documents": "the passages of its own documents",
@@ -31,17 +31,17 @@ SEARCHED = {
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What was measured.
+    """The result of `compare`.
 
     Attributes:
         reference: the system that the others are tested against; it has the first row.
         metrics: the columns of the table.
         table: as `tabulate` makes it.
         groups: type of question -> the table of its questions; empty if the data have no types.
-        rows: what each system retrieved for each question, and its metrics. None is a question that
-            nothing in the index answers.
+        rows: what each system retrieved for each question, and its metrics, which are None if no
+            passage of the index answers the question.
         remarks: how it was measured, in sentences.
-        about: what was compared, on what, by label.
+        about: label -> fact about models and data, for the report.
     """
 
     reference: str
@@ -69,7 +69,7 @@ def compare(
 
     All search the same passages: those of an index among the models, or those that the first
     retriever cuts. Questions about one document are not independent, so intervals and tests draw
-    documents. A killed call goes on where its vectors were when it is made again.
+    documents. After a kill, call it again: finished vectors are kept.
 
     Args:
         models: folders or hub names of retrievers, the folder of an index, "bm25", "MODEL+bm25",
@@ -93,13 +93,13 @@ def compare(
     systems = parse_systems(models)
     if write is None and any(system.expands for system in systems):
         raise ValueError("--models: +hyde needs a language model; name it with --reader=MODEL")
-    reference = name_of(reference, systems, models)
+    reference = find_reference(reference, systems, models)
     cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in metrics]
     named = dict.fromkeys(system.model for system in systems if system.model)
     index_folder = next((model for model in named if is_index(Path(model).expanduser())), "")
     for model in named:
         if model != index_folder:
-            hf.resolve(model)  # a misspelt one is told before any work
+            hf.resolve(model)  # raises on a misspelt name before any work
     if index_folder:
         if corpus:
             raise ValueError(
@@ -108,33 +108,38 @@ def compare(
         index, questions, texts = open_index(index_folder, data)
     else:
         rules, model = rules or ChunkRules(), next(iter(named))
-        place = storage.local_path(folder or _cached_index(model, corpus or data, rules))
+        place = storage.local_path(folder or _cache_folder(model, corpus or data, rules))
         index, questions, texts = build_index(place, model, data, corpus, rules)
     task = make_task(index, questions, texts, data, scope)
     rankings = rank(task, systems, max(DEPTH, *cutoffs), write)
     ordered = sorted(systems, key=lambda system: system.name != reference)
-    return _measured(task, ordered, rankings, tuple(metrics), data)
+    return _make_comparison(task, ordered, rankings, tuple(metrics), data)
 
 
-def _cached_index(model: str, corpus: str | Path, rules: ChunkRules) -> Path:
+def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules) -> Path:
+    """The folder in the cache for the index of a corpus, cut by this model and rules."""
     names = [absolute_model(name) for name in (model, corpus)]
     digest = fingerprint([*names, dataclasses.asdict(rules)])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 
-def _measured(
+def _make_comparison(
     task: Task,
     systems: Sequence[System],
     rankings: Mapping[str, Sequence[list[str]]],
     metrics: tuple[str, ...],
     data: str | Path,
 ) -> Comparison:
-    """The comparison of systems, of which the first is the reference."""
-    keys, divides = document_keys(task.questions)
-    if not divides:
+    """Computes tables from rankings (system -> chunk ids of each question).
+
+    Args:
+        systems: the reference first.
+    """
+    keys, by_document = document_keys(task.questions)
+    if not by_document:
         keys = [question.id for question in task.questions]
     rows = [
-        _row(system.name, question, key, ranked, task, metrics)
+        _question_row(system.name, question, key, ranked, task, metrics)
         for system in systems
         for question, key, ranked in zip(task.questions, keys, rankings[system.name], strict=True)
     ]
@@ -150,12 +155,12 @@ def _measured(
             for name, ids in groups.items()
         },
         rows=rows,
-        remarks=_remarks(task, len(set(keys)), divides),
-        about=_facts(task, systems, data),
+        remarks=_remarks(task, len(set(keys)), by_document),
+        about=_about(task, systems, data),
     )
 
 
-def _row(
+def _question_row(
     system: str,
     question: Question,
     document: str,
@@ -163,6 +168,7 @@ def _row(
     task: Task,
     metrics: Sequence[str],
 ) -> dict:
+    """One row of `Comparison.rows`."""
     gold = task.gold[question.id]
     values = retrieval.measure(ranked, gold, metrics) if gold else dict.fromkeys(metrics)
     key = {"system": system, "question": question.id, "document": document}
@@ -173,25 +179,33 @@ def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]
     return tabulate(rows, metrics, seed=0, cluster="document", parts=parts)
 
 
-def _remarks(task: Task, drawn: int, divides: bool) -> list[str]:
-    silent = sum(not gold for gold in task.gold.values())
-    measured = len(task.questions) - silent or len(task.questions)
-    drawing = f"intervals and tests draw the {drawn:,} documents, or groups of them, that are asked"
-    if not divides:
+def _remarks(task: Task, clusters: int, by_document: bool) -> list[str]:
+    """Sentences on how it was measured.
+
+    Args:
+        clusters: how many units intervals and tests draw.
+        by_document: whether these are documents, not questions.
+    """
+    unanswered = sum(not gold for gold in task.gold.values())
+    measured = len(task.questions) - unanswered or len(task.questions)
+    drawing = (
+        f"intervals and tests draw the {clusters:,} documents, or groups of them, that are asked"
+    )
+    if not by_document:
         drawing = "intervals and tests draw questions, since these join most documents"
     remarks = [
         f"each question searches {SEARCHED[task.scope]}",
         drawing,
-        f"{measured:,} questions: {what_can_be_told(measured)}",
+        f"{measured:,} questions: {detectable_difference(measured)}",
     ]
-    if divides and drawn < FEWEST_DOCUMENTS:
-        remarks.append(f"with {drawn} documents no difference reaches p < 0.05")
-    if silent:
-        remarks.append(f"{silent:,} questions are left out: no passage answers them")
+    if by_document and clusters < FEWEST_DOCUMENTS:
+        remarks.append(f"with {clusters} documents no difference reaches p < 0.05")
+    if unanswered:
+        remarks.append(f"{unanswered:,} questions are left out: no passage answers them")
     return remarks
 
 
-def _facts(task: Task, systems: Sequence[System], data: str | Path) -> dict[str, object]:
+def _about(task: Task, systems: Sequence[System], data: str | Path) -> dict[str, object]:
     index = task.index
     return {
         "Data": str(data),

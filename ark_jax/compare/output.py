@@ -11,7 +11,7 @@ from ark_jax.report.results import by_group, metric_heading, results
 
 
 def text_of(comparison: Comparison) -> str:
-    """The table for a terminal, those of the types of questions before it."""
+    """The table for a terminal, after a table for each type of question."""
     lines = []
     for name, table in comparison.groups.items():
         lines += [f"  {name}", as_text(table, comparison.metrics, comparison.reference)]
@@ -22,7 +22,7 @@ def text_of(comparison: Comparison) -> str:
 
 
 def json_of(comparison: Comparison) -> dict:
-    """All but the rows of questions."""
+    """The comparison as JSON values, without the rows of questions."""
     return {
         "reference": comparison.reference,
         "metrics": comparison.metrics,
@@ -43,11 +43,12 @@ def save(comparison: Comparison, folder: Path) -> Path:
 
 
 def _page(comparison: Comparison) -> str:
+    """The HTML page of a comparison."""
     first = comparison.metrics[0]
     best = max(comparison.table, key=lambda row: row["values"][first]["mean"])
     mean = best["values"][first]["mean"]
     remarks = [[f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)]
-    shown = [
+    parts = [
         results(
             comparison.table,
             comparison.metrics,
@@ -58,6 +59,6 @@ def _page(comparison: Comparison) -> str:
     ]
     if comparison.groups:
         groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
-        shown.insert(1, groups)
+        parts.insert(1, groups)
     verdict = f"{best['system']} has the highest {metric_heading(first)}: {mean:.3f}"
-    return render("Retrievers compared", verdict, shown)
+    return render("Retrievers compared", verdict, parts)

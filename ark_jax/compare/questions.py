@@ -29,9 +29,9 @@ class Task:
     Attributes:
         gold: question -> the passages or judged chunks that it needs.
         scope: "documents", "asked" or "corpus".
-        searched: the chunks that any question searches; empty if it is the whole index.
-        positions: where these are in the index.
-        scopes: for each question its own among them.
+        searched: the chunks that questions search; empty if they search the whole index.
+        positions: the positions of `searched` in the index.
+        scopes: for each question, which of `searched` it searches, by position there.
     """
 
     index: Index
@@ -64,9 +64,9 @@ def build_index(
     source = test = readers.load(corpus or data)
     new: list[Document] = []
     if corpus:
-        test = readers.within(*readers.read_test(data, source.texts), 0)
+        test = readers.within_tolerance(*readers.read_test(data, source.texts), 0)
         new = [document for document in test.documents if document.id not in source.texts]
-    _check_number(test.questions, data)
+    _check_not_empty(test.questions, data)
     if new and source.chunks is None:
         index = Index.build(folder, model, itertools.chain(source.documents, new), rules=rules)
     else:
@@ -75,7 +75,7 @@ def build_index(
 
 
 def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Mapping[str, str]]:
-    """An index that is there, and questions on its documents; else as `build_index`.
+    """An existing index, and questions on its documents. Returns the same as `build_index`.
 
     Raises:
         BadInput: the data have problems.
@@ -86,8 +86,8 @@ def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Ma
     texts = test.texts if test.documents else _joined_texts(index)
     if not test.documents:
         test, problems = readers.read_test(data, texts)
-    test = readers.within(test, problems, 0)
-    _check_number(test.questions, data)
+    test = readers.within_tolerance(test, problems, 0)
+    _check_not_empty(test.questions, data)
     for chunk in index.chunks if test.documents else ():
         text = texts.get(chunk.document)
         if text is not None and text[chunk.start : chunk.end] != chunk.text:
@@ -99,7 +99,7 @@ def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Ma
 
 
 def _joined_texts(index: Index) -> dict[str, str]:
-    """document id -> what its chunks cover; what lies between two of them becomes line breaks."""
+    """document id -> its text from its chunks; line breaks fill what no chunk covers."""
     texts: dict[str, str] = {}
     for chunk in index.chunks:
         before = texts.get(chunk.document, "")[: chunk.start]
@@ -107,7 +107,8 @@ def _joined_texts(index: Index) -> dict[str, str]:
     return texts
 
 
-def _check_number(questions: Sequence[Question], data: str | Path) -> None:
+def _check_not_empty(questions: Sequence[Question], data: str | Path) -> None:
+    """Raises ValueError if there is no question."""
     if not questions:
         raise ValueError(
             f"{data} holds no question, so there is nothing to measure; `ark-jax check {data}` "
@@ -122,9 +123,9 @@ def make_task(
     data: str | Path,
     scope: str = "auto",
 ) -> Task:
-    """What is to be found for questions on an index, and where.
+    """Decides which passages questions need, and which passages they search.
 
-    What is needed is decided as in a run: marked evidence, else chunks that hold an answer, else
+    What they need is decided as in a run: marked evidence, else chunks that hold an answer, else
     the documents of the question. Judgements of a BEIR folder count with their grades, if each
     document is one passage.
 
@@ -148,7 +149,7 @@ def make_task(
             f"{data}: no passage holds the evidence or an answer of any question, so nothing can "
             "be measured; `ark-jax check` says what is understood"
         )
-    gold |= _graded(data, questions, groups)
+    gold |= _beir_grades(data, questions, groups)
     if scope == "auto":
         sizes = {document: len(group) for document, group in groups.items()}
         scope = choose_pool("auto", questions, sizes, setting="--scope")
@@ -166,6 +167,7 @@ def _check_documents(
     groups: Mapping[str, list[Chunk]],
     texts: Mapping[str, str],
 ) -> None:
+    """Raises ValueError if a question names a document that the index lacks."""
     named = {document for question in questions for document in question.documents}
     # A document of blanks has no chunk.
     if absent := {x for x in named - groups.keys() if x not in texts or texts[x].strip()}:
@@ -176,10 +178,13 @@ def _check_documents(
         )
 
 
-def _graded(
+def _beir_grades(
     data: str | Path, questions: Sequence[Question], groups: Mapping[str, list[Chunk]]
 ) -> dict[str, Gold]:
-    """question -> chunk -> grade, of questions that have documents alone and grades above 1."""
+    """question -> chunk -> grade, of BEIR questions that name documents alone.
+
+    Empty if no grade is above 1, or if documents have several chunks.
+    """
     path = storage.local_copy(str(data))
     grades = beir.read_grades(path) if beir.recognises(path) else {}
     plain = [q for q in questions if not (q.answers or q.evidence) and q.id in grades]

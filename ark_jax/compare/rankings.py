@@ -10,9 +10,9 @@ from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
-from ark_jax.retrieval.fusion import fusion_of
+from ark_jax.retrieval.fusion import retriever_fusion
 from ark_jax.retrieval.hyde import NAME, Hyde, Write
-from ark_jax.retrieval.searcher import Dense, by_name
+from ark_jax.retrieval.searcher import Dense, named_searcher
 from ark_jax.text import prompts
 
 SUFFIX = f"+{HYDE}"
@@ -20,10 +20,10 @@ SUFFIX = f"+{HYDE}"
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """What ranks passages.
+    """One system of a comparison, which ranks passages.
 
     Attributes:
-        name: of its row in the table.
+        name: the name of its row in the table.
         model: folder or hub name of the retriever, or the folder of an index; empty for BM25.
         by: "dense", "bm25" or "hybrid", as `Index.search` takes it.
         expands: whether the retriever searches by HyDE.
@@ -39,12 +39,12 @@ def parse_systems(words: Sequence[str]) -> list[System]:
     """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`; all but `bm25` may
     end in `+hyde`.
 
-    A row is called by the last part of a path, or by the whole one if two paths end alike.
+    A row is named by the last part of a path, or by the whole path if two end alike.
 
     Raises:
         ValueError: a word is empty or comes twice, no retriever is named, or two indices are.
     """
-    models = [_model_of(word) for word in words]
+    models = [_parse_model(word) for word in words]
     if repeated := [word for i, word in enumerate(words) if word in words[:i]]:
         raise ValueError(f"--models: {repeated[0]!r} comes twice; name each system once")
     if not any(models):
@@ -62,13 +62,15 @@ def parse_systems(words: Sequence[str]) -> list[System]:
     unique = lambda model: list(ends.values()).count(ends[model]) == 1
     short = {model: end if end and unique(model) else model for model, end in ends.items()}
     return [
-        System(_row_name(word, model, short), model, _by(word, model), word.endswith(SUFFIX))
+        System(
+            _row_name(word, model, short), model, _parse_ranker(word, model), word.endswith(SUFFIX)
+        )
         for word, model in zip(words, models, strict=True)
     ]
 
 
-def _model_of(word: str) -> str:
-    """The retriever that a word names; empty if it names BM25 alone."""
+def _parse_model(word: str) -> str:
+    """The retriever that a word names; empty for BM25 alone. Raises ValueError."""
     model = word.removesuffix(SUFFIX).removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
     if not model or (model == WORDS and word.strip() != WORDS):
         raise ValueError(
@@ -81,14 +83,18 @@ def _row_name(word: str, model: str, short: dict[str, str]) -> str:
     return word.replace(model, short[model]) if model else WORDS
 
 
-def _by(word: str, model: str) -> str:
+def _parse_ranker(word: str, model: str) -> str:
+    """`System.by` of a word."""
     if not model:
         return "bm25"
     return "dense" if word.removesuffix(SUFFIX).strip() == model else "hybrid"
 
 
-def name_of(reference: str, systems: Sequence[System], words: Sequence[str]) -> str:
-    """The row that a reference means: a row's name, or a word as it was given; empty: the first.
+def find_reference(reference: str, systems: Sequence[System], words: Sequence[str]) -> str:
+    """The name of the reference's row. Empty means the first row.
+
+    Args:
+        reference: a row's name, or a word of the command line.
 
     Raises:
         ValueError: it is neither.
@@ -118,18 +124,18 @@ def rank(
     is_whole, index, rankings = task.scope == "corpus", task.index, {}
     ids = index.chunks.ids if is_whole else [chunk.id for chunk in task.searched]
     by_words = any(system.by != "dense" for system in systems)
-    counted = not is_whole and by_words
-    words = count_bm25([x.passage for x in task.searched]) if counted else index.words
+    counts_words = not is_whole and by_words
+    words = count_bm25([x.passage for x in task.searched]) if counts_words else index.words
     for model in dict.fromkeys(system.model for system in systems):
         opened = with_vectors(index, model)
         vectors = opened.vectors if is_whole or not model else opened.vectors[task.positions]
         embed = lambda texts, kind, opened=opened: opened.retriever.encode(texts, kind=kind)
         for system in (system for system in systems if system.model == model):
-            asked = functools.partial(embed, kind="query")
+            embed_queries = functools.partial(embed, kind="query")
             if system.expands:
-                asked = Hyde(write, embed, prompts.load_template(NAME))
-            dense = Dense(vectors, asked)
-            searcher = by_name(system.by, words, dense, opened.manifest.fusion, depth)
+                embed_queries = Hyde(write, embed, prompts.load_template(NAME))
+            dense = Dense(vectors, embed_queries)
+            searcher = named_searcher(system.by, words, dense, opened.manifest.fusion, depth)
             found = searcher.search(texts, depth, None if is_whole else task.scopes)
             rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in found]
     return {system.name: rankings[system.name] for system in systems}
@@ -144,5 +150,5 @@ def with_vectors(index: Index, model: str) -> Index:
     if not model or absolute_model(model) in (str(index.folder), index.model):
         return index
     opened = index.with_model(model)
-    manifest = dataclasses.replace(opened.manifest, fusion=fusion_of(opened.model))
+    manifest = dataclasses.replace(opened.manifest, fusion=retriever_fusion(opened.model))
     return dataclasses.replace(opened, manifest=manifest)

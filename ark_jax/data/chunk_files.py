@@ -20,20 +20,21 @@ SCHEMA = pa.schema(
 )
 
 
-def _stored(name: str) -> property:
+def _stored_field(name: str) -> property:
+    """A property that reads a field of a `StoredChunk` from the file."""
     return property(lambda chunk: chunk._columns[name][chunk._row].as_py())
 
 
 class StoredChunk:
-    """A `Chunk` in a file: each field is read when it is asked for."""
+    """A `Chunk` in a file, whose fields are read on access."""
 
     __slots__ = ("_columns", "_row")
 
     def __init__(self, columns: Mapping[str, pa.ChunkedArray], row: int):
         self._columns, self._row = columns, row
 
-    id, document, start, end = map(_stored, ("id", "document", "start", "end"))
-    tokens, text, title = map(_stored, ("tokens", "text", "title"))
+    id, document, start, end = map(_stored_field, ("id", "document", "start", "end"))
+    tokens, text, title = map(_stored_field, ("tokens", "text", "title"))
     passage = Chunk.passage
 
 
@@ -51,7 +52,7 @@ def chunk_table(chunks: Sequence[Chunk]) -> pa.Table:
 
 
 class StoredChunks(Sequence[Chunk]):
-    """The chunks of a file, of which nothing is read before it is asked for."""
+    """The chunks of a file, which are read on access."""
 
     def __init__(self, folder: Path):
         self._file = MappedTable(folder / FILE)
@@ -68,7 +69,7 @@ class StoredChunks(Sequence[Chunk]):
         return Chunk(**{name: column[row].as_py() for name, column in self._columns.items()})
 
     def view(self, row: int) -> "StoredChunk":
-        """A chunk of which each field is read when it is asked for."""
+        """A chunk whose fields are read on access."""
         return StoredChunk(self._columns, row)
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -90,7 +91,7 @@ class StoredChunks(Sequence[Chunk]):
         return LookedUp(rows, lambda document: [self.view(int(row)) for row in rows[document]])
 
     def forget(self) -> None:
-        """Frees the memory of what was read. It is read again when it is asked for again."""
+        """Frees the memory of what was read; later access reads it again."""
         self._file.forget()
 
 

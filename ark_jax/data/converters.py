@@ -8,23 +8,23 @@ from pathlib import Path
 
 from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding
 from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
-from ark_jax.data.text_files import TREC_TABLE, is_trec_table, told_encoding
+from ark_jax.data.text_files import TREC_TABLE, encoding_and_remark, is_trec_table
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:\s*(.+?)\s*$", re.MULTILINE)
 _NAMED_CHARSET = re.compile(rb"<[^>]*(?:charset|encoding)\s*=", re.IGNORECASE)
 _NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
-_LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # what PDFium has for a hyphen that ends a line
+_LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # PDFium's signs for a hyphen that ends a line
 
 
-def _decoded(path: Path, named: str) -> tuple[str, str]:
-    """The text of a file, with line ends of Unix, and what to tell of its encoding.
+def _decode_file(path: Path, named: str) -> tuple[str, str]:
+    """The text of a file, with line ends of Unix, and a remark on its encoding, or "".
 
     Raises:
-        Unreadable: it is not text, or damaged.
+        Unreadable: the file is not text, or damaged.
     """
     try:
-        encoding, remark = told_encoding(path, named)
+        encoding, remark = encoding_and_remark(path, named)
         data = path.read_bytes()
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -38,12 +38,12 @@ def _decoded(path: Path, named: str) -> tuple[str, str]:
 
 
 def text_page(path: Path, encoding: str) -> Page:
-    """The text of a file, if it is no table of TREC.
+    """The text of a file.
 
     Raises:
-        Unreadable: it is one, or not text.
+        Unreadable: the file is a table of TREC, or not text.
     """
-    text, remark = _decoded(path, encoding)
+    text, remark = _decode_file(path, encoding)
     if is_trec_table(text):
         raise Unreadable(TREC_TABLE)
     return Page("", text, remark=remark)
@@ -51,24 +51,25 @@ def text_page(path: Path, encoding: str) -> Page:
 
 def markdown_page(path: Path, encoding: str) -> Page:
     """The source of a Markdown file, without its front matter."""
-    from markdown_it import MarkdownIt
-
-    (text, remark), title = _decoded(path, encoding), ""
+    text, remark = _decode_file(path, encoding)
+    title = ""
     if front := _FRONT_MATTER.match(text):
         named = _FRONT_TITLE.search(front[1])
         title = named[1].strip("\"'") if named else ""
         text = text[front.end() :]
-    starts = [0]
-    for line in text.split("\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    headings = []
-    tokens = MarkdownIt("commonmark").parse(text)
-    for token, inline in itertools.pairwise(tokens):
+    return titled_page(text, _markdown_headings(text), title)._replace(remark=remark)
+
+
+def _markdown_headings(text: str) -> Iterator[Heading]:
+    """Yields the headings of a Markdown text, in order, without their markup."""
+    from markdown_it import MarkdownIt
+
+    line_starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
+    for token, inline in itertools.pairwise(MarkdownIt("commonmark").parse(text)):
         if token.type == "heading_open":
             pieces = (c.content for c in inline.children or () if c.type in ("text", "code_inline"))
             name = " ".join("".join(pieces).split())
-            headings.append(Heading(int(token.tag[1:]), starts[token.map[0]], name))
-    return titled_page(text, headings, title)._replace(remark=remark)
+            yield Heading(int(token.tag[1:]), line_starts[token.map[0]], name)
 
 
 def html_file_page(path: Path, encoding: str) -> Page:
@@ -78,7 +79,7 @@ def html_file_page(path: Path, encoding: str) -> Page:
     data = path.read_bytes()
     if not encoding and head_encoding(data) == UTF8 and _NAMED_CHARSET.search(data[:HEAD_BYTES]):
         return html_page(data)
-    text, remark = _decoded(path, encoding)
+    text, remark = _decode_file(path, encoding)
     return html_page(text.encode())._replace(remark=remark)
 
 
@@ -114,7 +115,7 @@ def _page_text(text: str) -> str:
 
 
 def _bookmarks(document, text: str, starts: list[int]) -> Iterator[Heading]:
-    """The bookmarks that lead to a page, at their words on it or else where the page begins."""
+    """Yields a heading for each bookmark: where its page has its words, or else begins."""
     for bookmark in document.get_toc():
         target, words = bookmark.get_dest(), _page_text(bookmark.get_title()).split()
         number = target.get_index() if target else None

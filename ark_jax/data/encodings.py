@@ -32,7 +32,7 @@ _CONTROL = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def head_encoding(head: bytes) -> str:
-    """What the first bytes of a file say for sure, else UTF-8; "" if they are not text."""
+    """The encoding that the first bytes of a file show, or else UTF-8; "" if they are not text."""
     for mark, encoding in _MARKS.items():
         if head.startswith(mark):
             return encoding
@@ -65,15 +65,15 @@ def file_encoding(path: Path) -> str:
             try:
                 decoder.decode(block, final=len(block) < _BLOCK)
             except UnicodeDecodeError:
-                return UTF8 if has_characters else _detected(block)
+                return UTF8 if has_characters else _detect_encoding(block)
             has_characters = has_characters or not block.isascii()
     return UTF8
 
 
-def _detected(block: bytes) -> str:
-    """The encoding of a part of a file that is not UTF-8; UTF-8 if it is damaged."""
-    sample = _sample(block)
-    characters, rest = _OF_UTF8.subn(b"", sample)[::-1]
+def _detect_encoding(block: bytes) -> str:
+    """The encoding of a block that is not valid UTF-8: UTF-8 if it is damaged, "" if not text."""
+    sample = _lines_beyond_ascii(block)
+    rest, characters = _OF_UTF8.subn(b"", sample)
     if characters >= len(_NOT_ASCII.findall(rest)):
         return UTF8
     import charset_normalizer
@@ -92,8 +92,8 @@ def _detected(block: bytes) -> str:
     return WESTERN if is_western and WESTERN in names else matches[0].encoding
 
 
-def _sample(block: bytes) -> bytes:
-    """Lines of a block that are not ASCII, if possible whole ones."""
+def _lines_beyond_ascii(block: bytes) -> bytes:
+    """Some lines of a block that are not ASCII, complete ones if possible."""
     lines = block.split(b"\n")
     if len(block) == _BLOCK and len(lines) > 2:
         lines = lines[1:-1]

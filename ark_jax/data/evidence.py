@@ -62,13 +62,13 @@ def marked_passages(
     """
     passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
     for question in (question for question in questions if question.evidence):
-        holders = question.documents or _holders(question.evidence, texts)
+        holders = question.documents or _documents_with_evidence(question.evidence, texts)
         pool = [chunk for document in holders for chunk in chunks.get(document, ())]
         passages[question.id] = gold_chunks(question.evidence, texts, pool)
     return passages
 
 
-def _holders(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+def _documents_with_evidence(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
     """The documents in which a passage of the evidence occurs."""
     return [id for id, text in texts.items() if any(passage in text for passage in evidence)]
 
@@ -79,14 +79,15 @@ def needed_passages(
     texts: Mapping[str, str],
     by: str = "evidence",
 ) -> tuple[dict[str, list[list[str]]], int]:
-    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
+    """question -> needed passages, each as the chunks that hold it; and how many questions lack
+    marked evidence.
 
     Without marked evidence a chunk that contains an answer is a passage. Without answers each
     document of the question is one.
 
     Args:
-        chunks, texts: as of `marked_passages`.
-        by: "answers" leaves the evidence of questions with answers aside.
+        chunks, texts: as in `marked_passages`.
+        by: "answers" ignores the evidence of questions with answers.
     """
     marked = marked_passages(questions, chunks, texts)
     by_answer = [q for q in questions if q.answers and not (by == "evidence" and marked[q.id])]
@@ -135,7 +136,7 @@ def _shared_length(chunk: Chunk, starts: Sequence[int], length: int) -> int:
 def count_absent_answers(
     questions: Sequence[Question], documents: Mapping[str, str]
 ) -> tuple[int, int]:
-    """How many questions have no answer that occurs in one of their documents, and of how many.
+    """How many questions have no answer that occurs in one of their documents, and how many count.
 
     Case is ignored. Questions without answers or documents do not count.
 
@@ -177,7 +178,7 @@ def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[
 def chunks_with_answers(
     questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]]
 ) -> dict[str, list[list[str]]]:
-    """question -> the chunks of its documents that contain an answer, as of `answer_chunks`.
+    """question -> the chunks of its documents that contain an answer; see `answer_chunks`.
 
     A question without documents takes them from the whole corpus.
 
@@ -197,7 +198,7 @@ def chunks_with_answers(
 def _answer_holders(
     answers: Mapping[str, Sequence[str]], chunks: Iterable[Chunk]
 ) -> dict[str, list[list[str]]]:
-    """question -> as of `answer_chunks`; each chunk is tokenised once for all questions."""
+    """question -> what `answer_chunks` returns; each chunk is tokenised once for all questions."""
     targets = {
         id: [tokens for tokens in map(_tokens, texts) if tokens.strip()]
         for id, texts in answers.items()

@@ -33,16 +33,16 @@ _PERMALINK = re.compile(r"[¶#§🔗\s]*")
 
 
 def html_page(data: bytes) -> Page:
-    """The text of an HTML file; lines are those of a browser, about.
+    """The text of an HTML file, with about the lines that a browser shows.
 
     Raises:
-        Unreadable: it has no element.
+        Unreadable: the file has no element.
     """
     try:
         data.decode("utf-8")
         encoding = "utf-8"
     except UnicodeDecodeError:
-        encoding = None  # that of the file's meta element
+        encoding = None  # the parser takes it from the file's meta element
     parser = html.HTMLParser(encoding=encoding, huge_tree=True)
     try:
         root = html.document_fromstring(data, parser=parser)
@@ -51,7 +51,7 @@ def html_page(data: bytes) -> Page:
     title = " ".join(root.findtext(".//title", "").split())
     builder = _Builder()
     for content in _content(root):
-        _write(content, builder)
+        _write_element(content, builder)
     return titled_page(builder.text.rstrip(), builder.headings, title)
 
 
@@ -77,10 +77,11 @@ class _Builder:
         return "".join(self.parts)
 
     def break_lines(self, count: int) -> None:
+        """Requests at least `count` line breaks before the next word."""
         self._break, self._blank = max(self._break, count), False
 
-    def start(self) -> int:
-        """Where the next word will stand."""
+    def next_offset(self) -> int:
+        """The offset of the next word."""
         return self.length + (self._break if self.length else 0)
 
     def _add(self, text: str) -> None:
@@ -88,6 +89,7 @@ class _Builder:
         self.length += len(text)
 
     def write(self, text: str) -> None:
+        """Adds text whose runs of blanks count as one."""
         words = _BLANKS.sub(" ", text)
         if words.startswith(" "):
             self._blank = self._blank or not self._break
@@ -98,6 +100,7 @@ class _Builder:
         self._blank = words.endswith(" ")
 
     def write_verbatim(self, text: str) -> None:
+        """Adds text as it is, with its blanks and line breaks."""
         text = text.replace("\r\n", "\n")
         if self._break:
             text = text.lstrip("\n")
@@ -106,6 +109,7 @@ class _Builder:
             self._add(text)
 
     def _separate(self) -> None:
+        """Adds the requested line breaks, or else the blank, before the next word."""
         if self.length:
             self._add("\n" * self._break if self._break else " " * self._blank)
         self._break, self._blank = 0, False
@@ -120,8 +124,8 @@ class _Builder:
             self.parts[-1] = stripped
 
 
-def _write(root, builder: _Builder) -> None:
-    """Writes an element and all below it; a walk, since pages may be nested without limit."""
+def _write_element(root, builder: _Builder) -> None:
+    """Writes an element and all below it, without recursion, since pages may be nested deeply."""
     verbatim, open_heading = 0, None
     walk = etree.iterwalk(root, events=("start", "end", "comment", "pi"))
     for event, element in walk:
@@ -130,12 +134,12 @@ def _write(root, builder: _Builder) -> None:
             if _is_dropped(element, tag):
                 walk.skip_subtree()
                 continue
-            _break(builder, tag)
+            _request_breaks(builder, tag)
             verbatim += tag == "pre"
             if tag in ("td", "th") and element.getprevious() is not None:
                 builder.write(" | ")
             if tag in HEADINGS and open_heading is None:
-                open_heading = (element, builder.start(), len(builder.parts))
+                open_heading = (element, builder.next_offset(), len(builder.parts))
             _write_text(builder, element.text, verbatim)
             continue
         if event == "end" and not _is_dropped(element, tag):
@@ -147,12 +151,13 @@ def _write(root, builder: _Builder) -> None:
             if tag == "pre":
                 verbatim -= 1
                 builder.end_lines()
-            _break(builder, tag)
+            _request_breaks(builder, tag)
         if element is not root:
             _write_text(builder, element.tail, verbatim)
 
 
-def _break(builder: _Builder, tag: str) -> None:
+def _request_breaks(builder: _Builder, tag: str) -> None:
+    """Requests the line breaks around an element."""
     if tag in APART:
         builder.break_lines(2)
     elif tag in LINES:
@@ -160,6 +165,7 @@ def _break(builder: _Builder, tag: str) -> None:
 
 
 def _write_text(builder: _Builder, text: str | None, verbatim: int) -> None:
+    """Writes text; `verbatim` is how many elements around it keep blanks."""
     if text and verbatim:
         builder.write_verbatim(text)
     elif text:
@@ -167,6 +173,7 @@ def _write_text(builder: _Builder, text: str | None, verbatim: int) -> None:
 
 
 def _is_dropped(element, tag: str) -> bool:
+    """Whether an element is boilerplate or invisible."""
     if tag in DROPPED or element.get("role") in DROPPED_ROLES or element.get("hidden") is not None:
         return True
     if tag in MARGINS:

@@ -46,7 +46,9 @@ def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
                 )
                 findings.problems.stop(path, message, number)
                 return
-            findings.problems.add(path, f"{invalid_json(error)}; {_broken_line_fix(line)}", number)
+            findings.problems.add(
+                path, f"{invalid_json(error)}; {_fix_of_broken_line(line)}", number
+            )
             continue
         if isinstance(value, dict):
             yield InputRow(str(path), number, findings.reading.listed(value))
@@ -68,7 +70,8 @@ def _other_content(lines: list[str]) -> str:
     )
 
 
-def _broken_line_fix(line: str) -> str:
+def _fix_of_broken_line(line: str) -> str:
+    """What to do about a line that is not JSON."""
     if "\r{" in line:
         return "its lines end as on old Macs: save it with line ends of Unix or Windows"
     if not line.endswith("\n"):
@@ -77,11 +80,11 @@ def _broken_line_fix(line: str) -> str:
 
 
 def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]:
-    """Decodes one element at a time, so that the elements before a syntax error are read."""
+    """Yields the objects of an array one by one, so that those before a syntax error are read."""
     if "[" not in text:  # the problem is reported already
         return
     problems = findings.problems
-    decoder = json.JSONDecoder(object_pairs_hook=_object)
+    decoder = json.JSONDecoder(object_pairs_hook=_object_of_pairs)
     position, number = _skip_blanks(text, text.index("[") + 1), 0
     if text.startswith("]", position):
         problems.add(path, "is an empty array; fill it or give another file")
@@ -104,12 +107,13 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
     except (ValueError, RecursionError) as error:
         message = (
             f"row {number}: {invalid_json(error)}; mend it, or copy the file again if "
-            "it is cut off: nothing behind it was read"
+            "it is cut off: nothing after it was read"
         )
         problems.stop(path, message, number)
 
 
 def _skip_blanks(text: str, position: int) -> int:
+    """The position of the first character from `position` on that is not blank."""
     return _JSON_BLANKS.match(text, position).end()
 
 
@@ -119,11 +123,11 @@ def parse_json(text: str) -> object:
     Raises:
         ValueError: it is not JSON, or an object has a key twice.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_object_of_pairs)
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict:
-    """The object of these fields; Python would keep the last of equal keys without a word."""
+def _object_of_pairs(pairs: list[tuple[str, object]]) -> dict:
+    """The object of key and value pairs; ValueError if a key is given twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
         key = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -132,6 +136,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict:
 
 
 def invalid_json(error: Exception) -> str:
+    """Says that a text is not JSON, and where and why if the error does."""
     if not isinstance(error, json.JSONDecodeError):
         return f"invalid JSON ({error})"
     line = f"line {error.lineno}, " if "\n" in error.doc.rstrip("\n") else ""

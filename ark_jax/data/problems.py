@@ -1,4 +1,4 @@
-"""Problems of an input as they come up: counted by row, and listed briefly where they repeat."""
+"""Collects the problems of an input: counts rows, and lists repeated faults by examples."""
 
 import collections
 import dataclasses
@@ -32,7 +32,7 @@ class Problems(list[Problem]):
         self._of_files: set[Problem] = set()
 
     def append(self, problem: Problem) -> None:
-        """Adds a problem; one of a whole file is there once, whatever rows it comes up in."""
+        """Adds a problem; that of a whole file is added once, however many rows report it."""
         if not problem.line:
             if problem in self._of_files:
                 return
@@ -41,7 +41,7 @@ class Problems(list[Problem]):
         self.fatal = self.fatal or not problem.line
         self.bad_rows += place != self._last_place
         self._last_place = place
-        kind = _kind(problem)
+        kind = _fault_key(problem)
         self._counts[kind] += problem.rows
         if self._counts[kind] <= SYSTEMATIC or not problem.line:
             super().append(problem)
@@ -61,7 +61,7 @@ class Problems(list[Problem]):
         return self
 
     def stop(self, path: Path, message: str, line: int = 0, field: str = "") -> None:
-        """Adds a problem behind which a file was not read."""
+        """Adds a problem after which a file was not read further."""
         self.add(path, message, line, field)
         self.fatal = True
 
@@ -75,7 +75,7 @@ class Problems(list[Problem]):
         listed: list[Problem] = []
         seen: collections.Counter[tuple[str, str, str]] = collections.Counter()
         for problem in self:
-            kind = _kind(problem)
+            kind = _fault_key(problem)
             seen[kind] += 1
             if self._counts[kind] <= SYSTEMATIC or not problem.line or seen[kind] <= EXAMPLES:
                 listed.append(problem)
@@ -87,13 +87,14 @@ class Problems(list[Problem]):
         self[:] = listed
 
 
-def _kind(problem: Problem) -> tuple[str, str, str]:
+def _fault_key(problem: Problem) -> tuple[str, str, str]:
+    """File, field and message without values: equal for two rows with the same fault."""
     return problem.file, problem.field, _VALUES.sub("", problem.message)
 
 
 @dataclasses.dataclass
 class Findings:
-    """What came up while an input was read: problems, and remarks on parts that were ignored.
+    """Problems of an input that was read, and remarks on parts that were ignored.
 
     `reading` is how the user says to read it.
     """
@@ -109,7 +110,7 @@ class Findings:
         return self
 
     def settle(self, row) -> bool:
-        """Takes the problems of a finished `InputRow`, or else its remarks; whether it is ok."""
+        """Adds the problems of a finished `InputRow`, or else its remarks; whether it is ok."""
         self.problems += row.problems
         if row.ok:
             self.remarks += row.remarks

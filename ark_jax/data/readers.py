@@ -22,7 +22,7 @@ from ark_jax.data.table_files import named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
-AS_IT_IS = Reading()  # what the content of files tells
+AS_IT_IS = Reading()  # detects the encoding, and takes columns by their names
 
 
 def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
@@ -36,23 +36,23 @@ def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
     Raises:
         BadInput: the input has more problems; it lists all of them.
     """
-    return within(*read(path), tolerate)
+    return within_tolerance(*read(path), tolerate)
 
 
-def within(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
-    """What was read, if no more rows have problems than may.
+def within_tolerance(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
+    """The corpus with tolerated problems among its remarks; arguments are those of `load`.
 
     Raises:
-        BadInput: more have.
+        BadInput: too many rows have problems.
     """
     return dataclasses.replace(corpus, remarks=tolerated(problems, corpus.remarks, tolerate))
 
 
 def tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> list[Problem]:
-    """The remarks, to which tolerable problems are added.
+    """The remarks, and tolerated problems after them; `tolerate` is as for `load`.
 
     Raises:
-        BadInput: there are more problems.
+        BadInput: too many rows have problems.
     """
     if problems and (problems.fatal or problems.bad_rows > tolerate * problems.rows):
         advice = _advice(problems)
@@ -68,7 +68,7 @@ def read(
     The README of ark_jax lists the formats.
 
     Args:
-        questions: what `read_questions` reads, in place of questions beside the documents.
+        questions: what `read_questions` reads, instead of questions that come with the documents.
         reading: how to read the files.
     """
     corpus, problems = _read(path, questions, reading)
@@ -82,8 +82,9 @@ def read(
 
 
 def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, Problems]:
+    """As `read`, without a check that the named columns exist."""
     path, findings = storage.local_copy(str(path)), Findings(reading)
-    form = _format_of(path, findings)
+    form = _recognised_format(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
     problems = findings.condensed().problems
     if questions and corpus.documents:
@@ -95,7 +96,7 @@ def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, P
     return corpus, problems
 
 
-def _format_of(path: Path, findings: Findings) -> formats.Format | None:
+def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
     """The format of a path; None with a problem for a path that has none."""
     try:
         path.stat()
@@ -114,7 +115,7 @@ def _format_of(path: Path, findings: Findings) -> formats.Format | None:
 
 def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order; it ignores all others."""
-    form = _format_of(path, Findings())
+    form = _recognised_format(path, Findings())
     return form.files(path) if form else []
 
 
@@ -131,20 +132,20 @@ def read_questions(
         tolerate: as for `load`.
 
     Returns:
-        The questions, and remarks on what was passed over.
+        The questions, and remarks on parts that were passed over.
 
     Raises:
         BadInput: the input has problems; it lists all of them.
     """
     corpus, problems = _read_questions(path, texts, AS_IT_IS)
-    corpus = within(corpus, problems, tolerate)
+    corpus = within_tolerance(corpus, problems, tolerate)
     return corpus.questions, corpus.remarks
 
 
 def read_test(
     path: str | Path, texts: Mapping[str, str], reading: Reading = AS_IT_IS
 ) -> tuple[Corpus, Problems]:
-    """Reads a test set: with documents of its own, or on those of the input.
+    """Reads a test set that has its own documents, or questions on the documents of the input.
 
     Args:
         path: anything that `read` or `read_questions` reads.
@@ -152,8 +153,8 @@ def read_test(
         reading: how to read the files.
 
     Returns:
-        Documents of its own and questions, and problems. It is one if a document has another text
-        in the input.
+        Questions with the documents of the test set, and problems. A document that has another text
+        in the input is a problem.
     """
     corpus, problems = _read(path, "", reading)
     if not corpus.documents:
@@ -168,6 +169,7 @@ def read_test(
 def _read_questions(
     path: str | Path, texts: Mapping[str, str], reading: Reading
 ) -> tuple[Corpus, Problems]:
+    """A corpus of questions alone, as `read_questions` reads them, and problems."""
     path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
         path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
@@ -224,7 +226,7 @@ def summary(corpus: Corpus) -> str:
 
 
 def verdict(problems: Problems) -> str:
-    """One line on the problems of an input, and what it would take to read the rest."""
+    """One line on the problems of an input, and how to read the rest of it."""
     if not problems:
         return "no problem found"
     return f"{problems.total:,} problem(s) {_advice(problems)}".rstrip()
@@ -242,12 +244,12 @@ def mostly_passed_over(corpus: Corpus) -> str:
 
 
 def _advice(problems: Problems) -> str:
-    """In how many rows problems are, and what to do; empty if a whole file has one."""
+    """How many rows have problems, and what to do; empty if a whole file has one."""
     if problems.fatal or not problems.rows:
         return ""
     advice = f"in {problems.bad_rows:,} of {problems.rows:,} rows: mend them"
     share = math.ceil(1e4 * problems.bad_rows / problems.rows) / 1e4
-    # Who would pass over most rows has mistaken a field or a file.
+    # If most rows have problems, a field or file is wrong, and tolerance is bad advice.
     if share > 0.5:
         return advice
     return f"{advice}, or read the rest with --config.data.tolerate={share:g}"

@@ -1,4 +1,4 @@
-"""How a user says that files are to be read, where their content does not tell."""
+"""The user's settings for how files are read, where their content does not show it."""
 
 import csv
 import dataclasses
@@ -39,7 +39,7 @@ class Reading:
             raise ValueError(
                 f"config.data.encoding: {self.encoding!r} is unknown; name one, such as {names}"
             ) from None
-        _ = self.by_field
+        _ = self.by_field  # raises for invalid columns
 
     @functools.cached_property
     def by_field(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Reading:
 
 
 def _match(column: str, names) -> str | None:
-    """The name of a column among those of a row."""
+    """The name among `names` that equals a column, if need be without regard to case; or None."""
     if column in names:
         return column
     return next((name for name in names if name.strip().lower() == column.lower()), None)

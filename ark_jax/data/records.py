@@ -10,7 +10,7 @@ class Section:
     """A heading of a document, and where its section begins.
 
     `start` is the offset of the heading in the text. `path` holds the headings above it too, the
-    outermost first, as in "Install > On Linux"; the title of the document is none of them.
+    outermost first, as in "Install > On Linux"; without the title of the document.
     """
 
     start: int
@@ -76,7 +76,7 @@ def with_title(title: str, text: str) -> str:
 class Problem:
     """A defect of an input file: its place, and a message with the fix or the consequence.
 
-    `line` counts from 1; 0 means the whole file. `rows` is the number of rows that it stands for.
+    `line` counts from 1; 0 means the whole file. `rows` is the number of rows that it describes.
     """
 
     file: str
@@ -96,8 +96,8 @@ class Corpus:
 
     `passed_over` counts the files of a folder that gave no document, by reason.
 
-    Many documents lie on disk and are read on access. `chunks` are those of the input, or None if
-    the documents are still to be cut.
+    Many documents are on disk and are read on access. `chunks` are the chunks of the input, or None
+    if the documents are still to be cut.
     """
 
     documents: Sequence[Document]

@@ -30,6 +30,7 @@ _VISIBLE = re.compile(rf"[^{INVISIBLE}\s\x00-\x1f\x7f-\x9f\u2800]")
 
 
 def type_name(value: object) -> str:
+    """What messages call the type of a JSON value."""
     return TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
 
 
@@ -114,8 +115,8 @@ class InputRow:
         self.remarks.append(self._problem(field, defect, outcome))
 
     def remark_repeat(self, line: int) -> None:
-        """Notes that a row without an id is that of another line again."""
-        defect = f"the {self.unit} is that of {self.unit} {line} again"
+        """Adds a remark that a row without an id repeats another line."""
+        defect = f"the {self.unit} repeats {self.unit} {line}"
         self.add_remark("", defect, "it is read once")
 
     def _problem(self, field: str, defect: str, consequence: str) -> Problem:
@@ -146,7 +147,7 @@ class InputRow:
         return False
 
     def _misspelled(self, field: str) -> str:
-        """The name that is probably meant to be that of a missing field; empty if there is none."""
+        """The name that is probably a misspelling of a missing field; "" if there is none."""
         if field in self.columns:  # a column with an empty cell
             return ""
         similar = [name for name in self.values if abs(len(name) - len(field)) < 2]
@@ -155,7 +156,7 @@ class InputRow:
     def claim_id(self, lines: dict[str, int], field: str, id: str) -> None:
         """Registers the row's id in `lines`, id -> line; an id of another row is a problem."""
         if id in lines:
-            defect = f"{id!r} of {self.unit} {lines[id]} comes again"
+            defect = f"repeats {id!r} of {self.unit} {lines[id]}"
             self.add_problem(field, defect, "give every row its own id")
         elif id:
             lines[id] = self.line
@@ -181,6 +182,7 @@ class InputRow:
         return self._checked_length(field, value, required)
 
     def _checked_length(self, field: str, value: list, required: bool) -> list:
+        """The list itself; a problem if it is required and empty."""
         if required and not value:
             self.add_problem(field, "is empty", "list at least one item")
         return value

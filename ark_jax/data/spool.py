@@ -18,7 +18,7 @@ from ark_jax.data.stored_strings import LookedUp
 from ark_jax.data.text_columns import MappedTable
 
 IN_MEMORY = 1 << 26  # bytes of records that stay in memory
-RECORD_BYTES = 300  # what a record takes beside its strings, about
+RECORD_BYTES = 300  # about the memory of a record without its strings
 _SECTION = pa.struct([("start", pa.int64()), ("path", pa.string())])
 _TYPES = {str: pa.string(), int: pa.int64(), tuple[Section, ...]: pa.list_(_SECTION)}
 
@@ -54,12 +54,13 @@ class Spool(Sequence):
         columns = {name: [getattr(record, name) for record in self._latest] for name in names}
         if "sections" in columns:
             columns["sections"] = [[vars(s) for s in row] for row in columns["sections"]]
-        self._tables.append(_as_file(pa.table(columns, schema=self._schema)))
+        self._tables.append(_mapped_unnamed_file(pa.table(columns, schema=self._schema)))
         self._ends.append(self._on_disk + len(self._latest))
         self._latest, self._latest_bytes = [], 0
 
     @property
     def _on_disk(self) -> int:
+        """How many records were moved to disk."""
         return self._ends[-1] if self._ends else 0
 
     def __len__(self) -> int:
@@ -71,10 +72,11 @@ class Spool(Sequence):
         index = range(len(self))[index]
         if index >= self._on_disk:
             return self._latest[index - self._on_disk]
-        table, row = self._place(index)
+        table, row = self._table_and_row(index)
         return self._record(table.slice(row, 1).to_pylist()[0])
 
-    def _place(self, index: int) -> tuple[pa.Table, int]:
+    def _table_and_row(self, index: int) -> tuple[pa.Table, int]:
+        """Where a record on disk is."""
         number = bisect.bisect_right(self._ends, index)
         return self._tables[number].table, index - (self._ends[number - 1] if number else 0)
 
@@ -84,6 +86,7 @@ class Spool(Sequence):
         yield from self._latest
 
     def _record(self, values: dict):
+        """The record of a row."""
         if "sections" in values:
             values["sections"] = tuple(Section(**section) for section in values["sections"])
         return self._type(**values)
@@ -102,7 +105,7 @@ class Spool(Sequence):
         """The text of one record, without its other fields."""
         if index >= self._on_disk:
             return self._latest[index - self._on_disk].text
-        table, row = self._place(index)
+        table, row = self._table_and_row(index)
         return table.column("text")[row].as_py()
 
 
@@ -110,7 +113,7 @@ class Documents(Spool):
     """Documents with different ids.
 
     Attributes:
-        rows: document id -> its place.
+        rows: document id -> its index.
         texts: document id -> its text, read on access.
     """
 
@@ -126,8 +129,8 @@ class Documents(Spool):
             super().append(document)
 
 
-def _as_file(table: pa.Table) -> MappedTable:
-    """The table in a file without a name."""
+def _mapped_unnamed_file(table: pa.Table) -> MappedTable:
+    """Writes a table into a temporary file, maps the file, and deletes its name."""
     with tempfile.NamedTemporaryFile(prefix="ark-jax-", suffix=".arrow", delete=False) as file:
         path = Path(file.name)
         try:

@@ -1,4 +1,4 @@
-"""Distinct strings in a file, where each of them stands, and what is looked up by them."""
+"""Distinct strings in a file, their positions, and mappings whose values are read on access."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,11 +13,11 @@ Value = TypeVar("Value")
 
 
 class LookedUp(Mapping[str, Value]):
-    """key -> a value that is read or made when it is asked for.
+    """key -> a value that is read or made on access.
 
     Args:
-        keys: all of them, in order.
-        value: the value of a key; it raises KeyError for any other string.
+        keys: all keys, in order.
+        value: key -> its value; it raises KeyError for any other string.
     """
 
     def __init__(self, keys: Collection[str], value: Callable[[str], Value]):
@@ -37,7 +37,7 @@ class LookedUp(Mapping[str, Value]):
 
 
 class StoredStrings(TextColumn):
-    """A column of distinct strings, of which a process keeps 12 bytes each; it reads the rest."""
+    """A column of distinct strings in a file. Memory holds 12 bytes of an index for each string."""
 
     def __init__(self, column: pa.ChunkedArray):
         self.arrow = column  # not cast, which would read it
@@ -46,10 +46,10 @@ class StoredStrings(TextColumn):
         return self._find(string) is not None
 
     def position(self, string: str) -> int:
-        """Where a string stands.
+        """The position of a string.
 
         Raises:
-            KeyError: it is not among them.
+            KeyError: the column does not have it.
         """
         row = self._find(string)
         if row is None:
@@ -57,6 +57,7 @@ class StoredStrings(TextColumn):
         return row
 
     def _find(self, string: object) -> int | None:
+        """The position of a string; None if the column does not have it."""
         rows = self._hashed.rows(string)
         return next((row for row in rows if self[row] == string), None)
 
@@ -66,11 +67,13 @@ class StoredStrings(TextColumn):
 
 
 class HashedStrings:
-    """The rows where a string may stand, by its hash; the caller compares. 12 bytes a string.
+    """Finds the rows that may have a string, by its hash, in 12 bytes a string.
+
+    The caller compares the strings, since different ones may have one hash.
 
     Args:
-        strings: any, which may repeat.
-        count: of them.
+        strings: any strings, which may repeat.
+        count: number of strings.
     """
 
     def __init__(self, strings: Iterable[str], count: int):
@@ -96,14 +99,15 @@ class RowsByText(LookedUp[Sequence[int]]):
         ends = np.append(starts[1:], len(column))
         self._rows: Sequence[int] = range(len(column))
         encoded = texts.dictionary_encode().combine_chunks()
-        if len(encoded.dictionary) < len(texts):  # rows with the same text do not stand together
+        if len(encoded.dictionary) < len(texts):  # rows with the same text are not adjacent
             numbers = np.repeat(encoded.indices.to_numpy(), ends - starts)
             self._rows = np.argsort(numbers, kind="stable")
             texts, ends = pa.chunked_array([encoded.dictionary]), np.bincount(numbers).cumsum()
         self._texts, self._ends = StoredStrings(texts), ends
-        super().__init__(self._texts, self._rows_of)
+        super().__init__(self._texts, self._rows_with)
 
-    def _rows_of(self, text: str) -> Sequence[int]:
+    def _rows_with(self, text: str) -> Sequence[int]:
+        """The rows that have a text; KeyError if none has it."""
         number = self._texts.position(text)
         start = self._ends[number - 1] if number else 0
         return self._rows[start : self._ends[number]]

@@ -1,4 +1,4 @@
-"""CSV, TSV and Parquet files, and the rows of a file of any form, told by its content."""
+"""Rows of CSV, TSV and Parquet files, and of any file whose content shows its form."""
 
 import ast
 import csv
@@ -75,7 +75,7 @@ def _cell_items(cell: str, name: str, row: InputRow) -> list:
             pass
     if re.match(r"""\[\s*['"]""", text):
         fix = 'write one as JSON does, ["...", "..."]'
-        row.add_problem(name, f"begins as a list and is none ({text[:40]!r})", fix)
+        row.add_problem(name, f"begins like a list but is not one ({text[:40]!r})", fix)
     return [cell]
 
 
@@ -133,7 +133,7 @@ def csv_cells(
             if any(cells):
                 yield line, cells
     except csv.Error as error:
-        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
+        message = f"the row is broken CSV ({error}); check its quotes: nothing after it was read"
         findings.problems.stop(path, message, next_line)
 
 
@@ -156,13 +156,13 @@ def _count_plain_quotes(path: Path, findings: Findings) -> int:
 
 
 def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] | None:
-    """A column that is wrong, and what is."""
+    """A column that is wrong, and why; None for a valid header."""
     if missing := [name for name in columns if name not in header]:
         fix = f"name {', '.join(columns)} in the first line"
         return missing[0], f"no such column among {header}; {fix}"
     names = [name.strip().lower() for name in header]
     if twice := [name for name in names if name and names.count(name) > 1]:
-        return twice[0], f"the column {twice[0]!r} comes twice; rename one"
+        return twice[0], f"the column {twice[0]!r} occurs twice; rename one"
     return None
 
 
@@ -193,7 +193,7 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                         findings.problems.add(path, message, number)
                         continue
                     values = findings.reading.listed(values)
-                    known = _parquet_values(values)
+                    known = _values_of_parquet_row(values)
                     yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
         findings.problems.add(path, broken_parquet(error))
@@ -203,11 +203,13 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
 
 
 def broken_parquet(error: Exception) -> str:
+    """Says that a file is not Parquet, and why."""
     reason = " ".join(str(error).split())[:200]
     return f"cannot be read as Parquet ({reason}); copy it again"
 
 
-def _parquet_values(values: dict) -> dict:
+def _values_of_parquet_row(values: dict) -> dict:
+    """The values that are not null; numbers in columns of ids become strings."""
     known = {name: value for name, value in values.items() if value is not None}
     for name in ID_COLUMNS:
         value = known.get(name)
@@ -223,7 +225,7 @@ CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of t
 
 
 def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
-    """The rows of a file; it may be missing or damaged, which is a problem."""
+    """The rows of a file of any form; a missing or damaged file is a problem."""
     if is_parquet(path):
         return parquet_rows(path, findings)
     is_table = path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading)
@@ -231,6 +233,7 @@ def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
 
 
 def _has_known_header(path: Path, reading: Reading) -> bool:
+    """Whether the first line names a column of a corpus, or one that the user names."""
     if begins_as_json(path):
         return False
     _, names = table_header(path)

@@ -19,14 +19,14 @@ Value = TypeVar("Value")
 
 
 class Column(Sequence[Value]):
-    """A column that is read like a list; each value is made when it is asked for."""
+    """A column that is read like a list; values are made on access."""
 
     TYPE: pa.DataType
 
     def __init__(self, values: "pa.ChunkedArray | Iterable[Value]", label: str = "texts"):
         """
         Args:
-            values: the column, as Arrow holds it or not.
+            values: the column as Arrow holds it, or its values.
             label: what errors call it.
 
         Raises:
@@ -36,6 +36,7 @@ class Column(Sequence[Value]):
         self.arrow = values.cast(self.TYPE) if is_arrow else self._arrow(values, label)
 
     def _arrow(self, values: Iterable[Value], label: str) -> pa.ChunkedArray:
+        """The values as Arrow arrays of BLOCK rows."""
         values, blocks = iter(values), []
         while block := list(itertools.islice(values, BLOCK)):
             try:
@@ -89,7 +90,7 @@ class TextListColumn(Column[list[str]]):
         return texts[0].as_py() if len(texts) else ""
 
     @classmethod
-    def of_codes(cls, ends: np.ndarray, codes: np.ndarray, texts: pa.Array) -> "TextListColumn":
+    def from_codes(cls, ends: np.ndarray, codes: np.ndarray, texts: pa.Array) -> "TextListColumn":
         """A column whose row i has the texts at `codes[ends[i - 1] : ends[i]]`.
 
         Args:
@@ -118,7 +119,7 @@ class TextListColumn(Column[list[str]]):
 
 
 class MappedTable:
-    """A table in a file of Arrow's format, of which a process reads what it asks for.
+    """A table in a file of Arrow's format, mapped into memory: a process reads what it uses.
 
     The file may be deleted meanwhile.
     """
@@ -138,7 +139,7 @@ class MappedTable:
             self.forget()
 
     def forget(self) -> None:
-        """Frees the memory of what was read. It is read again when it is asked for again."""
+        """Frees the memory of what was read; later access reads it again."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
 

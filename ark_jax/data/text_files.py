@@ -17,7 +17,7 @@ TREC_TABLE = (
     "holds TREC's judgments (qrels) or rankings, not a text; write judgments as qrels/test.tsv of "
     "a BEIR folder"
 )
-TREC_LINES = 50  # that tell a table of TREC
+TREC_LINES = 50  # lines by which a table of TREC is recognised
 # Judgments: query, 0, document, grade, or three numbers without the 0. A ranking: query, Q0,
 # document, rank, score, name.
 _TREC_LINE = re.compile(
@@ -55,7 +55,7 @@ def file_head(path: Path) -> bytes:
 
 
 def head_text(path: Path) -> str:
-    """What `file_head` gives as text, without bytes that are none."""
+    """The first bytes of a file as text, without invalid ones; "" if it cannot be read."""
     head = file_head(path)
     return head.decode(head_encoding(head) or UTF8, "ignore")
 
@@ -72,11 +72,12 @@ def is_trec_table(text: str) -> bool:
 
 
 def begins_as_json(path: Path) -> bool:
+    """Whether a file begins with an object or array of JSON."""
     return head_text(path).lstrip()[:1] in ("{", "[")
 
 
-def told_encoding(path: Path, named: str) -> tuple[str, str]:
-    """The encoding of a file, and what to tell about it: "" if nothing is uncommon.
+def encoding_and_remark(path: Path, named: str) -> tuple[str, str]:
+    """The encoding of a file, and a remark on it; "" if it is UTF-8 or named.
 
     Args:
         path: the file.
@@ -107,7 +108,7 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
     """
     blank, number = True, 0
     try:
-        encoding, remark = told_encoding(path, findings.reading.encoding)
+        encoding, remark = encoding_and_remark(path, findings.reading.encoding)
         if remark:
             findings.remarks.add(path, f"is {remark}", rows=0)
         with path.open(encoding=encoding, errors="surrogateescape", newline=newline) as file:
@@ -141,7 +142,7 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
 
 
 def _invalid_byte(number: int, line: str, encoding: str) -> str:
-    """Names the first byte of a line that its encoding lacks, for which a surrogate stands."""
+    """The problem of a line with an invalid byte, for which a surrogate stands, and the fix."""
     start = SURROGATE.search(line).start()
     name = "UTF-8" if encoding == UTF8 else encoding
     before = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
@@ -157,5 +158,5 @@ def filled_lines(path: Path, findings: Findings) -> Iterator[tuple[int, str]]:
 
 
 def read_text(path: Path, findings: Findings) -> str:
-    """The whole text of a UTF-8 file; problems are those of `text_lines`."""
+    """The whole text of a file, with the problems of `text_lines`."""
     return "".join(line for _, line in text_lines(path, findings))

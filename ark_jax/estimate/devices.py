@@ -1,4 +1,4 @@
-"""Time and memory that work takes on these devices, from the sizes of models without weights."""
+"""Time and memory that work takes on these devices, computed from model sizes alone."""
 
 import dataclasses
 import functools
@@ -30,10 +30,11 @@ class WeightlessModel:
     """A model without its weights, on the devices of the mesh.
 
     Attributes:
-        cfg: a decoder's or an encoder's.
-        parameters: how many there are.
-        bytes: of the checkpoint, by the type that its config.json names.
-        batch: tokens on each device with which a product runs at full speed.
+        cfg: the config of a decoder or an encoder.
+        parameters: number of parameters.
+        bytes: size of the checkpoint, in the type that its config.json names.
+        compute: type of products, such as "bfloat16".
+        batch: tokens on each device that let a product run at full speed.
     """
 
     folder: Path
@@ -48,7 +49,7 @@ class WeightlessModel:
         """Reads the config of a model folder.
 
         Args:
-            batch: as the attribute; 0 suits the device.
+            batch: as the attribute; 0: chosen for the device.
             head: whether logits are computed.
 
         Raises:
@@ -75,7 +76,7 @@ class WeightlessModel:
 
         Args:
             logits: tokens of a text whose logits are computed.
-            after: tokens before the text that it sees.
+            after: earlier tokens that the text attends to, whose states are computed already.
         """
         seen = length / 2 if isinstance(self.cfg, decoder.Config) else length
         return forward(self.cfg, count * length, count * length * (after + seen), count * logits)
@@ -87,12 +88,14 @@ class WeightlessModel:
         return devices * product_speed(self.cfg.width, self.cfg.dims["f"], rows, self.compute)
 
     def describe_speed(self) -> str:
+        """Devices and their speed, for the plan."""
         devices = math.prod(jax.sharding.get_mesh().shape.values())
         kind, speed = jax.devices()[0].device_kind, self.speed() / 1e9
         name = f"{self.folder.name}'s width in {self.compute}"
         return f"{devices} x {kind} with {speed:,.0f} GFLOP/s at {name}"
 
     def seconds(self, flops: np.ndarray, rows: int = 0) -> float:
+        """Seconds that FLOPs `[2]` take in products of `rows` tokens; see `flops` and `speed`."""
         return float(flops @ (1, ATTENTION_COST)) / self.speed(rows)
 
     def inference(self, work: Work) -> tuple[float, float]:
@@ -103,49 +106,55 @@ class WeightlessModel:
         length = work.after + work.read
         read = self.flops(work.items, work.read, min(work.read, 1), work.after)
         written = self.flops(work.items, work.written, work.written, length)
-        # As many at once as `generate` has; few different numbers, since each is measured.
+        # The batch of `generate`, as a power of 2, since the speed of each size is measured.
         fit = min(16 * self.batch / (length + work.written), work.items / layout.batch_multiple())
         seconds = self.seconds(read) + self.seconds(written, 1 << round(math.log2(max(fit, 1))))
         return float((read + written).sum()), seconds
 
     def training(self, work: Work, choice: memory.Choice) -> tuple[float, float]:
-        """FLOPs and seconds of training; what does not fit in memory is computed again."""
+        """FLOPs and seconds of training, with what is computed twice to save memory."""
         flops = 3 * self.flops(1, 0, work.written)
         for i, texts in enumerate(work.step):
-            again = (choice.remat == "all") + (choice.pieces > 1 and texts is work.step[-1])
+            recomputed = (choice.remat == "all") + (choice.pieces > 1 and texts is work.step[-1])
             # Completions see their prompt, which is computed once for all of them.
             after = work.step[0].mean if i and work.written else 0
-            flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + again)
+            flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + recomputed)
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 
     def trainable(self, settings) -> int:
-        """Parameters that training changes, under `config.train`."""
+        """Number of parameters that training with the settings of `config.train` changes."""
         if not settings.get("lora_rank", 0):
             return self.parameters
         rows = lora.target_weights(self.folder, settings.lora_targets)
         sizes = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
-        made = lambda: lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)
-        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(made)))
+        make = lambda: lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(make)))
 
     def choose(self, settings, work: Work) -> memory.Choice:
-        """How a step is computed so that it fits, by `train.memory` under `config.train`."""
+        """How `train.memory` makes a step fit in memory, with the settings of `config.train`."""
         share = _share_at_once(work)
-        *others, last = (texts.of(share * texts.count) for texts in work.step)
+        *others, last = (texts.with_count(share * texts.count) for texts in work.step)
         size = WEIGHT / (layout.mesh_size("fsdp") * layout.mesh_size("tensor"))
         adapted = settings.get("lora_rank", 0) > 0
         return memory.choose(
             self.cfg,
             settings.remat,
             settings.get("chunks", 1),
-            lambda pieces: [*(_on_device(x, 1) for x in others), _on_device(last, pieces)],
+            lambda pieces: [
+                *(_texts_on_device(x, 1) for x in others),
+                _texts_on_device(last, pieces),
+            ],
             trained=size * work.towers * self.trainable(settings),
             frozen=size * self.parameters if adapted else 0,
-            most_pieces=_on_device(last, 1).rows,
+            most_pieces=_texts_on_device(last, 1).rows,
         )
 
 
 def _share_at_once(work: Work) -> float:
-    """The share of a step that `train.parts` computes at once: of a language model, in budgets."""
+    """The share of a step's texts that `train.parts` computes at once.
+
+    It is 1, except for language models: they compute as many prompts as fit a token budget.
+    """
     if not work.written:
         return 1
     devices = layout.batch_multiple()
@@ -154,8 +163,8 @@ def _share_at_once(work: Work) -> float:
     return max(prompts // max(budgets, 1), 1) / prompts
 
 
-def _on_device(texts: Texts, pieces: int) -> memory.Texts:
-    """A step's texts on one device, or a piece of them."""
+def _texts_on_device(texts: Texts, pieces: int) -> memory.Texts:
+    """The texts of one device in a step, or in one of its pieces."""
     rows = math.ceil(texts.count / (layout.batch_multiple() * pieces))
     length = tk.round_length(math.ceil(texts.longest))
     return memory.Texts(rows, length, math.ceil(rows * texts.mean))
@@ -163,9 +172,12 @@ def _on_device(texts: Texts, pieces: int) -> memory.Texts:
 
 @functools.cache
 def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
-    """FLOP/s of one device in products of `rows` tokens with weights `[width ffn]` and back.
+    """FLOP/s of one device in products of `rows` tokens with `[width ffn]` and `[ffn width]`.
 
-    The fastest fifth of the measurements of a third of a second: other programs only slow it.
+    Measured for a third of a second. The fastest fifth counts, since other programs only slow it.
+
+    Args:
+        kind: the type of the arrays, such as "bfloat16".
     """
     with jax.default_device(jax.local_devices()[0]):
         shapes = (rows, width), (width, ffn), (ffn, width)

@@ -36,7 +36,7 @@ KNOWN_MODELS = {
 
 
 def known_model(name: str) -> dict | None:
-    """config.json of a hub name, whatever its revision; None if its sizes are not known here."""
+    """The content of a hub model's config.json, for any revision; None if it is not listed."""
     name = name.partition("@")[0]
     if name not in KNOWN_MODELS:
         return None
@@ -61,8 +61,8 @@ def write_stand_in(name: str, root: Path) -> Path:
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
         )
-    made = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<end>", eos_token="<end>", model_max_length=8192
     )
-    made.save_pretrained(folder)
+    fast.save_pretrained(folder)
     return folder

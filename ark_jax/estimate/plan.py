@@ -1,4 +1,4 @@
-"""`ark-jax plan`: what a run will ask, cost, take and fill, told before anything is spent.
+"""`ark-jax plan`: calls, cost, time and disk of a run, before anything is spent.
 
 The stages that only read the input run in a temporary folder; the recipe counts the rest. No
 weight is read, no endpoint asked, and nothing is written to the workdir.
@@ -27,7 +27,7 @@ FEW_UPDATES = 10  # of a training stage
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one part of the work takes; to wait for an endpoint takes no FLOPs."""
+    """FLOPs and seconds of one part of the work. Calls to an endpoint have no FLOPs."""
 
     work: Work
     flops: float
@@ -36,14 +36,15 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What is still to do.
+    """What a run has still to do.
 
     Attributes:
-        inputs: what the input holds -> how many.
-        stages: all stages of the config.
-        done: those that are up to date.
-        costs: of each part of what is left.
-        disk: what is stored -> bytes; checkpoints at their most.
+        inputs: kind of item in the input -> how many.
+        stages: names of all stages of the config.
+        done: names of the stages that are up to date.
+        costs: the cost of each part of the work that is left.
+        disk: kind of file -> bytes; of checkpoints, the most at one time.
+        notes: sentences that explain the figures.
     """
 
     inputs: dict[str, int]
@@ -55,6 +56,7 @@ class Estimate:
 
     @property
     def calls(self) -> list[Work]:
+        """The work that asks a language model."""
         return [x.work for x in self.costs if x.work.kind == "ask"]
 
     @property
@@ -65,6 +67,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
+        """Seconds of all work."""
         return sum(x.seconds for x in self.costs)
 
 
@@ -79,29 +82,31 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
     recipe.check(config)
     with tempfile.TemporaryDirectory() as scratch:
         local, remarks = _with_local_models(recipe, config, Path(scratch))
-        with _shadow(recipe, config, local, workdir) as (context, done):
-            foreseen = recipe.forecast(context, done)
-            costs, disk, notes = _costs(context, foreseen.work, done)
+        with _scratch_workdir(recipe, config, local, workdir) as (context, done):
+            forecast = recipe.forecast(context, done)
+            costs, disk, notes = _costs(context, forecast.work, done)
     names = tuple(stage.name for stage in recipe.stages(config))
     return Estimate(
-        inputs=dict(foreseen.inputs),
+        inputs=dict(forecast.inputs),
         stages=names,
         done=tuple(name for name in names if name in done),
         costs=tuple(costs),
-        disk={**foreseen.disk, **disk},
-        notes=(*remarks, *_notes_on_calls(costs), *notes, *foreseen.notes),
+        disk={**forecast.disk, **disk},
+        notes=(*remarks, *_call_notes(costs), *notes, *forecast.notes),
     )
 
 
-def _costs(context: Context, work: Sequence[Work], done: set[str]):
-    """The cost of the work that is left, bytes of what is stored, and notes on devices."""
+def _costs(
+    context: Context, work: Sequence[Work], done: set[str]
+) -> tuple[list[Cost], dict[str, float], list[str]]:
+    """The cost of the work that is left, bytes by kind of file, and notes on devices."""
     left = [x for x in work if x.stage not in done and (x.items or x.total)]
     if all(x.is_remote for x in work):
-        return [Cost(x, 0, x.waiting) for x in left], {}, []
+        return [Cost(x, 0, x.waiting) for x in left], {}, []  # without starting jax
     from ark_jax.estimate.devices import WeightlessModel
 
     config, costs, choices, speeds = context.config, [], {}, {}
-    disk: collections.Counter[str] = collections.Counter()
+    disk: dict[str, float] = collections.defaultdict(float)
     context.enter_mesh()
 
     @functools.cache
@@ -111,8 +116,8 @@ def _costs(context: Context, work: Sequence[Work], done: set[str]):
         batch = config["generator" if head else "retriever"].batch_tokens
         return WeightlessModel.from_folder(path, compute=kind, batch=batch, head=head)
 
-    def stored(x: Work) -> int:
-        """Bytes of what it trains; language models are stored in float32."""
+    def model_bytes(x: Work) -> int:
+        """Bytes of the models that it trains; language models are stored in float32."""
         model = model_of(x.model)
         return x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
 
@@ -130,11 +135,22 @@ def _costs(context: Context, work: Sequence[Work], done: set[str]):
         costs.append(Cost(x, *model.training(x, choice)))
         choices.setdefault(choice.describe(), []).append(x.stage)
         kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
-        disk["models"] += stored(x)
+        disk["models"] += model_bytes(x)
         disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
     if "export" not in done:
         trained = {x.model: x for x in work if x.kind == "training" and x.model != "reader"}
-        disk["export"] = sum(map(stored, trained.values()))
+        disk["export"] = sum(map(model_bytes, trained.values()))
+    return costs, disk, _device_notes(left, list(speeds), choices)
+
+
+def _device_notes(
+    left: Sequence[Work], speeds: Sequence[str], choices: dict[str, list[str]]
+) -> list[str]:
+    """Notes on the speed of devices, memory, and the number of updates.
+
+    Args:
+        choices: how a step fits in memory -> the stages that do so.
+    """
     notes = [
         f"device: measured {' and '.join(speeds)}; times leave out compiling, searching, saving, "
         "the host's work, other retrievers and rerankers, and what devices exchange"
@@ -144,10 +160,11 @@ def _costs(context: Context, work: Sequence[Work], done: set[str]):
         counts = ", ".join(f"{steps:,.0f} in {name}" for name, steps in updates.items())
         few = "; so few hardly change a model" * (min(updates.values()) < FEW_UPDATES)
         notes.append(f"updates of the weights: {counts}{few}")
-    return costs, disk, notes
+    return notes
 
 
-def _notes_on_calls(costs: Sequence[Cost]) -> list[str]:
+def _call_notes(costs: Sequence[Cost]) -> list[str]:
+    """Notes on price and time of the calls to an endpoint, one for each kind of call."""
     notes = []
     for x in (cost.work for cost in costs):
         if x.kind != "ask" or not x.items or x.settings.backend != "openai":
@@ -158,7 +175,7 @@ def _notes_on_calls(costs: Sequence[Cost]) -> list[str]:
         pace = "as cached replies took" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
         notes.append(
             f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
-            f"{x.settings.concurrency} at once; what has to be asked again comes on top"
+            f"{x.settings.concurrency} at once; requests that are repeated cost extra"
         )
     return notes
 
@@ -170,10 +187,11 @@ def _unknown_price(work: Work) -> str:
     )
 
 
-def _with_local_models(recipe: Recipe, config, scratch: Path):
-    """A copy of the config that names folders on this machine, and remarks on those in `scratch`.
+def _with_local_models(recipe: Recipe, config, scratch: Path) -> tuple:
+    """A copy of the config that names folders on this machine, and remarks on stand-ins.
 
-    Of a well-known model that is not here, `scratch` gets the sizes and a stand-in tokenizer.
+    A well-known model that is not here gets a folder in `scratch`, with its sizes and a stand-in
+    for its tokenizer.
 
     Raises:
         ValueError: another model is not here; a plan downloads nothing.
@@ -210,7 +228,7 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
     """Refuses to begin calls to an endpoint that would cost more than `llm.max_cost`.
 
     Args:
-        verb: what is about to run: all, or one stage.
+        verb: "run" or "demo" for all stages, or the one stage that is about to run.
 
     Raises:
         ValueError: the cost is too high, or the price is unknown.
@@ -219,27 +237,29 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
     if not any(config[role].backend == "openai" for role in roles) or not config.llm.max_cost:
         return
     limit = config.llm.max_cost
-    with _shadow(recipe, config, config, workdir) as (context, done):
-        foreseen = recipe.forecast(context, done)
-    asked = [x for x in foreseen.work if x.kind == "ask" and x.items and x.stage not in done]
-    pending = [x for x in asked if verb in ("run", "demo", x.stage)]
+    with _scratch_workdir(recipe, config, config, workdir) as (context, done):
+        forecast = recipe.forecast(context, done)
+    calls = [x for x in forecast.work if x.kind == "ask" and x.items and x.stage not in done]
+    pending = [x for x in calls if verb in ("run", "demo", x.stage)]
     for x in pending:
         if x.cost is None:
-            raise ValueError(f"llm.max_cost is {money(limit)}, but {_unknown_price(x)}")
+            raise ValueError(f"llm.max_cost is {format_usd(limit)}, but {_unknown_price(x)}")
     total = sum(x.cost for x in pending)
     if total > limit:
         raise ValueError(
             f"the {sum(x.items for x in pending):,} calls still to be made would cost about "
-            f"{money(total)}, more than the {money(limit)} of llm.max_cost: raise it with "
-            "--max-cost=USD, or see `ark-jax plan`"
+            f"{format_usd(total)}, more than the {format_usd(limit)} of llm.max_cost: raise it "
+            "with --max-cost=USD, or see `ark-jax plan`"
         )
 
 
 @contextmanager
-def _shadow(
+def _scratch_workdir(
     recipe: Recipe, config, local, workdir: Path | None
 ) -> Iterator[tuple[Context, set[str]]]:
-    """A temporary workdir: links to what `workdir` holds, and the prepared stages run.
+    """A temporary workdir with links to finished stages, where the prepared stages have run.
+
+    Yields its context and the names of the finished stages.
 
     Args:
         local: the config that prepared stages run with.
@@ -260,7 +280,7 @@ def _shadow(
         yield context, done
 
 
-def human(n: float, unit: str = "") -> str:
+def format_amount(n: float, unit: str = "") -> str:
     """`1234567` -> "1.2 M"; with unit "B" in powers of 1024."""
     prefixes = ("", "k", "M", "G", "T", "P", "E")
     step, names = (1024, ("", "Ki", "Mi", "Gi", "Ti")) if unit == "B" else (1000, prefixes)
@@ -271,41 +291,57 @@ def human(n: float, unit: str = "") -> str:
     return f"{n:,.{digits}f} {names[size]}{unit}".rstrip()
 
 
-def money(usd: float | None) -> str:
+def format_usd(usd: float | None) -> str:
+    """ "$1.20"; None is "unknown"."""
     if not usd:
         return "unknown" if usd is None else "$0"
     return f"${usd:,.2f}" if usd >= 0.01 else f"${usd:.4f}"
 
 
 def format_plan(plan: Estimate) -> str:
-    """The estimate for a terminal; works of one stage and kind are one line."""
+    """The estimate for a terminal; work of one stage and kind makes one line."""
     inputs = ", ".join(f"{count:,} {name}" for name, count in plan.inputs.items())
     lines = [inputs, ""] if inputs else []
     pending = [name for name in plan.stages if name not in plan.done]
     lines += [f"stages to run: {', '.join(pending) or 'none'}", ""]
-    if plan.calls:
-        lines.append(_line("LLM", "calls", "tokens in", "tokens out", "cost", "time"))
-    sums: dict[tuple[str, str], list[float]] = {}
-    for x in plan.costs:
-        if x.work.kind != "ask":
-            amounts = sums.setdefault((x.work.stage, x.work.kind), [0, 0, 0])
-            for i, amount in enumerate((x.work.tokens, x.flops, x.seconds)):
-                amounts[i] += amount
-            continue
-        calls = f"{x.work.items:,}" + f" of {x.work.total:,}" * (x.work.items < x.work.total)
-        amounts = human(x.work.items * x.work.read), human(x.work.items * x.work.written)
-        lines.append(_line(x.work.label, calls, *amounts, money(x.work.cost), duration(x.seconds)))
-    if sums:
-        lines += [""] * bool(plan.calls) + [_line("device", "work", "tokens", "FLOPs", "", "time")]
-    for names, (tokens, flops, seconds) in sums.items():
-        lines.append(_line(*names, human(tokens), human(flops), "", duration(seconds)))
-    disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in plan.disk.items() if n)
+    calls = [_call_row(cost) for cost in plan.costs if cost.work.kind == "ask"]
+    if calls:
+        head = _table_row("LLM", "calls", "tokens in", "tokens out", "cost", "time")
+        lines += [head, *calls]
+    work = _device_rows([cost for cost in plan.costs if cost.work.kind != "ask"])
+    if work:
+        head = _table_row("device", "work", "tokens", "FLOPs", "", "time")
+        lines += [*([""] if calls else []), head, *work]
+    disk = ", ".join(f"{name} {format_amount(n, 'B')}" for name, n in plan.disk.items() if n)
     lines += ["", f"{'disk':<10}{disk or 'nothing more'}", ""]
     lines += [f"- {note}" for note in plan.notes]
-    total = human(sum(plan.disk.values()), "B")
-    lines += ["", f"total: {money(plan.cost)}, about {duration(plan.seconds)}, {total} of disk"]
+    cost, time = format_usd(plan.cost), duration(plan.seconds)
+    total = format_amount(sum(plan.disk.values()), "B")
+    lines += ["", f"total: {cost}, about {time}, {total} of disk"]
     return "\n".join(lines)
 
 
-def _line(stage: str, kind: str, *cells: str) -> str:
+def _call_row(cost: Cost) -> str:
+    """The line of one kind of call."""
+    work = cost.work
+    calls = f"{work.items:,}" + f" of {work.total:,}" * (work.items < work.total)
+    amounts = (format_amount(work.items * n) for n in (work.read, work.written))
+    return _table_row(work.label, calls, *amounts, format_usd(work.cost), duration(cost.seconds))
+
+
+def _device_rows(costs: Sequence[Cost]) -> list[str]:
+    """The lines of work on the devices, summed by stage and kind."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for cost in costs:
+        amounts = sums.setdefault((cost.work.stage, cost.work.kind), [0, 0, 0])
+        for i, amount in enumerate((cost.work.tokens, cost.flops, cost.seconds)):
+            amounts[i] += amount
+    return [
+        _table_row(*names, format_amount(tokens), format_amount(flops), "", duration(seconds))
+        for names, (tokens, flops, seconds) in sums.items()
+    ]
+
+
+def _table_row(stage: str, kind: str, *cells: str) -> str:
+    """A line of the table, with columns of fixed width."""
     return (f"{stage:<11} {kind:<12}" + "".join(f"{cell:>13}" for cell in cells)).rstrip()

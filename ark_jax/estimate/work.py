@@ -28,28 +28,28 @@ class Texts(NamedTuple):
     longest: float
     characters: float = 0
 
-    def of(self, count: float) -> "Texts":
-        """As many texts of these lengths."""
+    def with_count(self, count: float) -> "Texts":
+        """Another number of texts with these lengths."""
         return self._replace(count=count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """One part of what a stage does; tokens are those of each item.
+    """One part of the work of a stage. Numbers of tokens are those of one item.
 
     Attributes:
-        model: the section of the config that names the model.
+        model: the config's section of the model.
         kind: ask, embedding, likelihoods, reading or training.
         items: calls, texts, or steps of training.
         read: tokens that a forward pass computes.
         written: tokens that are generated, or whose likelihood is taken.
-        after: tokens before these, which are computed once for many items.
+        after: tokens before these, whose states are computed once for many items.
         step: of training, the texts of one step; GradCache cuts the last kind.
         towers: models that are trained at once.
         stored: vectors that are kept on disk.
         label: what the plan calls these calls.
-        settings: of calls, who is asked.
-        total: calls, with those whose replies are cached.
+        settings: of calls, the language model.
+        total: all calls, including those whose replies are cached.
         pace: measured seconds of a reply; 0: unknown.
     """
 
@@ -70,13 +70,14 @@ class Work:
 
     @property
     def tokens(self) -> float:
+        """Tokens of all items. For likelihoods the read tokens include the written ones."""
         if self.step:
             return self.items * sum(texts.count * texts.mean for texts in self.step)
         return self.items * (self.read + self.written * (self.kind != "likelihoods"))
 
     @property
     def is_remote(self) -> bool:
-        """Whether the devices compute none of it."""
+        """Whether none of it runs on the devices of this run."""
         return self.kind == "ask" and self.settings.backend != "local"
 
     @property
@@ -95,17 +96,18 @@ class Work:
 
     @property
     def reply_seconds(self) -> float:
+        """Seconds of one reply: measured, or from an assumed speed."""
         return self.pace or self.written / ENDPOINT_SPEED
 
     @property
     def waiting(self) -> float:
         """Seconds that the calls take, under the limits of an endpoint."""
-        who = self.settings
-        if who.backend != "openai":
+        llm = self.settings
+        if llm.backend != "openai":
             return 0.0
-        limits = (self.items, who.requests_per_minute), (self.tokens, who.tokens_per_minute)
+        limits = (self.items, llm.requests_per_minute), (self.tokens, llm.tokens_per_minute)
         by_limits = [60 * amount / limit for amount, limit in limits if limit]
-        return max(math.ceil(self.items / who.concurrency) * self.reply_seconds, *by_limits, 0.0)
+        return max(math.ceil(self.items / llm.concurrency) * self.reply_seconds, *by_limits, 0.0)
 
 
 @functools.cache
@@ -121,10 +123,12 @@ def _tokenizer(folder: str):
 def measure(
     folder: str, items: Sequence, text: Callable[[Any], str] = str, *, cut: bool = True
 ) -> Texts:
-    """The texts of items, from an even sample, in tokens of the model of a folder.
+    """Lengths of the texts of items, from an even sample.
 
     Args:
-        cut: the model reads no longer ones.
+        folder: of the model whose tokenizer counts.
+        text: gives the text of an item.
+        cut: whether texts are cut to what the model reads.
     """
     tokenizer, most = _tokenizer(folder)
     every = max(-(-len(items) // SAMPLE), 1)
@@ -135,7 +139,7 @@ def measure(
     return Texts(len(items), mean(lengths), max(lengths), mean([*map(len, sample)]))
 
 
-def asked(
+def pending_calls(
     context: Context,
     stage: str,
     settings: complete.LLMSettings,
@@ -144,7 +148,9 @@ def asked(
     reply: float,
     more: float = 0,
 ) -> Work:
-    """The calls whose replies are not cached; the cached ones tell how long and slow replies are.
+    """The calls whose replies are not cached.
+
+    Length and time of a reply come from cached replies, if there are enough.
 
     Args:
         folder: of the model whose tokenizer counts.
@@ -160,10 +166,10 @@ def asked(
     label = calls[0].kind if calls else ""
     same = [row for row in replies if row.get("kind") == label]
     usage = [row["reply"].get("usage") or {} for row in same]
-    told = [(x.get("prompt_tokens") or 0, x.get("completion_tokens") or 0) for x in usage]
-    told = [(tokens_in, tokens_out) for tokens_in, tokens_out in told if tokens_in and tokens_out]
-    if len(told) >= ENOUGH_REPLIES:
-        written = read * sum(x for _, x in told) / sum(x for x, _ in told)
+    used = [(x.get("prompt_tokens") or 0, x.get("completion_tokens") or 0) for x in usage]
+    used = [(tokens_in, tokens_out) for tokens_in, tokens_out in used if tokens_in and tokens_out]
+    if len(used) >= ENOUGH_REPLIES:
+        written = read * sum(x for _, x in used) / sum(x for x, _ in used)
     seconds = [row["seconds"] for row in same if row.get("seconds")]
     pace = sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0
     shown = {"label": label, "settings": settings, "total": len(calls), "pace": pace}

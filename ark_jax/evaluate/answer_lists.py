@@ -14,7 +14,7 @@ _LABEL = re.compile(r"^\W*(?:the )?(?:final )?answers?(?: is| are)?\s*:\W*", re.
 
 
 def facts_prompt(template: str, question: str, facts: Sequence[str]) -> str:
-    """The prompt that asks for a list of answers from facts, a line each. Equal ones stand once.
+    """The prompt that asks for a list of answers from facts, one a line, without repeats.
 
     Args:
         template: as `prompts.load_template("triple_reader")`.
@@ -41,17 +41,17 @@ def split_list(reply: str, names: Sequence[str] = ()) -> list[str]:
         lines[0] = _LABEL.sub("", lines[0])
     if len(lines) == 1:
         parts = _NUMBER.split(lines[0])
-        lines = parts if len(parts) > 2 else _divide(_BULLET.sub("", lines[0]), names)
+        lines = parts if len(parts) > 2 else _split_at_separators(_BULLET.sub("", lines[0]), names)
     items: dict[tuple[str, ...], str] = {}
     for line in lines:
         item = _BULLET.sub("", line).strip().rstrip(",;").strip("*`\"'")
         if item:
-            items.setdefault(tuple(_words(item)), item)
+            items.setdefault(tuple(_normalised_words(item)), item)
     return list(items.values())
 
 
-def _divide(line: str, names: Sequence[str]) -> list[str]:
-    """The parts of a line between semicolons, or else commas; those of names divide nothing."""
+def _split_at_separators(line: str, names: Sequence[str]) -> list[str]:
+    """Splits a line at semicolons, else at commas, but not inside the given names."""
     names = sorted((name for name in names if re.search("[,;]", name)), key=len, reverse=True)
     for name in names:
         hidden = lambda match: match[0].replace(",", "\0").replace(";", "\1")
@@ -63,7 +63,7 @@ def _divide(line: str, names: Sequence[str]) -> list[str]:
 def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
     """The scores of one reply, 0 to 1 each; without answers all are 0.
 
-    An item is right if the words of an answer stand in it, side by side, after `normalise`.
+    An item is right if it contains the words of an answer, side by side, after `normalise`.
 
     - accuracy: the share of the answers that occur anywhere in the reply.
     - precision: the share of the items that are right.
@@ -76,19 +76,19 @@ def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
     found by that of lines, which gives precisions above 1. Here whole words count.
     """
     text = strip_thinking(reply)
-    items = [_words(item) for item in split_list(reply, answers)]
-    answer_words = [_words(answer) for answer in answers]
-    right = [any(_holds(item, answer) for answer in answer_words) for item in items]
-    listed = [any(_holds(item, answer) for item in items) for answer in answer_words]
-    words = _words(text)
+    items = [_normalised_words(item) for item in split_list(reply, answers)]
+    answer_words = [_normalised_words(answer) for answer in answers]
+    right = [any(_contains_answer(item, answer) for answer in answer_words) for item in items]
+    listed = [any(_contains_answer(item, answer) for item in items) for answer in answer_words]
+    words = _normalised_words(text)
     occurring = [
-        is_listed or _holds(words, answer)
+        is_listed or _contains_answer(words, answer)
         for is_listed, answer in zip(listed, answer_words, strict=True)
     ]
-    precision, recall = _share(right), _share(listed)
+    precision, recall = _share_of_true(right), _share_of_true(listed)
     total = precision + recall
     scores = (
-        _share(occurring),
+        _share_of_true(occurring),
         precision,
         recall,
         2 * precision * recall / total if total else 0.0,
@@ -98,16 +98,16 @@ def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
     return dict(zip(METRICS, scores, strict=True))
 
 
-def _words(text: str) -> list[str]:
-    """The words of a text, or the text itself if `normalise` leaves none, as of The The."""
+def _normalised_words(text: str) -> list[str]:
+    """The normalised words, or the text itself if none are left, as for "The The"."""
     return normalise(text) or [text.strip().lower()]
 
 
-def _holds(words: Sequence[str], answer: Sequence[str]) -> bool:
-    """Whether an answer's words stand side by side among others."""
+def _contains_answer(words: Sequence[str], answer: Sequence[str]) -> bool:
+    """Whether `words` contain the answer's words as a contiguous part."""
     n = len(answer)
     return any(words[i : i + n] == answer for i in range(len(words) - n + 1))
 
 
-def _share(flags: Sequence[bool]) -> float:
+def _share_of_true(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.0

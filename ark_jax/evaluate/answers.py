@@ -77,13 +77,13 @@ def rouge_l(answer: str, references: Sequence[str]) -> float:
 
 
 def _has_sentence(text: str) -> bool:
-    """Whether `rouge` finds a sentence; it splits at full stops and fails without one."""
+    """Whether a text has more than full stops and blanks, on which `rouge` fails."""
     return bool(text.replace(".", "").strip())
 
 
 @contextlib.contextmanager
 def _recursion_limit(calls: int) -> Iterator[None]:
-    """Raises Python's recursion limit by two frames for each of `calls`."""
+    """Increases Python's recursion limit by two frames for each of `calls`."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + 2 * calls)
     try:
@@ -102,7 +102,7 @@ FEW_SHOT = ("triviaqa", "samsum")  # after its answer a model makes up the next 
 
 
 def needs_replies(columns: Sequence[str]) -> bool:
-    """Whether the reader has to reply, or its likelihoods are all that is asked for."""
+    """Whether any metric needs a reply; the likelihood of an answer does not."""
     return set(columns) != {LIKELIHOOD}
 
 

@@ -16,7 +16,7 @@ from ark_jax.text import prompts
 
 CRITERIA = ("faithfulness", "conciseness", "overall")
 VERDICTS = {"1": "first", "2": "second", "tie": "tie", "none": "tie", "neither": "tie"}
-EXCHANGED = {"first": "second", "second": "first", "tie": "tie", "": ""}
+SWAPPED = {"first": "second", "second": "first", "tie": "tie", "": ""}
 OUTCOMES = ("won", "lost", "tied", "inconsistent", "disqualified")
 WORTH = {"won": 1.0, "tied": 0.5, "inconsistent": 0.5, "lost": 0.0}
 
@@ -52,7 +52,7 @@ def parse_verdicts(*replies: str) -> dict[str, str]:
     """
     verdicts = {}
     for reply in replies:
-        for name, choice in _choices(reply):
+        for name, choice in _json_pairs(reply):
             criterion = str(name).lower().removesuffix(" winner")
             choice = choice.get("Winner") if isinstance(choice, dict) else choice
             choice = re.sub(r"^answer[ _]?", "", str(choice or "").strip(" .").lower())
@@ -61,7 +61,7 @@ def parse_verdicts(*replies: str) -> dict[str, str]:
     return verdicts
 
 
-def _choices(reply: str) -> list[tuple[object, object]]:
+def _json_pairs(reply: str) -> list[tuple[object, object]]:
     """Keys and values of the JSON objects in a reply."""
     text = strip_thinking(reply)
     start, end = text.find("{"), text.rfind("}")
@@ -72,7 +72,7 @@ def _choices(reply: str) -> list[tuple[object, object]]:
     return [pair for item in objects if isinstance(item, dict) for pair in item.items()]
 
 
-def complaint(verdicts: Mapping[str, str]) -> str | None:
+def missing_verdicts_remark(verdicts: Mapping[str, str]) -> str | None:
     """The message that asks the judge for missing verdicts; None if there are none."""
     missing = [criterion for criterion in CRITERIA if criterion not in verdicts]
     if not missing:
@@ -92,7 +92,7 @@ def outcome(forward: str, backward: str) -> str:
     """
     if not (forward and backward):
         return "disqualified"
-    if forward != EXCHANGED[backward]:
+    if forward != SWAPPED[backward]:
         return "inconsistent"
     return {"first": "won", "second": "lost", "tie": "tied"}[forward]
 
@@ -103,7 +103,6 @@ def tally(verdicts: Mapping[str, Sequence[tuple[str, str]]], *, same: int, seed:
     Args:
         verdicts: question -> for each repeat the verdicts of both orders, see `outcome`.
         same: number of questions whose two answers are equal. They are ties without a judge.
-
         seed: seed of the resamples.
 
     Returns:
@@ -139,6 +138,7 @@ def tally(verdicts: Mapping[str, Sequence[tuple[str, str]]], *, same: int, seed:
 
 
 def _worths(results: Sequence[str]) -> list[float]:
+    """The part of a win that each outcome counts; disqualified ones are left out."""
     return [WORTH[result] for result in results if result in WORTH]
 
 

@@ -1,4 +1,4 @@
-"""How a reader is asked, and where the answer stands in its reply."""
+"""The prompt of a reader, and how its reply is parsed."""
 
 import dataclasses
 import json
@@ -15,17 +15,17 @@ READING_PROMPT = "reading_prompt.json"
 class ReadingPrompt:
     """The form in which a reader gets question and passages, and in which it replies.
 
-    A tuned reader answers in the form that it was trained on. This form stands in
-    reading_prompt.json of its folder.
+    A tuned reader answers in the form that it was trained on, which the file
+    reading_prompt.json of its folder gives.
     """
 
     template: str  # with the slots {question} and {passages}
-    chat: bool = True  # the user's turn of a chat; otherwise a text that the model goes on with
+    chat: bool = True  # the user's turn of a chat; otherwise a text that the model continues
     cite: bool = False  # passages have numbers, and the reply has the tags of `text.cited`
 
     @classmethod
     def read(cls, folder: str | Path) -> "ReadingPrompt | None":
-        """The form that a folder, or a model of the hub, names; None if it names none.
+        """The form of the model in a folder or the hub; None if it has no such file.
 
         Raises:
             ValueError: the file is damaged.
@@ -49,6 +49,7 @@ class ReadingPrompt:
         return cls(**fields)
 
     def write(self, folder: Path) -> None:
+        """Writes the form as reading_prompt.json, which `read` finds."""
         text = json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
         (folder / READING_PROMPT).write_text(text + "\n", encoding="utf-8")
 
@@ -57,7 +58,7 @@ class ReadingPrompt:
         return "\n\n".join(cited.number_passages(passages) if self.cite else passages)
 
     def fill(self, question: str, passages: str) -> str:
-        """The prompt, before a model's own form is put around it; see `for_model`.
+        """The prompt, to which `for_model` adds a chat template.
 
         Args:
             passages: what `join` returns, or the beginning of it.
@@ -65,13 +66,13 @@ class ReadingPrompt:
         return prompts.fill(self.template, question=question, passages=passages)
 
     def for_model(self, lm, prompt: str) -> str:
-        """The prompt as a local model gets it: by its chat template, or as it stands."""
+        """The prompt for a local model: in its chat template, or unchanged."""
         return lm.chat(prompt) if self.chat else lm.as_data(prompt)
 
     @property
     def stop(self) -> tuple[str, ...]:
         """Strings before which a reply ends."""
-        # A text that is gone on with often has a line break before its first word.
+        # A continued text often has a line break before its first word, so it does not stop there.
         return ("\n",) if self.chat and not self.cite else ()
 
     def parse(self, reply: str, documents: int) -> cited.CitedAnswer:

@@ -113,7 +113,7 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class _Gains:
-    """What each rank of a list of r ids contributes."""
+    """Relevance and gain of each rank in a list of r ids."""
 
     relevant: np.ndarray  # bool [r]
     new: np.ndarray  # int [r]: number of needed passages that the rank is the first to hold
@@ -122,6 +122,7 @@ class _Gains:
     ideal: np.ndarray  # gains of the ideal list
 
     def metric(self, kind: str, k: int | None) -> float:
+        """A metric of `METRICS` on the first k ids; None: on all."""
         relevant, new = self.relevant[:k], self.new[:k]
         match kind:
             case "recall":
@@ -136,16 +137,18 @@ class _Gains:
                 precision = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
                 return float((new * precision).sum() / max(self.needed, 1))
             case "ndcg":
-                best = _discounted(self.ideal[:k])
+                best = _discounted_sum(self.ideal[:k])
                 # The ideal list of passages is greedy, so a list may exceed it.
-                return min(_discounted(self.gains[:k]) / best, 1.0) if best else 0.0
+                return min(_discounted_sum(self.gains[:k]) / best, 1.0) if best else 0.0
 
 
-def _discounted(gains: np.ndarray) -> float:
+def _discounted_sum(gains: np.ndarray) -> float:
+    """DCG: each gain `[r]` divided by log2(rank + 1), summed."""
     return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
 
 
 def _judged_gains(ranked: Sequence[str], grades: Mapping[str, int], level: int) -> _Gains:
+    """Gains of ids with grades; ids without a grade have none."""
     listed = np.array([grades.get(id, -1) for id in ranked], np.int64)
     judged = np.array(list(grades.values()), np.int64)
     relevant = (listed >= level) & (listed >= 0)
@@ -159,6 +162,7 @@ def _judged_gains(ranked: Sequence[str], grades: Mapping[str, int], level: int) 
 
 
 def _passage_gains(ranked: Sequence[str], passages: Sequence[Sequence[str]]) -> _Gains:
+    """Gains of ids that hold needed passages; each passage counts once, at its first rank."""
     ranks = {id: rank for rank, id in enumerate(ranked)}
     first_ranks = [
         min((ranks[id] for id in holders if id in ranks), default=None) for holders in passages
@@ -171,9 +175,9 @@ def _passage_gains(ranked: Sequence[str], passages: Sequence[Sequence[str]]) -> 
 
 
 def _ideal_gains(passages: Sequence[Sequence[str]]) -> np.ndarray:
-    """Gains of the greedy list, whose every id holds as many missing passages as possible.
+    """Gains of a list where each next id holds as many of the missing passages as possible.
 
-    The greedy list is not always the best one.
+    This greedy list is not always the best one.
     """
     missing, gains = [set(holders) for holders in passages if holders], []
     while missing:

@@ -8,10 +8,10 @@ from jaxtyping import Float
 DRAWS = 1000  # of a bootstrap interval
 FLIPS = 10_000  # vectors of random signs of a randomisation test
 NUMBERS_AT_ONCE = 1 << 22  # random numbers drawn at once
-# Standard deviation of a question's difference in nDCG@10 between a base and a tuned retriever, as
-# both studies of this project have it.
+# Standard deviation over questions of the difference in nDCG@10 between a base and a tuned
+# retriever, measured in both studies of this project.
 DEVIATION = 0.24
-POWER = 1.96 + 0.84  # normal quantiles: found in four studies of five, at a level of 5 %
+POWER = 1.96 + 0.84  # normal quantiles: significance level 5 %, power 80 %
 
 
 def bootstrap_interval(
@@ -27,8 +27,8 @@ def bootstrap_interval(
         values: one value per question.
         draws: number of resamples.
         seed: seed of the resamples.
-        clusters: for each value a name; those of one name are drawn together, since they are not
-            independent, as questions about one document are not. None: each value by itself.
+        clusters: a name for each value. Values of one name are drawn together, since they are not
+            independent, such as questions about one document. None: each value is drawn alone.
 
     Returns:
         `mean`, `low` and `high`; all NaN without a value.
@@ -38,7 +38,9 @@ def bootstrap_interval(
         return {"mean": float("nan"), "low": float("nan"), "high": float("nan")}
     rng = np.random.default_rng(seed)
     # A mean of resampled clusters is that of all their values.
-    sums, sizes = (values, np.ones(len(values))) if clusters is None else _sums(values, clusters)
+    sums, sizes = (
+        (values, np.ones(len(values))) if clusters is None else _cluster_sums(values, clusters)
+    )
     step = max(1, NUMBERS_AT_ONCE // len(sums))
     parts = [min(step, draws - start) for start in range(0, draws, step)]
     drawn = (rng.integers(0, len(sums), (part, len(sums))) for part in parts)
@@ -47,10 +49,10 @@ def bootstrap_interval(
     return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
 
 
-def _sums(
+def _cluster_sums(
     values: np.ndarray, clusters: Sequence[Hashable]
 ) -> tuple[np.ndarray, Float[np.ndarray, " c"]]:
-    """The sums `[c ...]` of the values `[q ...]` of each cluster, and how many they are."""
+    """The sum `[c ...]` and number `[c]` of the values `[q ...]` in each cluster."""
     numbers: dict[Hashable, int] = {}
     rows = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
     if len(rows) != len(values):
@@ -61,9 +63,9 @@ def _sums(
 
 
 def smallest_difference(questions: int) -> float:
-    """The mean difference in nDCG@10 that a paired test finds four times of five.
+    """The mean difference in nDCG@10 that a paired test detects with 80 % power.
 
-    A smaller one is likely to pass for chance.
+    The test is likely to miss a smaller one.
 
     Args:
         questions: number of held-out questions, at least 1.
@@ -71,8 +73,8 @@ def smallest_difference(questions: int) -> float:
     return min(1.0, POWER * DEVIATION / questions**0.5)
 
 
-def what_can_be_told(questions: int, metric: str = "nDCG@10") -> str:
-    """What a comparison over so many held-out questions can show, after the number of them."""
+def detectable_difference(questions: int, metric: str = "nDCG@10") -> str:
+    """Says which differences a comparison on so many questions is too small to detect."""
     smallest = smallest_difference(questions)
     return f"a difference in {metric} below {smallest:.2f} cannot be told from chance"
 
@@ -95,7 +97,7 @@ def sign_flip(
         differences: difference between two systems for each question and metric, `[q m]`.
         draws: number of random sign vectors.
         seed: seed of the sign vectors.
-        clusters: for each question a name; those of one name have one sign.
+        clusters: a name for each question. Questions of one name share their sign.
 
     Raises:
         ValueError: a difference is NaN or infinite, or `draws` is below 1.
@@ -107,7 +109,7 @@ def sign_flip(
             "draws at least 1"
         )
     if clusters is not None:
-        differences, _ = _sums(differences, clusters)
+        differences, _ = _cluster_sums(differences, clusters)
     # The margin makes sums equal that differ only in the order of their terms.
     observed = np.abs(differences.sum(0)) - 1e-12 * np.abs(differences).sum(0)
     p_values, sampled = np.ones(differences.shape[1]), []

@@ -6,10 +6,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ark_jax.graph.steps import END, Steps, path_text, without
+from ark_jax.graph.steps import END, Steps, path_text, remove_node
 
-# Products of float32 differ in their last digits with what else is in a batch. Scores are rounded,
-# so that equal candidates stay equal and the order of relations decides.
+# The last digits of a float32 score depend on the rest of its batch. Scores are rounded, so that
+# equal candidates stay equal and the order of relations decides.
 DIGITS = 3
 
 Pairs = list[tuple[str, str]]  # of question and path
@@ -17,20 +17,20 @@ Candidate = tuple[int, ...]  # the steps of a path, which is done if the last on
 
 
 class Scorer(Protocol):
-    """What gives each pair of texts a score, such as a `CrossEncoder`: float `[pairs]`."""
+    """Scores pairs of texts, as a `CrossEncoder` does: float `[pairs]`."""
 
     def score(self, pairs: Pairs) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamRules:
-    """How a beam search goes.
+    """Limits of a beam search.
 
     Attributes:
         beam: how many candidates of a question and topic are kept at each hop.
         hops: most steps of a path.
-        keep: a question and topic with more candidates than this has them scored by the prefilter
-            first, and this many go on to the scorer.
+        keep: a prefilter scores the candidates of a question and topic if there are more, and the
+            scorer gets this many of them.
     """
 
     beam: int = 5
@@ -53,14 +53,14 @@ class FoundPath(NamedTuple):
 
 @dataclasses.dataclass
 class BeamResult:
-    """What a beam search found, and what it cost.
+    """The paths that a beam search found, and its cost.
 
     Attributes:
         paths: of each question, best first; none where no topic has an edge.
         pairs: how many pairs the scorer scored.
         prefiltered: how many pairs the prefilter scored.
-        cuts: how many sets of nodes were too large for all to be asked for their steps, see `hub`
-            of `Steps`.
+        cuts: how many sets of nodes had more than `Steps.hub` nodes, so that steps from the others
+            were left out.
     """
 
     paths: list[list[FoundPath]]
@@ -95,17 +95,17 @@ def search(
     the beam is extended by every step that leaves the nodes it leads to, and by END if it leads to
     any node but the topic. After `rules.hops` steps there is END alone. The best `rules.beam`
     candidates are kept, and those with END are done. A beam stops once END scores highest.
-    The score of a path is that of its text with END, alone.
+    The final score of a path is the score of its text with END.
 
-    All candidates of a hop, of all questions, are scored in one call; where all of a beam would be
-    kept whatever their scores, as at the first hop of a topic with few relations, none is. Scores
-    are rounded to three digits. Equal scores go by topic, in the order given, and by steps; END
-    goes first.
+    All candidates of a hop, of all questions, are scored in one call. A beam is not scored if all
+    its candidates would be kept whatever their scores, as at the first hop of a topic with few
+    relations. Scores are rounded to three digits. Equal scores go by topic, in the order given, and
+    by steps; END goes first.
 
     Args:
         questions: texts.
-        topics: nodes for each question; one that comes again counts once.
-        steps: of the graph.
+        topics: nodes for each question; a repeated one counts once.
+        steps: the relations of the graph.
         scorer: scores pairs of a question and a path's text, higher is better.
         rules: see `BeamRules`.
         prefilter: a cheaper scorer, for candidates of more than `rules.keep`; None: all are scored
@@ -113,7 +113,7 @@ def search(
 
     Raises:
         IndexError: there is no such node.
-        ValueError: there are more or fewer lists of topics than questions.
+        ValueError: the numbers of questions and of lists of topics differ.
     """
     if len(topics) != len(questions):
         raise ValueError(
@@ -122,35 +122,35 @@ def search(
     for topic in (topic for listed in topics for topic in listed):
         steps.check(topic)
     name = steps.graph.nodes.name
-    beams_of = [
+    beams_by_question = [
         [_Beam(question, topic, name(topic)) for topic in dict.fromkeys(listed)]
         for question, listed in zip(questions, topics, strict=True)
     ]
     result = BeamResult([])
-    running = [beam for beams in beams_of for beam in beams]
+    running = [beam for beams in beams_by_question for beam in beams]
     for hop in range(rules.hops + 1):
         for beam in running:
-            beam.candidates, cuts = _candidates(beam, steps, may_go_on=hop < rules.hops)
+            beam.candidates, cuts = _extensions(beam, steps, may_go_on=hop < rules.hops)
             result.cuts += cuts
-        unsure = [beam for beam in running if not _goes_on_whole(beam, rules.beam)]
+        unsure = [beam for beam in running if not _kept_unscored(beam, rules.beam)]
         if prefilter:
-            result.prefiltered += _reduce(unsure, steps, prefilter, rules.keep)
-        scores, pairs = _score(unsure, steps, scorer, lambda beam: beam.candidates)
+            result.prefiltered += _prefilter_candidates(unsure, steps, prefilter, rules.keep)
+        scores, pairs = _score_paths(unsure, steps, scorer, lambda beam: beam.candidates)
         result.pairs += pairs
         for beam, beam_scores in zip(unsure, scores, strict=True):
-            _settle(beam, beam_scores, rules.beam)
+            _keep_best(beam, beam_scores, rules.beam)
         running = [beam for beam in running if beam.paths]
-    result.paths = [_ranked(beams) for beams in beams_of]
+    result.paths = [_ranked_paths(beams) for beams in beams_by_question]
     return result
 
 
-def _candidates(beam: _Beam, steps: Steps, *, may_go_on: bool) -> tuple[list[Candidate], int]:
-    """All extensions of a beam's paths, and how many sets of nodes were too large."""
+def _extensions(beam: _Beam, steps: Steps, *, may_go_on: bool) -> tuple[list[Candidate], int]:
+    """The candidates that extend a beam's paths, and `cuts` of `BeamResult` for these paths."""
     candidates, cuts = [], 0
     for path in beam.paths:
-        # The nodes are looked up again at each hop: those of all beams would fill the memory.
+        # The nodes are computed again at each hop: those of all beams would fill the memory.
         nodes = steps.walk(beam.topic, path)
-        if path and len(without(nodes, beam.topic)):
+        if path and len(remove_node(nodes, beam.topic)):
             candidates.append((*path, END))
         if may_go_on:
             candidates += [(*path, step) for step in steps.options(nodes).tolist()]
@@ -158,19 +158,22 @@ def _candidates(beam: _Beam, steps: Steps, *, may_go_on: bool) -> tuple[list[Can
     return candidates, cuts
 
 
-def _goes_on_whole(beam: _Beam, size: int) -> bool:
-    """Lets all candidates go on unscored if no score could drop one or end the beam."""
-    is_whole = len(beam.candidates) <= size and all(p[-1] != END for p in beam.candidates)
-    if is_whole:
+def _kept_unscored(beam: _Beam, size: int) -> bool:
+    """Keeps all candidates if no score could drop one or end the beam; whether it did."""
+    are_kept = len(beam.candidates) <= size and all(path[-1] != END for path in beam.candidates)
+    if are_kept:
         beam.paths = beam.candidates
-    return is_whole
+    return are_kept
 
 
-def _reduce(beams: Sequence[_Beam], steps: Steps, prefilter: Scorer, keep: int) -> int:
-    """Drops all but the best `keep` candidates of each beam, and END; returns the pairs scored."""
+def _prefilter_candidates(
+    beams: Sequence[_Beam], steps: Steps, prefilter: Scorer, keep: int
+) -> int:
+    """Drops all but the `keep` best candidates of each beam, never END; returns how many pairs
+    were scored."""
     unended = lambda beam: [path for path in beam.candidates if path[-1] != END]
     large_beams = [beam for beam in beams if len(beam.candidates) > keep]
-    scores, pairs = _score(large_beams, steps, prefilter, unended)
+    scores, pairs = _score_paths(large_beams, steps, prefilter, unended)
     for beam, beam_scores in zip(large_beams, scores, strict=True):
         best = _best_first(unended(beam), beam_scores)[:keep]
         ended = [path for path in beam.candidates if path[-1] == END]
@@ -178,40 +181,41 @@ def _reduce(beams: Sequence[_Beam], steps: Steps, prefilter: Scorer, keep: int) 
     return pairs
 
 
-def _score(
+def _score_paths(
     beams: Sequence[_Beam],
     steps: Steps,
     scorer: Scorer,
-    paths_of: Callable[[_Beam], list[Candidate]],
+    select_paths: Callable[[_Beam], list[Candidate]],
 ) -> tuple[list[list[float]], int]:
     """The scores of each beam's paths, and how many different pairs were scored."""
-    numbers: dict[tuple[str, str], int] = {}
-    places = []
+    rows: dict[tuple[str, str], int] = {}  # pair -> its place among the scores
+    rows_by_beam = []
     for beam in beams:
-        pairs = ((beam.question, _text(beam.name, path, steps)) for path in paths_of(beam))
-        places.append([numbers.setdefault(pair, len(numbers)) for pair in pairs])
-    if not numbers:
+        texts = (_candidate_text(beam.name, path, steps) for path in select_paths(beam))
+        rows_by_beam.append([rows.setdefault((beam.question, text), len(rows)) for text in texts])
+    if not rows:
         return [[] for _ in beams], 0
-    pairs = list(numbers)
-    scores = np.asarray(scorer.score(pairs), np.float64)
-    rounded = scores.round(DIGITS).tolist()
-    return [[rounded[i] for i in numbers_of_beam] for numbers_of_beam in places], len(pairs)
+    scores = np.asarray(scorer.score(list(rows)), np.float64).round(DIGITS).tolist()
+    return [[scores[row] for row in beam_rows] for beam_rows in rows_by_beam], len(rows)
 
 
-def _text(name: str, path: Candidate, steps: Steps) -> str:
+def _candidate_text(topic_name: str, path: Candidate, steps: Steps) -> str:
+    """The text of a path, which a scorer reads beside the question."""
     ended = path[-1] == END
     relations = [steps.names[step] for step in (path[:-1] if ended else path)]
-    return path_text(name, relations, ended)
+    return path_text(topic_name, relations, ended)
 
 
 def _best_first(
     paths: Sequence[Candidate], scores: Sequence[float]
 ) -> list[tuple[Candidate, float]]:
+    """Paths and their scores, the highest score first; equal scores go by steps, END first."""
     return sorted(zip(paths, scores, strict=True), key=lambda scored: (-scored[1], scored[0]))
 
 
-def _settle(beam: _Beam, scores: Sequence[float], size: int) -> None:
-    """Keeps the best candidates: those with END as done, the others to go on unless END leads."""
+def _keep_best(beam: _Beam, scores: Sequence[float], size: int) -> None:
+    """Ends the paths of the `size` best candidates that have END; the others go on, unless END is
+    the best."""
     best = _best_first(beam.candidates, scores)[:size]
     beam.ended += [
         FoundPath(beam.topic, path[:-1], score) for path, score in best if path[-1] == END
@@ -220,7 +224,7 @@ def _settle(beam: _Beam, scores: Sequence[float], size: int) -> None:
     beam.paths = [] if stops else [path for path, _ in best if path[-1] != END]
 
 
-def _ranked(beams: Sequence[_Beam]) -> list[FoundPath]:
+def _ranked_paths(beams: Sequence[_Beam]) -> list[FoundPath]:
     """The paths of all topics of a question, best first."""
     places = {beam.topic: place for place, beam in enumerate(beams)}
     paths = [path for beam in beams for path in beam.ended]

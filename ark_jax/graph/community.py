@@ -1,4 +1,4 @@
-"""From an answer to seed nodes, and from ranks to a community (Algorithm 1).
+"""Finds the seed nodes of an answer, and cuts a community from ranks (Algorithm 1).
 
 A community ends where the log-ranks fall most.
 """
@@ -16,7 +16,7 @@ from ark_jax.graph.store import KnowledgeGraph, fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 RANK_DECIMALS = 5  # of a log-rank; smaller differences are rounding
-FOLDED_CHUNKS = 1 << 13  # texts that are kept
+FOLDED_CHUNKS = 1 << 13  # folded texts that are cached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Seeds:
 
 
 class SeedFinder:
-    """Finds the nodes that an answer names. Less exact rules follow, so that every question gets
-    seeds."""
+    """Finds the nodes that an answer names. If there are none, it tries less exact rules, so that
+    every question gets seeds."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class SeedFinder:
             chunks: ids of the chunks that the question may be answered from.
             limit: largest number of seeds.
         """
-        exact = {i for answer in answers for i in self._names.named(fold(answer))}
+        exact = {i for answer in answers for i in self._names.nodes_named(fold(answer))}
         if exact:
             return Seeds(sorted(exact)[:limit], "exact")
         if overlapping := self._names.overlapping(map(words, answers)):
@@ -85,26 +85,29 @@ class SeedFinder:
         question_words = words(question)
         if mentioned := self._mentioned(question_words, answers, chunks):
             return Seeds(mentioned[:limit], "mention")
-        if named := self._names.within(question_words):
+        if named := self._names.nodes_named_in(question_words):
             return Seeds(named[:limit], "question")
         return Seeds(list(self.nearest(f"{question} {' '.join(answers)}"))[:limit], "embedding")
 
     def _mentioned(
         self, question_words: frozenset[str], answers: Sequence[str], chunks: Sequence[str]
     ) -> list[int]:
+        """The nodes from chunks that contain an answer, those that the question names first."""
         holders = [
-            chunk for chunk in chunks if any(self._contains(chunk, answer) for answer in answers)
+            chunk for chunk in chunks if any(self._has_answer(chunk, answer) for answer in answers)
         ]
         mentions = [row for chunk in holders for row in self._mentions.get(chunk, ())]
         nodes = set(self._mentioned_nodes[mentions].tolist())
 
-        def asked_share(i: int) -> float:
+        def share_in_question(i: int) -> float:
+            """The share of the words of a name that are in the question."""
             name_words = self._names.words(i)
             return len(name_words & question_words) / max(len(name_words), 1)
 
-        return sorted(nodes, key=lambda i: (-asked_share(i), i))
+        return sorted(nodes, key=lambda i: (-share_in_question(i), i))
 
-    def _contains(self, chunk: str, answer: str) -> bool:
+    def _has_answer(self, chunk: str, answer: str) -> bool:
+        """Whether the text of a chunk, by its id, contains an answer as whole words."""
         folded = fold(answer)
         if not folded:
             return False
@@ -114,10 +117,10 @@ class SeedFinder:
 def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -> list[int]:
     """Cuts a community from a rank vector (Algorithm 1, lines 3 to 7).
 
-    The first i nodes by rank form the community. i is chosen where -log rank rises most from the
-    i-th to the next node; the smallest i among equal rises. Log-ranks are compared to five
-    decimals, and nodes with equal ones are ordered by index, so that rounding, which differs
-    between machines, decides nothing.
+    The community is the i nodes of the highest ranks, where i is chosen so that the log-rank falls
+    most from node i to node i + 1; of equal falls the first counts. Log-ranks are rounded to five
+    decimals, and nodes with equal ones are ordered by index, so that machines with different
+    rounding errors give one result.
 
     Args:
         ranks: rank of every node, `[n]`.
@@ -128,19 +131,25 @@ def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -
     Returns:
         Node indices, highest rank first.
     """
+    nodes = _highest(ranks, at_most + 1, floor)
+    if len(nodes) - 1 < at_least:
+        return nodes[:at_most].tolist()
+    falls = np.round(np.diff(_negative_log(ranks[nodes])), RANK_DECIMALS)
+    size = at_least + int(np.argmax(falls[at_least - 1 :]))
+    return nodes[:size].tolist()
+
+
+def _highest(ranks: np.ndarray, count: int, floor: float) -> np.ndarray:
+    """The nodes of the `count` highest ranks above 0 and not below `floor`, highest first."""
     nodes = np.flatnonzero(ranks >= floor if floor > 0 else ranks > 0)
-    if len(nodes) > at_most + 1:
-        # Only the first at_most + 1 nodes matter, and those equal to the last of them: select
-        # before sorting.
-        selected = ranks[nodes]
-        position = len(selected) - 1 - at_most
-        last = np.partition(selected, position)[position]
-        nodes = nodes[selected >= last * (1 - 2 * 10.0**-RANK_DECIMALS)]
-    depth = np.round(-np.log(ranks[nodes].astype(np.float64)), RANK_DECIMALS)
-    order = np.argsort(depth, kind="stable")[: at_most + 1]
-    if len(order) - 1 < at_least:
-        return nodes[order[:at_most]].tolist()
-    log_ranks = -np.log(ranks[nodes[order]].astype(np.float64))
-    gaps = np.round(np.diff(log_ranks), RANK_DECIMALS)
-    size = at_least + int(np.argmax(gaps[at_least - 1 :]))
-    return nodes[order[:size]].tolist()
+    if len(nodes) > count:
+        # The nodes that rank below the last of them, even after rounding, are not sorted.
+        candidates = ranks[nodes]
+        last = np.partition(candidates, -count)[-count]
+        nodes = nodes[candidates >= last * (1 - 2 * 10.0**-RANK_DECIMALS)]
+    depth = np.round(_negative_log(ranks[nodes]), RANK_DECIMALS)
+    return nodes[np.argsort(depth, kind="stable")[:count]]
+
+
+def _negative_log(ranks: np.ndarray) -> np.ndarray:
+    return -np.log(ranks.astype(np.float64))

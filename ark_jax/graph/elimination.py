@@ -2,11 +2,11 @@
 
 The ranks x of seeds s solve x = a s + (1 - a) A D⁻¹ x, with the teleport probability a, the
 symmetric weights A and the strengths D of the nodes. With x = D v this is M v = a s for the
-symmetric matrix M = D - (1 - a) A. Gaussian elimination takes nodes out, those with the fewest
+symmetric matrix M = D - (1 - a) A. Gaussian elimination removes nodes, those with the fewest
 neighbours first and many at a time, until the few that are left fit a dense matrix.
 
-A node that was taken out has a value v of at most the highest of the neighbours it had then. So of
-the nodes that go first, which are most, only those near a high value are computed.
+The value v of a removed node is at most the highest value of the neighbours that it had then. Most
+nodes are removed first. Of these, only the neighbours of nodes with a high value are computed.
 """
 
 import dataclasses
@@ -21,33 +21,34 @@ from jaxtyping import Bool, Float, Int
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import incoming_of_graph
 
-CORE, LARGE_CORE = 1024, 4096  # nodes that are solved densely; the second if few entries are zeros
-FEW = 4  # neighbours of the nodes that go first
-GROWTH = 2  # of the matrix, from which on elimination does not pay
-LEVELS = 64  # more are taken only where every node is a neighbour of nearly every other
+CORE = 1024  # most nodes of a matrix that is solved as a dense one
+LARGE_CORE = 4096  # the same, if more than an eighth of its entries are not 0
+FEW = 4  # most neighbours of the nodes that are removed first
+GROWTH = 2  # if the matrix grows by a larger factor, elimination does not pay
+LEVELS = 64  # only graphs in which nearly all nodes are neighbours need more
 BLOCK = 1 << 24  # values that are held at once
 
 
 class _Level(NamedTuple):
-    """Nodes that are taken out together; none is a neighbour of another."""
+    """Nodes that are removed together; none is a neighbour of another."""
 
-    nodes: Int[np.ndarray, " l"]  # among those that are left before
-    others: Int[np.ndarray, " r"]  # the same, those that stay
-    weights: scipy.sparse.csr_array  # [l r], which rows sum up to at most 1
-    diagonal: Float[np.ndarray, " l"]
+    nodes: Int[np.ndarray, " l"]  # numbers among the nodes that are left before this level
+    others: Int[np.ndarray, " r"]  # likewise, the nodes that stay
+    weights: scipy.sparse.csr_array  # [l r]; each row sums to at most 1
+    diagonal: Float[np.ndarray, " l"]  # of the matrix
 
 
 @dataclasses.dataclass(frozen=True)
 class Elimination:
-    """A graph whose nodes have been taken out, for many seed sets.
+    """The factors of a graph, from which the ranks of many seed sets follow.
 
     Attributes:
         teleport: probability of a jump back to the seeds.
         strength: of each node, `[n]`; 1 for a node without neighbours.
         is_isolated: whether a node has no neighbours, `[n]`.
-        levels: in the order in which they were taken out.
-        dependents: `[r l]`, the nodes of the first level by what they depend on.
-        core: the Cholesky factor of what is left.
+        levels: in the order in which they were removed.
+        dependents: `[r l]`; row i holds the nodes of the first level whose values depend on node i.
+        core: the Cholesky factor of the matrix that is left, as `scipy.linalg.cho_factor` gives it.
     """
 
     teleport: float
@@ -59,7 +60,7 @@ class Elimination:
 
     @classmethod
     def from_graph(cls, graph: KnowledgeGraph, teleport: float) -> "Elimination | None":
-        """None where too many nodes have many neighbours, so that the matrix would fill."""
+        """Factorises a graph; None if so many nodes have many neighbours that the matrix fills."""
         adjacency = incoming_of_graph(graph)
         degree = adjacency.sum(axis=0)
         strength = np.where(degree == 0, 1, degree)
@@ -69,7 +70,7 @@ class Elimination:
             nodes = _independent_nodes(matrix, limit)
             if len(nodes) < matrix.shape[0] / 10:
                 limit *= 2
-            level, matrix = _take_out(matrix, nodes)
+            level, matrix = _eliminate(matrix, nodes)
             levels.append(level)
             if matrix.nnz > largest or len(levels) > LEVELS:
                 return None
@@ -79,35 +80,35 @@ class Elimination:
     def ranks(
         self, seeds: Sequence[Sequence[int]], *, floor: float = 0.0
     ) -> Iterator[Float[np.ndarray, " n"]]:
-        """Yields the ranks of each seed set, whose sum is 1; those below `floor` may be 0."""
+        """Yields the ranks of each seed set, which sum to 1; those below `floor` may be 0."""
         first, *later = self.levels
         strongest = self.strength[first.nodes].max(initial=0)
         columns = max(BLOCK // max(len(first.others), 1), 1)
         for start in range(0, len(seeds), columns):
             block = [np.unique(nodes) for nodes in seeds[start : start + columns]]
-            sources = self._sources(block)
-            values = _solve(later, self.core, _without(first, sources)).T.copy()
+            sources = self._right_sides(block)
+            values = _solve(later, self.core, _reduced_right_sides(first, sources)).T.copy()
             sources = sources[first.nodes].T.tocsr()
             for i, nodes in enumerate(block):
                 total = 1 - (1 - self.teleport) * self.is_isolated[nodes].mean()
-                ranks = self._complete(values[i], sources[[i]], strongest, floor * total)
+                ranks = self._complete_ranks(values[i], sources[[i]], strongest, floor * total)
                 yield ranks / total
 
-    def _sources(self, block: list[np.ndarray]) -> scipy.sparse.csr_array:
-        """The right sides of the seed sets, `[n c]`."""
+    def _right_sides(self, block: list[np.ndarray]) -> scipy.sparse.csr_array:
+        """The right sides of the equations, one column for each seed set: `[n c]`."""
         sizes = np.array([len(nodes) for nodes in block])
         places = np.concatenate(block), np.repeat(np.arange(len(block)), sizes)
         shape = (len(self.strength), len(block))
         return scipy.sparse.csr_array((np.repeat(self.teleport / sizes, sizes), places), shape)
 
-    def _complete(
+    def _complete_ranks(
         self,
         values: Float[np.ndarray, " r"],
         sources: scipy.sparse.csr_array,
         strongest: float,
         floor: float,
     ) -> Float[np.ndarray, " n"]:
-        """Ranks of all nodes from the values of those that stay after the first level.
+        """Ranks of all nodes, not yet scaled, from the values of the nodes after the first level.
 
         Args:
             sources: the right side of the first level, `[1 l]`.
@@ -128,6 +129,7 @@ class Elimination:
 
 
 def _fits_core(matrix: scipy.sparse.csr_array) -> bool:
+    """Whether a matrix is small, or dense, enough to be solved as a dense one."""
     count = matrix.shape[0]
     return count <= CORE or (count <= LARGE_CORE and 8 * matrix.nnz > count**2)
 
@@ -144,10 +146,10 @@ def _independent_nodes(matrix: scipy.sparse.csr_array, limit: int) -> Int[np.nda
     )
 
 
-def _take_out(
+def _eliminate(
     matrix: scipy.sparse.csr_array, nodes: Int[np.ndarray, " l"]
 ) -> tuple[_Level, scipy.sparse.csr_array]:
-    """The level of these nodes, and the matrix of the others."""
+    """Removes nodes from a matrix: their level, and the matrix of the others."""
     stays = np.ones(matrix.shape[0], bool)
     stays[nodes] = False
     others, diagonal = np.flatnonzero(stays), matrix.diagonal()[nodes]
@@ -157,20 +159,23 @@ def _take_out(
     return _Level(nodes, others, weights, diagonal), rest
 
 
-def _without(level: _Level, right: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """The right side of the nodes that stay, `[r c]`."""
+def _reduced_right_sides(level: _Level, right: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """The right sides for the nodes that stay after a level, `[r c]`."""
     return (right[level.others] + level.weights.T @ right[level.nodes]).tocsr()
 
 
 def _solve(
     levels: list[_Level], core: tuple[np.ndarray, bool], right: scipy.sparse.csr_array
 ) -> Float[np.ndarray, "r c"]:
-    """The values of all nodes that are left before these levels."""
+    """The values of the nodes that are left before these levels, for each right side."""
+    if not right.shape[0]:
+        return right.toarray()
     if not levels:
-        return scipy.linalg.cho_solve(core, right.toarray()) if right.shape[0] else right.toarray()
+        return scipy.linalg.cho_solve(core, right.toarray())
     level, *later = levels
+    rest = _solve(later, core, _reduced_right_sides(level, right))
     values = np.empty(right.shape)
-    rest = values[level.others] = _solve(later, core, _without(level, right))
+    values[level.others] = rest
     values[level.nodes] = level.weights @ rest
     values[level.nodes] += right[level.nodes].toarray() / level.diagonal[:, None]
     return values

@@ -157,6 +157,10 @@ def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], l
 
 
 def _tuple_records(text: str, chunk: str) -> Iterator[Entity | Relation | Quarantined]:
+    """Yields the records of a reply in tuple form, in order. It must have at least one head.
+
+    Delimiters outside a record are quarantined.
+    """
     heads = list(_HEAD.finditer(text))
     stops = [*(head.start() for head in heads[1:]), len(text)]
     outside = [text[: heads[0].start()]]
@@ -210,6 +214,7 @@ def _split_record(text: str, head: re.Match) -> tuple[str, str, bool]:
 def _tuple_record(
     kind: str, fields: list[str], cut_off: bool, chunk: str
 ) -> Entity | Relation | None:
+    """The record of these fields; None if some are missing."""
     if kind != "entity" and (glued := _GLUED.fullmatch(fields[-1])):
         fields = [*fields[:-1], *glued.groups()]
     filled = [field for field in fields if field.strip()]
@@ -217,7 +222,7 @@ def _tuple_record(
     if cut_off and not complete:
         return None
     # A doubled delimiter makes an empty field, which is dropped if the others are enough.
-    fields = [_clean(field) for field in (filled if complete else fields)]
+    fields = [_clean_field(field) for field in (filled if complete else fields)]
     if len(fields) < 3 or not fields[0]:
         return None
     if kind == "entity":
@@ -252,7 +257,7 @@ def _leading_json(text: str) -> tuple[list, int]:
 
 
 def _broken_json(text: str) -> Iterator:
-    """Repairs the records of broken JSON one by one; those beyond repair are returned as text."""
+    """Yields the records of broken JSON, repaired one by one; as text if that fails."""
     triples = re.search(r"[\"']triples[\"']\s*:", text)
     heads = [head for head in _JSON_HEAD.finditer(text) if triples or head[0][0] == "{"]
     budget = _MAX_REPAIR
@@ -261,19 +266,32 @@ def _broken_json(text: str) -> Iterator:
         if not text[head.end() : stop].strip(" \t\r\n[{"):
             continue  # the start of an object or list around the records
         value = piece = text[head.start() : stop].strip()
-        with contextlib.suppress(ValueError, RecursionError):
-            try:
-                value = _DECODER.raw_decode(piece)[0]
-            except (ValueError, RecursionError):
-                inner, closed, _ = piece.rpartition("}" if piece[0] == "{" else "]")
-                if len(piece) <= min(budget, _MAX_RECORD) and (closed or stop < len(text)):
-                    budget -= len(piece)
-                    value = json_repair.loads(inner + closed if closed else piece) or piece
+        try:
+            value = _DECODER.raw_decode(piece)[0]
+        except (ValueError, RecursionError):
+            if len(piece) <= min(budget, _MAX_RECORD):
+                budget -= len(piece)
+                value = _repaired(piece, cut_off=stop == len(text))
         yield {"triples": [value]} if isinstance(value, list) else value
 
 
+def _repaired(piece: str, *, cut_off: bool) -> object:
+    """The object or list of a broken piece of JSON; the piece itself if it is beyond repair.
+
+    Args:
+        cut_off: whether the reply ends with this piece, which must then be closed.
+    """
+    inner, closed, _ = piece.rpartition("}" if piece[0] == "{" else "]")
+    if cut_off and not closed:
+        return piece
+    with contextlib.suppress(ValueError, RecursionError):
+        return json_repair.loads(inner + closed if closed else piece) or piece
+    return piece
+
+
 def _json_records(values: list, chunk: str) -> Iterator[Entity | Relation | Quarantined]:
-    """Descends to the objects that have the keys of a record or contain nothing nested."""
+    """Yields a record for each triple, and for each object that has the keys of a record or
+    contains nothing nested. What is neither is quarantined."""
     queue = [("", value) for value in values]
     for key, value in queue:
         if isinstance(value, dict):
@@ -290,23 +308,29 @@ def _json_records(values: list, chunk: str) -> Iterator[Entity | Relation | Quar
         elif isinstance(value, list) and key != "triple":
             queue += [("triple" if key == "triples" else key, inner) for inner in value]
         elif isinstance(value, list):
-            parts = [_clean(part) if isinstance(part, str) else "" for part in value]
-            yield (
-                Relation(parts[0], parts[2], parts[1], 1.0, chunk)
-                if len(parts) == 3 and all(parts)
-                else Quarantined(chunk, f"triple with {len(parts)} parts", _dumps(value))
-            )
+            yield _triple_record(value, chunk)
         else:
-            yield Quarantined(chunk, "no object", _dumps(value))
+            yield Quarantined(chunk, "no object", _json_or_text(value))
+
+
+def _triple_record(value: list, chunk: str) -> Relation | Quarantined:
+    """The relation of a list [head, relation, tail]."""
+    parts = [_clean_field(part) if isinstance(part, str) else "" for part in value]
+    if len(parts) == 3 and all(parts):
+        return Relation(parts[0], parts[2], parts[1], 1.0, chunk)
+    return Quarantined(chunk, f"triple with {len(parts)} parts", _json_or_text(value))
 
 
 def _json_record(value: dict, chunk: str) -> Entity | Relation | Quarantined:
+    """The relation of an object with source and target, or else the entity of one with a name."""
+
     def field(*keys: str) -> str:
+        """The first of these fields that is there, as clean text; "" without any."""
         kinds = str | int | float | list
         content = next((value[key] for key in keys if isinstance(value.get(key), kinds)), "")
         if isinstance(content, list):
             content = ", ".join(item for item in content if isinstance(item, str))
-        return _clean(str(content))
+        return _clean_field(str(content))
 
     name, source, target = field(*_NAME_KEYS), field("source"), field("target")
     if source and target:
@@ -315,13 +339,14 @@ def _json_record(value: dict, chunk: str) -> Entity | Relation | Quarantined:
         return Relation(source, target, field("description"), weight, chunk, field("keywords"))
     if name:
         return Entity(name, field("type") or UNKNOWN, field("description"), chunk)
-    return Quarantined(chunk, "object without a name, or source and target", _dumps(value))
+    return Quarantined(chunk, "object without a name, or source and target", _json_or_text(value))
 
 
 # --- fields ---------------------------------------------------------------------------------------
 
 
 def _strength(field: str) -> float | None:
+    """The number that a field gives as a strength, at least 0; None for any other field."""
     match = _STRENGTH.fullmatch(field.strip(" \t$[](){}*\"'`.,;:~"))
     if not match:
         return None
@@ -329,7 +354,8 @@ def _strength(field: str) -> float | None:
     return max(float(_WORDS.index(value) if value in _WORDS else value), 0.0)
 
 
-def _clean(field: str) -> str:
+def _clean_field(field: str) -> str:
+    """A field without line breaks, HTML escapes, and outer or unbalanced quotes."""
     with contextlib.suppress(ValueError):  # an escape with more digits than int() reads
         field = html.unescape(field)
     field = " ".join(_CONTROL.sub(" ", _without_surrogates(field)).split())
@@ -346,7 +372,8 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _dumps(value: object) -> str:
+def _json_or_text(value: object) -> str:
+    """A text as it is, any other value as JSON, for `Quarantined`."""
     with contextlib.suppress(RecursionError):
         return _without_surrogates(
             value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

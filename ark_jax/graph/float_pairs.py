@@ -44,12 +44,12 @@ def add(a: Pair, b: Pair) -> Pair:
 
 
 def multiply(a: Pair, b: Pair) -> Pair:
-    """The product. A rounded product may not be part of it.
+    """The product, whose leading terms are exact products of 12-bit halves.
 
-    Compilers contract a product and a sum to one operation where they like, so that one use of a
-    product would be rounded and another not. Products of halves are exact either way.
+    Compilers may fuse a product and a sum into one operation, so that a product is rounded in one
+    place and not in another. An exact product is the same in both.
     """
-    a_top, b_top = _leading(a.high), _leading(b.high)
+    a_top, b_top = _leading_bits(a.high), _leading_bits(b.high)
     a_rest, b_rest = a.high - a_top, b.high - b_top
     total, error = _exact_sum(a_top * b_top, a_top * b_rest)
     total, more = _exact_sum(total, a_rest * b_top)
@@ -58,19 +58,20 @@ def multiply(a: Pair, b: Pair) -> Pair:
 
 
 def _exact_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The rounded sum, and what rounding took away."""
+    """The rounded sum, and its rounding error."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
 
 
 def _renormalised(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As `_exact_sum`, where `high` is at least as large as `low` in magnitude."""
     total = high + low
     return total, low - (total - high)
 
 
-def _leading(x: jax.Array) -> jax.Array:
-    """The leading bits: a product of two such numbers is exact."""
+def _leading_bits(x: jax.Array) -> jax.Array:
+    """The first 12 bits of each number: a product of two such numbers is exact."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32) & HIGH_BITS
     return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
@@ -94,7 +95,7 @@ def _row_sums(
 ) -> Pair:
     """Sums of the rows of a table, `[rows c]`.
 
-    In a loop: XLA:CPU compiles minutes on as many sums in one expression.
+    A loop adds them: XLA:CPU takes minutes to compile as many sums in one expression.
     """
 
     def add_column(k: jax.Array, total: Pair) -> Pair:
@@ -116,13 +117,13 @@ def _segment_sums(rows: Pair, owner: Int[jax.Array, " rows"], count: int) -> Pai
     """
     number = jnp.arange(len(owner))
 
-    def double(d: jax.Array, sums: Pair) -> Pair:
+    def add_preceding(d: jax.Array, sums: Pair) -> Pair:
         back = number - (1 << d)
         source = jnp.maximum(back, 0)
         joins = ((back >= 0) & (owner[source] == owner))[:, None]
         return add(sums, Pair(*(jnp.where(joins, x[source], 0) for x in sums)))
 
-    sums = jax.lax.fori_loop(0, max(len(owner) - 1, 0).bit_length(), double, rows)
+    sums = jax.lax.fori_loop(0, max(len(owner) - 1, 0).bit_length(), add_preceding, rows)
     numbers = jnp.arange(count, dtype=owner.dtype)
     last = jnp.searchsorted(owner, numbers, side="right") - 1
     present = (owner[last] == numbers)[:, None]
@@ -143,8 +144,8 @@ def refine(
     """`pagerank._refine` without float64 on the devices.
 
     Args:
-        block: how the rows and columns lie on the mesh.
-        corrections: how often it may correct.
+        block: how the rows and columns are sharded over the mesh.
+        corrections: largest number of corrections.
     """
     spread = walk.shard == "nodes"
     place = lambda x, spec: Pair(*(layout.put(part, spec) for part in split(x)))
@@ -189,7 +190,7 @@ def _residual(
     """`pagerank._residual`, rounded to float32 at its end. `gain` is (1 - a) / strength, `[n]`."""
 
     def shard_residual(edges: Edges, rest: Edges, gain: Pair, source: Pair, v: Pair):
-        rows = Pair(*map(_gathered, v)) if spread else v
+        rows = Pair(*map(_gathered_rows, v)) if spread else v
         gain = Pair(*(x[:, None] for x in gain))
         incoming = multiply(gain, incoming_sums(edges, rest, rows))
         residual = add(add(source, incoming), Pair(-v.high, -v.low)).high
@@ -208,7 +209,7 @@ def _residual(
     )(edges, rest, gain, source, v)
 
 
-def _gathered(v: jax.Array) -> jax.Array:
-    """Rows of every shard in turn, as `Walk` numbers the sources."""
+def _gathered_rows(v: jax.Array) -> jax.Array:
+    """The rows of all shards one after another, as `Walk` numbers the sources: `[p c]`."""
     statistics = jnp.zeros((STATISTICS, v.shape[1]), v.dtype)
     return jax.lax.all_gather(jnp.concatenate([v, statistics]), layout.AXES, axis=0, tiled=True)

@@ -62,8 +62,8 @@ class GraphFormats:
         import networkx as nx
 
         graph = nx.Graph()
-        graph.add_nodes_from(_nodes(self))
-        graph.add_edges_from(_edges(self))
+        graph.add_nodes_from(_node_attributes(self))
+        graph.add_edges_from(_edge_attributes(self))
         return graph
 
     @classmethod
@@ -106,10 +106,10 @@ class GraphFormats:
                     key = f'id="{kind}_{name}" for="{kind}" attr.name="{name}" attr.type="{form}"'
                     file.write(f"<key {key}/>\n")
             file.write('<graph edgedefault="undirected">\n')
-            for name, attributes in _nodes(self):
+            for name, attributes in _node_attributes(self):
                 data = _graphml_data("node", {"name": name, **attributes})
                 file.write(f"<node id={quoteattr(name)}>{data}</node>\n")
-            for a, b, attributes in _edges(self):
+            for a, b, attributes in _edge_attributes(self):
                 ends = f"source={quoteattr(a)} target={quoteattr(b)}"
                 file.write(f"<edge {ends}>{_graphml_data('edge', attributes)}</edge>\n")
             file.write("</graph>\n</graphml>\n")
@@ -217,6 +217,7 @@ class GraphFormats:
         index = {title: i for i, title in enumerate(titles)}
 
         def nodes(column: str, names: pa.ChunkedArray) -> list[int]:
+            """The nodes of a column of titles; ValueError if one is missing."""
             for row, name in enumerate(names.to_pylist()):
                 if name not in index:
                     raise ValueError(
@@ -246,7 +247,7 @@ class GraphFormats:
 
 
 def _count_graphs(path: Path) -> int:
-    """How many graphs a GraphML file holds, beside one another or nested."""
+    """How many graphs a GraphML file holds, also nested ones."""
     opener = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)  # as in networkx
     with opener(path, "rb") as file:
         count = 0
@@ -257,25 +258,27 @@ def _count_graphs(path: Path) -> int:
 
 
 def _graphml_data(kind: str, attributes: dict) -> str:
+    """The data elements of a node or an edge; lists are JSON."""
     elements = []
     for name, value in attributes.items():
         if isinstance(value, float):
             value = repr(value)
         elif not isinstance(value, str):
-            value = _json(value)
+            value = _json_for_xml(value)
         text = escape(value, {"\r": "&#13;"})
         elements.append(f'<data key="{kind}_{name}">{text}</data>')
     return "".join(elements)
 
 
-def _nodes(graph) -> Iterator[tuple[str, dict]]:
+def _node_attributes(graph) -> Iterator[tuple[str, dict]]:
+    """Every node as networkx takes it: its name and attributes."""
     for name, kind, texts, chunks in zip(
         graph.names, graph.types, graph.descriptions, graph.chunks, strict=True
     ):
         yield name, {"type": kind, "descriptions": texts, "chunks": chunks}
 
 
-def _edges(graph) -> Iterator[tuple[str, str, dict]]:
+def _edge_attributes(graph) -> Iterator[tuple[str, str, dict]]:
     """Every pair of joined nodes once, with the attributes of relation and similarity edge."""
     names = list(graph.names)
     similar = {
@@ -297,6 +300,7 @@ def _edges(graph) -> Iterator[tuple[str, str, dict]]:
 
 
 def _from_networkx(cls, graph, source: str):
+    """See `GraphFormats.from_networkx`; `source` is what errors call the graph."""
     index = {node: i for i, node in enumerate(graph)}
     names = [name for _, name in graph.nodes(data="name") if isinstance(name, str)]
     if len(set(names)) < len(graph):
@@ -307,8 +311,8 @@ def _from_networkx(cls, graph, source: str):
         place = f"{source}: node {node!r}"
         kind = data.get("type", data.get("entity_type"))
         types.append(UNKNOWN if kind is None else str(kind))
-        descriptions.append(_texts(place, data, "descriptions", "description"))
-        chunks.append(_texts(place, data, "chunks", "source_id"))
+        descriptions.append(_text_list(place, data, "descriptions", "description"))
+        chunks.append(_text_list(place, data, "chunks", "source_id"))
     ends, weights, edge_descriptions, edge_chunks, similar, loops = [], [], [], [], {}, 0
     for a, b, data in graph.edges(data=True):
         place = f"{source}: edge {a!r} to {b!r}"
@@ -323,8 +327,8 @@ def _from_networkx(cls, graph, source: str):
         if "weight" in data or "similarity" not in data:
             ends.append(pair)
             weights.append(_number(place, {"weight": 1.0, **data}, "weight", 0.0))
-            edge_descriptions.append(_texts(place, data, "descriptions", "description"))
-            edge_chunks.append(_texts(place, data, "chunks", "source_id"))
+            edge_descriptions.append(_text_list(place, data, "descriptions", "description"))
+            edge_chunks.append(_text_list(place, data, "chunks", "source_id"))
     _log_loops(source, loops)
     graph = cls.from_columns(
         names, types, descriptions, chunks, ends, weights, edge_descriptions, edge_chunks
@@ -337,7 +341,12 @@ def _from_networkx(cls, graph, source: str):
     )
 
 
-def _texts(place: str, data: Mapping, field: str, graphrag_field: str) -> list[str]:
+def _text_list(place: str, data: Mapping, field: str, graphrag_field: str) -> list[str]:
+    """The list of texts in `field`, or without it the parts of nano-graphrag's text.
+
+    Raises:
+        ValueError: the field holds something else.
+    """
     if field not in data:
         return list(
             dict.fromkeys(
@@ -357,6 +366,7 @@ def _texts(place: str, data: Mapping, field: str, graphrag_field: str) -> list[s
 
 
 def _number(place: str, data: Mapping, field: str, minimum: float) -> float:
+    """The number in a field; ValueError unless it is finite and at least `minimum`."""
     try:
         number = float(data[field])
     except (TypeError, ValueError, OverflowError):
@@ -373,8 +383,8 @@ def _shown(value: object) -> str:
     return shortener.repr(value)
 
 
-def _json(texts: list[str]) -> str:
-    """Readable JSON with the characters escaped that XML cannot contain."""
+def _json_for_xml(texts: list[str]) -> str:
+    """Readable JSON in which characters that XML cannot contain are escaped."""
     return _NOT_XML.sub(
         lambda match: f"\\u{ord(match[0]):04x}", json.dumps(texts, ensure_ascii=False)
     )

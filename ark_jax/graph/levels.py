@@ -13,8 +13,8 @@ from jaxtyping import Bool, Int
 
 from ark_jax.graph.triples import Triples
 
-ROUNDS = 16  # of drawing again what may not be drawn
-NONE = -1  # instead of a row, where a question has no such triple
+ROUNDS = 16  # most draws for a question until one is valid
+NONE = -1  # stands for a row where a question has no such triple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Levels:
     negatives: Int[np.ndarray, " n"]
 
     def select(self, numbers: Int[np.ndarray, " m"]) -> "Levels":
-        """Those of some of the questions."""
+        """The rows of some of the questions, by their numbers."""
         return Levels(self.positives[numbers], self.neighbours[numbers], self.negatives[numbers])
 
 
@@ -70,14 +70,14 @@ def draw_levels(
         positives = _draw_siblings(graph, rows, asks_tail, rng)
     neighbours = np.full(len(rows), NONE, np.int64)
     if rules.neighbours != "none":
-        neighbours = _draw_again(
+        neighbours = _draw_valid(
             len(rows),
             lambda chosen: _draw_neighbours(graph, rows[chosen], rules, rng),
             lambda chosen, drawn: _may_be_neighbour(
                 graph, rows[chosen], asks_tail[chosen], drawn, rules
             ),
         )
-    negatives = _draw_again(
+    negatives = _draw_valid(
         len(rows),
         lambda chosen: rng.integers(0, len(graph), len(chosen)),
         lambda chosen, drawn: ~share_entity(graph, rows[chosen], drawn),
@@ -113,34 +113,35 @@ def are_siblings(graph: Triples, a: np.ndarray, asks_tail: np.ndarray, b: np.nda
     return same_answer | same_pair | turned_pair
 
 
-def _draw_again(
+def _draw_valid(
     count: int,
     draw: Callable[[np.ndarray], np.ndarray],
     is_valid: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Draws a row for each of the questions 0 to `count` - 1, and again where it is not valid.
+    """Draws a row for each of the questions 0 to `count` - 1, again until it is valid.
 
     Args:
-        draw: numbers of questions -> a row for each, or NONE.
-        is_valid: numbers of questions, their rows -> which may be kept.
+        draw: question numbers -> a row for each, or NONE.
+        is_valid: question numbers, their rows -> whether each row may be kept.
 
     Returns:
         Rows, int64 `[count]`; NONE for a question that has none after ROUNDS.
     """
-    out = np.full(count, NONE, np.int64)
+    rows = np.full(count, NONE, np.int64)
     for _ in range(ROUNDS):
-        open_numbers = np.flatnonzero(out == NONE)
+        open_numbers = np.flatnonzero(rows == NONE)
         if not len(open_numbers):
             break
         drawn = draw(open_numbers)
         valid = (drawn != NONE) & is_valid(open_numbers, drawn)
-        out[open_numbers[valid]] = drawn[valid]
-    return out
+        rows[open_numbers[valid]] = drawn[valid]
+    return rows
 
 
 def _may_be_neighbour(
     graph: Triples, rows: np.ndarray, asks_tail: np.ndarray, drawn: np.ndarray, rules: DrawRules
 ) -> np.ndarray:
+    """Whether the rules allow each drawn triple as a neighbour: bool `[n]`."""
     if rules.siblings == "neighbour":
         return rows != drawn
     return ~are_siblings(graph, rows, asks_tail, drawn)
@@ -149,38 +150,39 @@ def _may_be_neighbour(
 def _draw_neighbours(
     graph: Triples, rows: np.ndarray, rules: DrawRules, rng: np.random.Generator
 ) -> np.ndarray:
-    """A triple of the head or of the tail for each row, valid or not."""
+    """A triple of the head or the tail of each row, whether valid or not: int64 `[n]`."""
     head, tail = graph.head[rows], graph.tail[rows]
     degrees = graph.degrees()
-    share = 0.5
+    head_share = 0.5
     if rules.neighbours == "triple":
-        share = degrees[head] / (degrees[head] + degrees[tail])
-    by_head = rng.random(len(rows)) < share
+        head_share = degrees[head] / (degrees[head] + degrees[tail])
+    by_head = rng.random(len(rows)) < head_share
     if rules.hub:
         is_hub = degrees > rules.hub
         by_head = np.where(is_hub[head] == is_hub[tail], by_head, is_hub[tail])
-    return _draw_row(graph, np.where(by_head, head, tail), rng)
+    return _draw_triples(graph, np.where(by_head, head, tail), rng)
 
 
-def _draw_row(graph: Triples, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One of each node's triples, each with the same probability; self-loops count twice."""
+def _draw_triples(graph: Triples, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draws one of each node's triples, all equally likely; a self-loop counts twice."""
     bounds, order = graph.incoming
     leaving = graph.outgoing[nodes + 1] - graph.outgoing[nodes]
     entering = bounds[nodes + 1] - bounds[nodes]
-    place = (rng.random(len(nodes)) * (leaving + entering)).astype(np.int64)
-    into = np.minimum(bounds[nodes] + np.maximum(place - leaving, 0), len(order) - 1)
-    return np.where(place < leaving, graph.outgoing[nodes] + place, order[into])
+    drawn = (rng.random(len(nodes)) * (leaving + entering)).astype(np.int64)
+    entering_place = np.minimum(bounds[nodes] + np.maximum(drawn - leaving, 0), len(order) - 1)
+    return np.where(drawn < leaving, graph.outgoing[nodes] + drawn, order[entering_place])
 
 
 def _draw_siblings(
     graph: Triples, rows: np.ndarray, asks_tail: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """For each question one of the triples that answer it, each with the same probability."""
+    """Draws one of the triples that answer each question, all equally likely: int64 `[n]`."""
     _, order = graph.incoming
     key = lambda node: node.astype(np.int64) * len(graph.relations) + graph.relation
-    # Triples are in order of head and relation, `order` in that of tail and relation.
+    # Triples are sorted by head and relation, `order` sorts them by tail and relation: in both, the
+    # triples that answer one question are contiguous.
     by_head, by_tail = key(graph.head), key(graph.tail)
-    out = np.empty(len(rows), np.int64)
+    siblings = np.empty(len(rows), np.int64)
     for chosen, keys, places in (
         (asks_tail, by_head, np.arange(len(graph))),
         (~asks_tail, by_tail, order),
@@ -189,7 +191,6 @@ def _draw_siblings(
         first, last = (
             np.searchsorted(keys[places], asked_keys, side) for side in ("left", "right")
         )
-        out[chosen] = places[
-            first + (rng.random(len(asked_keys)) * (last - first)).astype(np.int64)
-        ]
-    return out
+        drawn = first + (rng.random(len(asked_keys)) * (last - first)).astype(np.int64)
+        siblings[chosen] = places[drawn]
+    return siblings

@@ -1,7 +1,7 @@
-"""Records of facts become the columns of a graph: names that fold alike are one node, relations
-between the same two nodes are one edge.
+"""Merges records of facts into the columns of a graph.
 
-All is done on columns, as a graph of a million passages has some millions of records.
+Names with equal folded forms become one node, and relations between the same two nodes one edge.
+The code works on whole columns, since a graph of a million passages has some millions of records.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,8 @@ class RowTexts(NamedTuple):
     texts: pa.Array
 
     @classmethod
-    def of_lists(cls, lists: TextListColumn) -> "RowTexts":
+    def from_lists(cls, lists: TextListColumn) -> "RowTexts":
+        """Row i has the texts of list i."""
         ends, flat = lists.flat()
         (codes,), texts = distinct(flat)
         return cls(np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)), codes, texts)
@@ -51,12 +52,12 @@ class RowTexts(NamedTuple):
         """The texts of each group of rows, each once, in the order of their first appearance.
 
         Args:
-            group_of_row: int64 `[all rows]`; a row of -1 is left out.
-            count: of groups.
+            group_of_row: int64 `[all rows]`; -1 leaves a row out.
+            count: number of groups.
         """
         groups = group_of_row[self.rows]
         grouped = groups >= 0
-        return _joined(groups[grouped], self.codes[grouped], self.texts, count)
+        return _texts_by_group(groups[grouped], self.codes[grouped], self.texts, count)
 
 
 def merge_facts(
@@ -72,7 +73,7 @@ def merge_facts(
     (name_codes, *end_codes), spellings = distinct(
         entities["name"], relations["source"], relations["target"]
     )
-    keys, forms = _mapped(fold, spellings)
+    keys, forms = _map_texts(fold, spellings)
     keys[keys == _position(forms, "")] = -1
     end_codes = np.stack(end_codes, 1)
     entity_rows = np.flatnonzero(keys[name_codes] >= 0)
@@ -91,7 +92,7 @@ def merge_facts(
         record_nodes, np.append(name_codes, end_codes[is_undescribed]), spellings
     )
     (type_codes,), types = distinct(entities["type"])
-    lowered, types = _mapped(str.lower, types)
+    lowered, types = _map_texts(str.lower, types)
     types = _most_frequent(nodes, lowered[type_codes[entity_rows]], types)
     (entity_texts, relation_texts), texts = distinct(
         entities["description"], relations["description"]
@@ -105,8 +106,8 @@ def merge_facts(
     columns = Nodes(
         TextColumn(_chunked([names])),
         TextColumn(_chunked([types, pa.repeat(UNKNOWN, count - described)])),
-        _joined(record_nodes[not_empty], record_texts[not_empty], texts, count),
-        _joined(np.append(nodes, ends), mention_chunks, chunks, count),
+        _texts_by_group(record_nodes[not_empty], record_texts[not_empty], texts, count),
+        _texts_by_group(np.append(nodes, ends), mention_chunks, chunks, count),
     )
     rows = np.arange(len(relation_rows))
     edges = merge_relations(
@@ -150,14 +151,14 @@ def distinct(*columns: pa.ChunkedArray) -> tuple[list[np.ndarray], pa.Array]:
     return encode([column.cast(pa.large_string()) for column in columns])
 
 
-def _mapped(function: Callable[[str], str], texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Applies the function to each text; the index of each result among the distinct ones."""
+def _map_texts(function: Callable[[str], str], texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """The results of a function for texts: the index of each among the distinct ones, and these."""
     (codes,), results = distinct(TextColumn(map(function, TextColumn(_chunked([texts])))).arrow)
     return codes.copy(), results
 
 
 def _position(texts: pa.Array, text: str) -> int:
-    """Where a text stands, or a position that no text has."""
+    """The position of a text; if it is absent, the length, which no text has."""
     position = pc.index(texts, pa.scalar(text, texts.type)).as_py()
     return position if position >= 0 else len(texts)
 
@@ -166,9 +167,9 @@ def _most_frequent(groups: np.ndarray, codes: np.ndarray, texts: pa.Array) -> pa
     """The most frequent text of each group, of equals the first by code point.
 
     Args:
-        groups: of each record; every number from 0 to the largest occurs.
-        codes: the text of each record.
-        texts: distinct.
+        groups: the group of each record; every number from 0 to the largest occurs.
+        codes: the position in `texts` of each record's text.
+        texts: distinct texts.
     """
     by_rank = pc.sort_indices(texts).to_numpy().astype(np.int64)  # bytes of UTF-8 have this order
     ranks = np.empty_like(by_rank)
@@ -182,14 +183,16 @@ def _most_frequent(groups: np.ndarray, codes: np.ndarray, texts: pa.Array) -> pa
     return texts.take(pa.array(by_rank[keys[starts][best] & 0xFFFFFFFF]))
 
 
-def _joined(groups: np.ndarray, codes: np.ndarray, texts: pa.Array, count: int) -> TextListColumn:
+def _texts_by_group(
+    groups: np.ndarray, codes: np.ndarray, texts: pa.Array, count: int
+) -> TextListColumn:
     """The distinct texts of each group, in the order of their first appearance."""
     keys = groups << 32 | codes
     order = np.argsort(keys, kind="stable")
     firsts = np.sort(order[np.diff(keys[order], prepend=-1) > 0])
     firsts = firsts[np.argsort(groups[firsts], kind="stable")]
     ends = np.cumsum(np.bincount(groups[firsts], minlength=count))
-    return TextListColumn.of_codes(ends, codes[firsts], texts)
+    return TextListColumn.from_codes(ends, codes[firsts], texts)
 
 
 def _chunked(arrays: list[pa.Array]) -> pa.ChunkedArray:

@@ -1,11 +1,11 @@
-"""Where many names, or the names in a text, lead in a graph; and which names are near another."""
+"""Looks up names in a graph, finds names in texts, and suggests similar names."""
 
 import collections
 import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import Terms
 from ark_jax.text.word_boundaries import UNSPACED
 
-# Words without underscores, each character of a script without blanks, and each mark.
+# Words without underscores, characters of scripts without blanks, and punctuation marks.
 _TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}_])\w)+|[^\w\s]")
 _BATCH = 1 << 16
 _QUESTIONS = 1 << 12  # how many texts are searched at a time
@@ -24,11 +24,11 @@ _NEAR = 50  # candidates that difflib compares
 
 @dataclasses.dataclass
 class Lookup:
-    """What names lead to.
+    """The nodes of names.
 
     Attributes:
-        nodes: name -> indices of its nodes, ascending; a name that leads nowhere is absent.
-        also_ids: names that are at the same time the id of another node.
+        nodes: name -> indices of its nodes, ascending; a name without a node is absent.
+        also_ids: names that are also the id of another node.
     """
 
     nodes: dict[str, tuple[int, ...]]
@@ -38,45 +38,50 @@ class Lookup:
 def look_up(names: Iterable[str], terms: Terms) -> Lookup:
     """All nodes of each name.
 
-    Names and aliases go before ids, and these before equality in all but case.
+    Names and aliases are compared first, then ids. A name that is found in neither is compared
+    again without regard to case.
     """
     pending = list(dict.fromkeys(names))
-    nodes = _owners(pending, *_called(terms))
-    by_id = _owners(pending, terms.ids, np.arange(len(terms)))
-    also_ids = [name for name in pending if set(by_id.get(name, ())) - set(nodes.get(name, ()))]
-    also_ids = [name for name in also_ids if name in nodes]
+    nodes = _terms_of_names(pending, *_names_and_aliases(terms))
+    by_id = _terms_of_names(pending, terms.ids, np.arange(len(terms)))
+    also_ids = [x for x in pending if x in nodes and set(by_id.get(x, ())) - set(nodes[x])]
     nodes = by_id | nodes
     pending = [name for name in pending if name not in nodes]
     if pending:
-        texts, owners = _called(terms)
-        texts = _mapped(str.casefold, [*texts.chunks, terms.ids])
+        texts, owners = _names_and_aliases(terms)
+        texts = _map_texts(str.casefold, [*texts.chunks, terms.ids])
         owners = np.concatenate([owners, np.arange(len(terms))])
-        folded = _owners({name.casefold() for name in pending}, texts, owners)
+        folded = _terms_of_names({name.casefold() for name in pending}, texts, owners)
         nodes |= {name: folded[name.casefold()] for name in pending if name.casefold() in folded}
     return Lookup(nodes, also_ids)
 
 
-def _called(terms: Terms) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """All names and aliases, and the term of each."""
+def _names_and_aliases(terms: Terms) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """All names and aliases of terms, and the index of the term of each."""
     named = np.flatnonzero(pc.is_valid(terms.names).to_numpy(zero_copy_only=False))
     aliased = pc.list_parent_indices(terms.aliases).to_numpy()
     texts = pa.chunked_array([terms.names.drop_null(), pc.list_flatten(terms.aliases)], TEXT)
     return texts, np.concatenate([named, aliased])
 
 
-def _mapped(change, chunks: Iterable[pa.Array]) -> pa.ChunkedArray:
-    """Arrow strings after a change of each, without a list of them all."""
+def _map_texts(function: Callable[[str], str], chunks: Iterable[pa.Array]) -> pa.ChunkedArray:
+    """Applies a function to Arrow strings in batches, so that no list holds all of them."""
     parts = (chunk[i : i + _BATCH] for chunk in chunks for i in range(0, len(chunk), _BATCH))
     return pa.chunked_array(
-        [pa.array(map(change, part.to_pylist()), TEXT, size=len(part)) for part in parts], TEXT
+        [pa.array(map(function, part.to_pylist()), TEXT, size=len(part)) for part in parts], TEXT
     )
 
 
-def _owners(
+def _terms_of_names(
     names: Iterable[str], texts: pa.Array | pa.ChunkedArray, terms: np.ndarray
 ) -> dict[str, tuple[int, ...]]:
-    """The terms whose texts are among the names."""
-    # The names are hashed and not the texts: a graph has many more.
+    """name -> the terms that have it as a text, ascending; a name that no term has is absent.
+
+    Args:
+        texts: names, aliases or ids.
+        terms: the term of each text.
+    """
+    # The names are hashed and not the texts, of which a graph has many more.
     names = list(names)
     if not names:
         return {}
@@ -102,23 +107,24 @@ class Mentions:
     """
 
     def __init__(self, terms: Terms):
-        texts, owners = _called(terms)
-        self._exact = _Forms(
-            _mapped(lambda name: " ".join(_TOKEN.findall(name)), texts.chunks), owners
+        texts, owners = _names_and_aliases(terms)
+        self._exact = _NameForms(
+            _map_texts(lambda name: " ".join(_TOKEN.findall(name)), texts.chunks), owners
         )
 
     @functools.cached_property
-    def _folded(self) -> "_Forms":
-        return _Forms(_mapped(str.casefold, self._exact.texts.chunks), self._exact.owners)
+    def _folded(self) -> "_NameForms":
+        return _NameForms(_map_texts(str.casefold, self._exact.texts.chunks), self._exact.owners)
 
     def find(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         """For each text, the names in it and the nodes of each, in order of the text."""
         names: list[dict[str, tuple[int, ...]]] = []
         for start in range(0, len(texts), _QUESTIONS):
-            names += self._batch(texts[start : start + _QUESTIONS])
+            names += self._find_in_batch(texts[start : start + _QUESTIONS])
         return names
 
-    def _batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+    def _find_in_batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+        """As `find`, for all texts at once."""
         tokens = [_TOKEN.findall(text) for text in texts]
         by_text = self._exact.search(tokens)
         nameless = [i for i, names in enumerate(by_text) if not names]
@@ -129,41 +135,51 @@ class Mentions:
         return by_text
 
 
-class _Forms:
-    """Names as tokens with blanks between, and the term of each."""
+class _NameForms:
+    """Names to find in texts.
+
+    Args:
+        texts: the names, as tokens with blanks between.
+        owners: the term of each name.
+    """
 
     def __init__(self, texts: pa.ChunkedArray, owners: np.ndarray):
         self.texts, self.owners = texts, owners
-        blanks = pc.max(pc.count_substring(texts, " ")).as_py()
-        self._longest = (blanks or 0) + 1
+        most_blanks = pc.max(pc.count_substring(texts, " ")).as_py()
+        self._longest = (most_blanks or 0) + 1
         firsts = pc.list_element(pc.split_pattern(texts, " ", max_splits=1), 0)
         self._firsts = frozenset(firsts.unique().to_pylist())
 
     def search(self, texts: Sequence[list[str]]) -> list[dict[str, tuple[int, ...]]]:
-        """The names in texts that are given as tokens, and the terms of each."""
-        grams = {gram for tokens in texts for _, _, gram in self._grams(tokens)}
-        owners = _owners(filter(_is_telling, grams), self.texts, self.owners)
-        return [self._longest_first(tokens, owners) for tokens in texts]
+        """For each text, which is given as tokens: name in it -> the terms of the name."""
+        grams = {gram for tokens in texts for _, _, gram in self._candidate_runs(tokens)}
+        owners = _terms_of_names(filter(_can_be_name, grams), self.texts, self.owners)
+        return [self._longest_matches(tokens, owners) for tokens in texts]
 
-    def _grams(self, tokens: list[str]) -> Iterator[tuple[int, int, str]]:
-        """Start, end and text of all runs of tokens that a name begins as, the longest first."""
+    def _candidate_runs(self, tokens: list[str]) -> Iterator[tuple[int, int, str]]:
+        """Start, end and text of each run of tokens that begins like a name, the longest first."""
         starts = [i for i, token in enumerate(tokens) if token in self._firsts]
         for length in range(min(self._longest, len(tokens)), 0, -1):
             for start in starts:
                 if start + length <= len(tokens):
                     yield start, start + length, " ".join(tokens[start : start + length])
 
-    def _longest_first(
+    def _longest_matches(
         self, tokens: list[str], owners: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[int, ...]]:
+        """The names in a text by the rule of `Mentions`, and the terms of each.
+
+        Args:
+            owners: run of tokens -> the terms that it names.
+        """
         free = [True] * len(tokens)
         matches = []
-        for start, end, gram in self._grams(tokens):
+        for start, end, gram in self._candidate_runs(tokens):
             if gram in owners and all(free[start:end]):
                 free[start:end] = [False] * (end - start)
                 matches.append((start, gram))
-        marked = [m for m in matches if not m[1].islower() or len(_telling_words(m[1])) > 1]
-        return {gram: owners[gram] for _, gram in sorted(marked or matches)}
+        clear = [m for m in matches if not m[1].islower() or len(_telling_words(m[1])) > 1]
+        return {gram: owners[gram] for _, gram in sorted(clear or matches)}
 
 
 @functools.cache
@@ -174,17 +190,17 @@ def _stop_words() -> frozenset[str]:
 
 
 def _telling_words(gram: str) -> list[str]:
-    """The words that are neither marks nor stop words."""
+    """The words that are neither punctuation nor stop words."""
     return [w for w in gram.split() if w[0].isalnum() and w.casefold() not in _stop_words()]
 
 
-def _is_telling(gram: str) -> bool:
-    """Whether words can be a name that a text means."""
+def _can_be_name(gram: str) -> bool:
+    """Whether a run of tokens is more than one character, and more than stop words."""
     return len(gram) > 1 and bool(_telling_words(gram))
 
 
 def nearest(name: str, terms: Terms, k: int = 3) -> list[str]:
-    """The names most like another, by difflib, among those that share most runs of three letters.
+    """The names most similar to another, by difflib, of those that share most letter trigrams.
 
     Args:
         name: any text.
@@ -195,12 +211,13 @@ def nearest(name: str, terms: Terms, k: int = 3) -> list[str]:
     if not len(texts):
         return []
     folded, wanted = pc.utf8_lower(texts), name.lower()
-    runs = {wanted[i : i + 3] for i in range(max(len(wanted) - 2, 1))}
+    wanted_runs = {wanted[i : i + 3] for i in range(max(len(wanted) - 2, 1))}
     shared = np.zeros(len(texts))
-    for run in sorted(runs):
+    for run in sorted(wanted_runs):
         shared += pc.match_substring(folded, run).to_numpy(zero_copy_only=False)
-    shared /= len(runs) + np.maximum(pc.utf8_length(texts).to_numpy() - 2, 1) - shared + 1e-9
-    best = np.argsort(-shared, kind="stable")[:_NEAR]
-    candidates = {texts[int(i)].as_py() for i in best if shared[i] > 0}
+    run_counts = np.maximum(pc.utf8_length(texts).to_numpy() - 2, 1)
+    jaccard = shared / (len(wanted_runs) + run_counts - shared + 1e-9)
+    best = np.argsort(-jaccard, kind="stable")[:_NEAR]
+    candidates = {texts[int(i)].as_py() for i in best if jaccard[i] > 0}
     likeness = lambda candidate: difflib.SequenceMatcher(None, wanted, candidate.lower()).ratio()
     return sorted(candidates, key=lambda candidate: (-likeness(candidate), candidate))[:k]

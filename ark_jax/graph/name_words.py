@@ -1,4 +1,4 @@
-"""The nodes of a graph by the words of their names, in arrays: some 40 bytes a word of a name."""
+"""Finds nodes by the words of their names. The index takes some 40 bytes for each word."""
 
 import re
 from array import array
@@ -18,12 +18,12 @@ def words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(fold(text)))
 
 
-class Transposed:
-    """For each number the rows that hold it, in ascending order.
+class RowsByNumber:
+    """The rows that hold a number, in ascending order.
 
     Args:
         ends: where each row ends in `numbers`, int64 `[rows]`.
-        numbers: of all rows, `[entries]`.
+        numbers: the numbers of all rows, row by row, `[entries]`.
     """
 
     def __init__(self, ends: np.ndarray, numbers: np.ndarray):
@@ -34,6 +34,7 @@ class Transposed:
         self._numbers, self._ends = numbers[starts], np.append(starts[1:], len(numbers))
 
     def rows(self, number: int) -> np.ndarray:
+        """The rows that hold a number, int32; none if it is unknown."""
         place = int(self._numbers.searchsorted(number))
         if place == len(self._numbers) or self._numbers[place] != number:
             return self._rows[:0]
@@ -43,7 +44,7 @@ class Transposed:
 class NameIndex:
     """Finds nodes by name, and by words of the name.
 
-    The cost of a search depends on the rare words of what is sought, not on the number of nodes.
+    The cost of a search depends on how rare its words are, not on the number of nodes.
     """
 
     def __init__(self, names: TextColumn):
@@ -67,13 +68,13 @@ class NameIndex:
         self._by_word_and_length = self._group_by_length(numbers, lengths)
         self._by_rarest_word = self._group_by_rarest(numbers, lengths)
 
-    def _group_by_length(self, numbers: np.ndarray, lengths: np.ndarray) -> Transposed:
-        """By word, and within it by the number of words of the name."""
+    def _group_by_length(self, numbers: np.ndarray, lengths: np.ndarray) -> RowsByNumber:
+        """The nodes by a word of their name and the number of all its words."""
         places = np.repeat(np.searchsorted(self._lengths, lengths), lengths)
-        return Transposed(self._ends, numbers.astype(np.int64) * len(self._lengths) + places)
+        return RowsByNumber(self._ends, numbers.astype(np.int64) * len(self._lengths) + places)
 
-    def _group_by_rarest(self, numbers: np.ndarray, lengths: np.ndarray) -> Transposed:
-        """By the rarest word of each name, of equals the first by code point."""
+    def _group_by_rarest(self, numbers: np.ndarray, lengths: np.ndarray) -> RowsByNumber:
+        """The nodes by the rarest word of their name; equally rare ones go by code point."""
         counts = np.bincount(numbers, minlength=len(self._words))
         order = sorted(range(len(self._words)), key=lambda i: (counts[i], self._words[i]))
         ranks = np.empty(len(order), np.int64)
@@ -81,10 +82,10 @@ class NameIndex:
         worded = lengths > 0
         starts = (self._ends - lengths)[worded]
         rarest = np.minimum.reduceat(ranks[numbers], starts) if len(starts) else starts
-        return Transposed(worded.cumsum(), np.array(order, np.int64)[rarest])
+        return RowsByNumber(worded.cumsum(), np.array(order, np.int64)[rarest])
 
-    def named(self, folded: str) -> list[int]:
-        """The nodes whose folded name is this one, which is not empty, in ascending order."""
+    def nodes_named(self, folded: str) -> list[int]:
+        """The nodes with this folded name, in ascending order; none for an empty one."""
         if not folded:
             return []
         return [i for i in self._by_name.rows(folded) if fold(self._names[i]) == folded]
@@ -120,19 +121,19 @@ class NameIndex:
         for place, length in enumerate(self._lengths):
             shared = -(-(len(target) + length) // 3)
             if shared <= min(len(target), length):
-                nodes = [self._with_word(word, place) for word in target]
+                nodes = [self._nodes_with_word(word, place) for word in target]
                 nodes.sort(key=len)
                 for rare in nodes[: len(target) - shared + 1]:
                     yield from rare.tolist()
 
-    def _with_word(self, word: str, place: int) -> np.ndarray:
-        """The nodes whose name has the word, and as many words as `self._lengths[place]`."""
+    def _nodes_with_word(self, word: str, place: int) -> np.ndarray:
+        """The nodes whose name has the word, and `self._lengths[place]` words in all."""
         number = self._numbers.get(word)
         if number is None:
             return np.empty(0, np.int32)
         return self._by_word_and_length.rows(number * len(self._lengths) + place)
 
-    def within(self, text_words: Set[str]) -> list[int]:
+    def nodes_named_in(self, text_words: Set[str]) -> list[int]:
         """The nodes all of whose words are among these, the longest names first."""
         numbers = (self._numbers[word] for word in text_words if word in self._numbers)
         nodes = [i for number in numbers for i in self._by_rarest_word.rows(number).tolist()]

@@ -17,7 +17,7 @@ RECORDS = ("extracted_entities", "extracted_triples")
 
 
 class _Entry(NamedTuple):
-    """An entry of the file. Strings take a fraction of what its lists would."""
+    """An entry of the file, as strings: they take a fraction of the memory of its lists."""
 
     digests: list[str]  # of its passage and text
     records: str  # JSON: its lists RECORDS
@@ -53,25 +53,32 @@ def recorded_replies(
     entries = {}
     for document in documents:
         with_title = f"{document.title}\n{document.text}"
-        entry = by_digest.get(_digest(document.text)) or by_digest.get(_digest(with_title))
+        entry = by_digest.get(_text_digest(document.text)) or by_digest.get(
+            _text_digest(with_title)
+        )
         if entry is None:
             raise ValueError(
-                f"{path}: nothing on document {document.id!r} ({document.text[:60]!r}...); "
+                f"{path}: no entry for document {document.id!r} ({document.text[:60]!r}...); "
                 "extract it too, or name it in config.data.ignored_documents"
             )
         entries[document.id] = entry
-    place = {chunk.id: document for document in entries for chunk in chunks.get(document, ())}
-    # The chunks of a document follow one another.
-    of_document = functools.lru_cache(maxsize=1)(
+    document_of = {chunk.id: document for document in entries for chunk in chunks.get(document, ())}
+    # One document is cached, since its chunks follow one another.
+    document_replies = functools.lru_cache(maxsize=1)(
         lambda document: _chunk_replies(entries[document], chunks[document])
     )
-    return LookedUp(place, lambda chunk_id: of_document(place[chunk_id])[chunk_id])
+    return LookedUp(document_of, lambda chunk: document_replies(document_of[chunk])[chunk])
 
 
 def _entries(path: Path) -> list:
+    """The items of the file's list "docs", see `_entry_or_object`.
+
+    Raises:
+        ValueError: the file cannot be read, or has no such list.
+    """
     try:
         text = path.expanduser().read_text(encoding="utf-8-sig")
-        value = json.loads(text, object_hook=_packed)
+        value = json.loads(text, object_hook=_entry_or_object)
     except FileNotFoundError:
         raise ValueError(f"config.graph.openie: {path} does not exist; mend the path") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -85,28 +92,29 @@ def _entries(path: Path) -> list:
     return value["docs"]
 
 
-def _packed(value: dict) -> dict | _Entry:
-    """An object of the file as an entry, as soon as it is read; else the object."""
-    texts, records = _texts(value), [value.get(name) for name in RECORDS]
+def _entry_or_object(value: dict) -> dict | _Entry:
+    """Turns an object of the file into an entry while JSON is parsed; others stay as they are."""
+    texts, records = _entry_texts(value), [value.get(name) for name in RECORDS]
     if not texts or not all(isinstance(rows, list) for rows in records):
         return value
-    return _Entry(list(map(_digest, texts)), json.dumps(records))
+    return _Entry(list(map(_text_digest, texts)), json.dumps(records))
 
 
-def _texts(entry: dict) -> list[str]:
+def _entry_texts(entry: dict) -> list[str]:
+    """The passage and text that an entry has."""
     return [entry[name] for name in ("passage", "text") if isinstance(entry.get(name), str)]
 
 
 def _entry_error(value: object, place: str) -> ValueError:
-    """Why an object of the file is not an entry."""
-    if not isinstance(value, dict) or not _texts(value):
+    """The error for an object of the file that is not an entry, which says why."""
+    if not isinstance(value, dict) or not _entry_texts(value):
         return ValueError(f"{place}: no text and no passage; see config.graph.openie")
     name = next(name for name in RECORDS if not isinstance(value.get(name), list))
     return ValueError(f"{place}: {name} is not a list; write [] where there is nothing")
 
 
-def _digest(text: str) -> str:
-    """Of a text, whatever its spacing."""
+def _text_digest(text: str) -> str:
+    """The SHA-256 of a text; spacing does not count."""
     return hashlib.sha256(" ".join(text.split()).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -117,6 +125,7 @@ def _chunk_replies(entry: _Entry, chunks: Sequence[Chunk]) -> dict[str, str]:
     texts = {chunk.id: fold(chunk.text) for chunk in chunks}
 
     def chunk_with(name: object) -> str:
+        """The id of the chunk that a record with this name goes to."""
         folded = fold(name) if isinstance(name, str) else ""
         matches = [id for id, text in texts.items() if folded and folded in text]
         if len(matches) > 1:

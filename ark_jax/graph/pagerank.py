@@ -103,6 +103,7 @@ def block_size(walk: Walk) -> int:
 
 
 def _distinct_nodes(seeds: Sequence[Sequence[int]], n: int) -> list[np.ndarray]:
+    """The nodes of each seed set, each once and ascending; ValueError if a set is invalid."""
     sets = [np.unique(np.asarray(nodes, np.int64)) for nodes in seeds]
     for i, nodes in enumerate(sets):
         if not len(nodes):
@@ -116,12 +117,13 @@ def _distinct_nodes(seeds: Sequence[Sequence[int]], n: int) -> list[np.ndarray]:
 def _solve(
     walk: Walk, sets: list[np.ndarray], teleport: float, tolerance: float, limit: int, *, dtype: str
 ) -> np.ndarray:
-    """Unscaled ranks `[c n]` of a block of seed sets; further rows may follow theirs."""
+    """Unscaled ranks of a block of seed sets, `[c n]`; rows of padding may follow."""
     spread, damping = walk.shard == "nodes", 1 - teleport
     source, mass = _sources(walk, sets, teleport, dtype)
     bound = tolerance * mass
 
     def iterate(source, gain: float, bound: np.ndarray):
+        """Calls `_iterate` with this walk, and arrays that are sharded over its devices."""
         source = _placed(walk, source, _spec(spread, 2))
         bound = _placed(walk, bound.astype(np.float32), _spec(spread, 1))
         return _iterate(
@@ -179,8 +181,8 @@ def _sources(
     return source, mass
 
 
-def _placed(walk: Walk, x, spec: P):
-    """Shards a host array over several devices. One device takes it faster with the call."""
+def _placed(walk: Walk, x: np.ndarray | jax.Array, spec: P) -> np.ndarray | jax.Array:
+    """Shards a host array if there are several devices; one device takes it faster as it is."""
     return layout.put(x, spec) if walk.devices > 1 and isinstance(x, np.ndarray) else x
 
 
@@ -286,6 +288,8 @@ def _iterate(
 
 
 class _State(NamedTuple):
+    """What a step of `_Iteration` passes to the next."""
+
     v: jax.Array  # [n c]
     previous: jax.Array  # the iterate before v
     settled: jax.Array  # the judged iterates of settled columns
@@ -309,6 +313,8 @@ class _Iteration:
     reversible: bool
 
     def run(self, gain, limit):
+        """As `_iterate`, for the columns and rows of this device."""
+
         def unfinished(state: _State):
             unsettled = state.active
             if not self.spread:
@@ -323,6 +329,7 @@ class _Iteration:
         return ranks, active
 
     def start(self, gain) -> _State:
+        """The state before the first step, whose v is `gain` · source."""
         v, zero = gain * self.source, jnp.zeros_like(self.source[0])
         return _State(
             v=v,
@@ -337,6 +344,7 @@ class _Iteration:
         )
 
     def step(self, state: _State) -> _State:
+        """Judges the iterate before v, and makes the one after v."""
         v, previous, count = state.v, state.previous, state.count
         rows, statistics = self.gather(v, state.statistics)
         energy = statistics[1]
@@ -400,6 +408,7 @@ class _Iteration:
 
 
 def _is_judged(count):
+    """Whether the step after `count` steps computes a residual."""
     regular = count % JUDGE_EVERY == JUDGE_EVERY - 1
     return regular | (count == PROBE_STEP - 1) | (count == PROBE_STEP - 2)
 
@@ -412,7 +421,7 @@ def _select(
 
 
 def _gathered(v, statistics):
-    """Rows and statistics of every shard in turn, as `Walk` numbers the sources."""
+    """Rows and statistics of all shards, one after another, as `Walk` numbers the sources."""
     return jax.lax.all_gather(jnp.concatenate([v, statistics]), layout.AXES, axis=0, tiled=True)
 
 

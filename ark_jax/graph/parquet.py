@@ -24,7 +24,7 @@ def check_unique(source: str | Path, field: str, names: Sequence[str]) -> None:
         for row, name in enumerate(names):
             if first.setdefault(name, row) != row:
                 raise ValueError(
-                    f"{source}: row {row}, {field} {name!r} is that of row {first[name]} too: "
+                    f"{source}: row {row}, {field} {name!r} repeats row {first[name]}: "
                     "names must differ"
                 )
 
@@ -73,7 +73,7 @@ def read_columns(
             raise ValueError(f"{path}: needs one column {name!r}, has {table.column_names}")
         column = table.column(name)
         try:
-            if _is_numeric(column.type) != _is_numeric(kind):
+            if _is_primitive(column.type) != _is_primitive(kind):
                 raise pa.ArrowInvalid("text is not a number")
             column = column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
@@ -87,5 +87,6 @@ def read_columns(
     return columns
 
 
-def _is_numeric(kind: pa.DataType) -> bool:
+def _is_primitive(kind: pa.DataType) -> bool:
+    """Whether a type, or the type of a list's items, is a number, a boolean or a date."""
     return pa.types.is_primitive(getattr(kind, "value_type", kind))

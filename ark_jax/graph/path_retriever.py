@@ -24,7 +24,7 @@ class Path(NamedTuple):
 
     Attributes:
         topic: where it begins.
-        relations: one a step; "inverse of" stands before one that is gone back along.
+        relations: one for each step; "inverse of" precedes one that is followed backward.
         entities: all that it leads to, in order of the graph, without the topic.
         score: the scorer's, for question and path.
     """
@@ -37,9 +37,9 @@ class Path(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StepSettings:
-    """How the paths that a scorer has learned were walked and written; see `Steps`.
+    """The settings of `Steps` for the paths that a scorer was trained on.
 
-    They stand in path_steps.json of the scorer's folder.
+    They are stored in path_steps.json in the scorer's folder.
     """
 
     inverse: bool = True
@@ -98,8 +98,8 @@ class PathRetriever:
         Args:
             name_or_folder: as in `CrossEncoder.from_pretrained`.
             graph: the triples, or a path that `Triples.read` reads.
-            inverse, by: as in `Steps`. None: as the scorer was trained, which a folder that the
-                STAR recipe exported says; other folders: True and "last".
+            inverse, by: as in `Steps`. None takes the settings that the STAR recipe stored in the
+                folder; a folder without them gives True and "last".
             hub: as in `Steps`.
 
         Raises:
@@ -135,18 +135,20 @@ class PathRetriever:
             beam, hops, keep: as in `BeamRules`.
 
         Raises:
-            ValueError: k is below 1, or a topic is not in the graph; the nearest names are told.
+            ValueError: k is below 1, or a topic is not in the graph; it lists similar names.
         """
         if k < 1:
             raise ValueError(f"k={k}: must be at least 1")
-        nodes = self.topics_in(questions) if topics is None else self._nodes(questions, topics)
+        nodes = (
+            self.topics_in(questions) if topics is None else self._topic_nodes(questions, topics)
+        )
         result = self.search_paths(questions, nodes, rules=BeamRules(beam, hops, keep))
         return [[self.path(path) for path in paths[:k]] for paths in result.paths]
 
     def search_paths(
         self, questions: Sequence[str], topics: Sequence[Sequence[int]], *, rules: BeamRules
     ) -> BeamResult:
-        """All paths of the beams by numbers, best first, and what they cost; see `beam.search`.
+        """All paths of the beams as numbers, best first, and their cost; see `beam.search`.
 
         Args:
             questions: texts.
@@ -166,10 +168,10 @@ class PathRetriever:
     def _mentions(self) -> Mentions:
         return Mentions(self.steps.graph.nodes)
 
-    def _nodes(
+    def _topic_nodes(
         self, questions: Sequence[str], topics: Sequence[Sequence[str]]
     ) -> list[tuple[int, ...]]:
-        """The nodes of topics by name."""
+        """The nodes of each question's topics; ValueError for a topic that is not in the graph."""
         if any(isinstance(names, str) for names in topics):
             raise ValueError('topics holds a string; give a list for each question: [["Kismet"]]')
         terms = self.steps.graph.nodes
@@ -185,7 +187,7 @@ class PathRetriever:
         return [tuple(dict.fromkeys(n for name in names for n in lookup[name])) for names in topics]
 
     def path(self, path: FoundPath) -> Path:
-        """A path by names."""
+        """Translates a path of numbers into one of names."""
         graph = self.steps.graph
         entities = self.steps.reach(path.topic, path.steps).tolist()
         return Path(

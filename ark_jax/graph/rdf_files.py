@@ -17,8 +17,8 @@ _LABELS = {  # predicate -> whether it gives a name, or an alias alone
 def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[str, str, str]]:
     """The triples of an N-Triples file, whose ids are terms as N-Triples writes them.
 
-    So a literal keeps its language or datatype. Its name is its text, and that of an IRI its
-    rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
+    A literal keeps its language or datatype in its id, and its text is its name. The name of an IRI
+    is its rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
     """
     try:
         import pyoxigraph
@@ -30,21 +30,20 @@ def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[st
     try:
         with opener(path, "rb") as file:
             quads = pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES)
-            for quad in _until_broken(quads, path, findings):
+            for quad in _readable_quads(quads, path, findings):
                 if isinstance(quad.object, pyoxigraph.Literal):
                     _name_literal(quad, names)
-                id = lambda term: (
-                    term.value if isinstance(term, pyoxigraph.NamedNode) else str(term)
-                )
-                yield id(quad.subject), id(quad.predicate), id(quad.object)
+                yield _term_id(quad.subject), _term_id(quad.predicate), _term_id(quad.object)
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         findings.problems.stop(path, f"cannot be read ({reason}); copy it again")
 
 
-def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
-    """What a parser yields. It goes on behind a broken line, but not behind bytes that are no
-    text."""
+def _readable_quads(quads: Iterator, path: Path, findings: Findings) -> Iterator:
+    """Yields the quads of a parser; what it cannot read becomes a problem.
+
+    Reading continues after a broken line, but not after bytes that are not UTF-8.
+    """
     last = 0
     while True:
         try:
@@ -56,7 +55,7 @@ def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
             reason = error.args[0].partition(": ")[2].partition(" (line")[0]
             line = error.lineno or 0
             if "UTF-8" in reason or line <= last:
-                message = f"{reason}; save the file as UTF-8: nothing behind it was read"
+                message = f"{reason}; save the file as UTF-8: nothing after it was read"
                 if "UTF-8" in reason:
                     findings.problems.stop(path, message, line)
                 return
@@ -67,13 +66,16 @@ def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
         yield quad
 
 
+def _term_id(term) -> str:
+    """An IRI without its angle brackets; any other term as N-Triples writes it."""
+    return term.value if type(term).__name__ == "NamedNode" else str(term)
+
+
 def _name_literal(quad, names: Names) -> None:
-    """Takes the text of a literal as its name, and a label as the subject's name or alias."""
+    """Adds the text of a literal as its name, and a label as a name or alias of its subject."""
     text = " ".join(quad.object.value.split())
     if not text:
         return
     names.names.setdefault(str(quad.object), text)
     if (named := _LABELS.get(quad.predicate.value)) is not None:
-        subject = quad.subject
-        id = subject.value if type(subject).__name__ == "NamedNode" else str(subject)
-        names.add(id, text, alias=not named)
+        names.add(_term_id(quad.subject), text, alias=not named)

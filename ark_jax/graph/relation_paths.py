@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ark_jax.graph.steps import Steps, without
+from ark_jax.graph.steps import Steps, remove_node
 
 _NO_NODES = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
 class PathLimits:
-    """How far paths are looked for.
+    """Limits of the search for paths.
 
     Attributes:
         hops: most steps of a path.
-        seconds: what the search for one question may take; 0 for any time.
-        paths: how many paths of a question are returned, those of the best precision; 0 for all.
+        seconds: time limit for one question; 0 for none.
+        paths: most paths of a question, those of the best precision; 0 for all.
     """
 
     hops: int = 3
@@ -49,24 +49,25 @@ class GoldPath:
 
     @property
     def precision(self) -> float:
+        """The share of answers among the nodes that it leads to."""
         return self.correct / self.reached
 
 
 def shortest_paths(
     steps: Steps, topics: Sequence[int], answers: Sequence[int] | np.ndarray, limits: PathLimits
 ) -> tuple[list[GoldPath], str]:
-    """All shortest relation paths from topics to answers, and what a limit left out.
+    """All shortest relation paths from topics to answers, within limits.
 
     For each pair of a topic and another node that is an answer, these are the relations along every
     shortest path of edges between the two, if it has at most `limits.hops`. Paths of several pairs
-    are one if topic and steps are equal. They stand in order of topics, length and steps.
+    are one if topic and steps are equal. They are in order of topics, length and steps.
 
-    Only nodes on shortest paths are expanded, so that hubs beside them cost nothing.
+    Only nodes on shortest paths are expanded, so that hubs off these paths cost nothing.
 
     Args:
         steps: of the graph.
-        topics: nodes; one that comes again counts once.
-        answers: nodes. A topic is no answer of its own.
+        topics: nodes; a repeated one counts once.
+        answers: nodes. A topic is not an answer to itself.
         limits: see `PathLimits`.
 
     Returns:
@@ -82,7 +83,7 @@ def shortest_paths(
     paths: list[GoldPath] = []
     late = False
     for topic in dict.fromkeys(topics):
-        for path in _paths_of(steps, topic, without(answers, topic), limits.hops):
+        for path in _paths_from_topic(steps, topic, remove_node(answers, topic), limits.hops):
             late = time.monotonic() > deadline
             if late:
                 break
@@ -99,22 +100,22 @@ def shortest_paths(
     return paths, cut
 
 
-def _paths_of(
+def _paths_from_topic(
     steps: Steps, topic: int, answers: np.ndarray, hops: int
 ) -> Iterator[GoldPath | None]:
-    """The paths of a topic by length and steps; None for a prefix that is no path itself."""
-    levels = _levels(steps, topic, answers, hops)
-    # A prefix with the nodes on shortest paths that it leads to, and all that it leads to.
+    """Yields the paths from a topic by length, then steps; None for a prefix that is not a path."""
+    levels = _nodes_by_distance(steps, topic, answers, hops)
+    # Each item: a prefix, the nodes on shortest paths that it leads to, and all that it leads to.
     front = [((), np.array([topic]), np.array([topic]))]
     for level in levels:
         following = []
         for prefix, on_paths, reached in front:
-            for step, ends in _by_step(steps, on_paths, level):
+            for step, ends in _ends_by_step(steps, on_paths, level):
                 nodes = steps.follow(reached, step)
                 path = (*prefix, step)
                 following.append((path, ends, nodes))
                 if np.isin(ends, answers, assume_unique=True).any():
-                    nodes = without(nodes, topic)
+                    nodes = remove_node(nodes, topic)
                     correct = np.isin(nodes, answers, assume_unique=True)
                     yield GoldPath(topic, path, len(nodes), int(np.count_nonzero(correct)))
                 else:
@@ -122,13 +123,15 @@ def _paths_of(
         front = following
 
 
-def _levels(steps: Steps, topic: int, answers: np.ndarray, hops: int) -> list[np.ndarray]:
+def _nodes_by_distance(
+    steps: Steps, topic: int, answers: np.ndarray, hops: int
+) -> list[np.ndarray]:
     """The nodes on shortest paths to answers, by their distance from the topic, from 1.
 
-    Distances are taken forward from the topic, but for the last step, which is taken backward from
-    the answers: it would reach most of the graph.
+    The search goes forward from the topic. Only the last step goes backward from the answers, since
+    forward it would reach most of the graph.
     """
-    # One more than the distance; 0 is unknown. Zeros take no time before they are touched.
+    # One more than the distance; 0 if it is unknown. np.zeros takes no time for untouched pages.
     distance = np.zeros(len(steps.graph.nodes), np.int8 if hops < 127 else np.int64)
     distance[topic] = 1
     front, depth = np.array([topic]), 1
@@ -151,18 +154,18 @@ def _levels(steps: Steps, topic: int, answers: np.ndarray, hops: int) -> list[np
     return levels[::-1]
 
 
-def _by_step(
+def _ends_by_step(
     steps: Steps, nodes: np.ndarray, level: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Each step from nodes to any node of a level, and the nodes there that it leads to."""
-    _, taken, ends = steps.edges(nodes)
+    """Yields each step from nodes to a level, and the nodes of the level that it leads to."""
+    _, edge_steps, ends = steps.edges(nodes)
     places = np.searchsorted(level, ends)
     places[places == len(level)] = 0
     inside = level[places] == ends
-    keys = np.unique(taken[inside] * len(level) + places[inside])
+    keys = np.unique(edge_steps[inside] * len(level) + places[inside])
     if not len(keys):  # the nodes are answers that lead to no other
         return
-    taken, places = np.divmod(keys, len(level))
-    different, starts = np.unique(taken, return_index=True)
-    for step, part in zip(different.tolist(), np.split(places, starts[1:]), strict=True):
+    key_steps, places = np.divmod(keys, len(level))
+    distinct_steps, starts = np.unique(key_steps, return_index=True)
+    for step, part in zip(distinct_steps.tolist(), np.split(places, starts[1:]), strict=True):
         yield step, level[part]

@@ -1,4 +1,4 @@
-"""What of a graph fits questions, as rows: `ark-jax retrieve` writes them.
+"""Retrieves triples or relation paths for questions, as the rows that `ark-jax retrieve` writes.
 
 A retriever of vectors gives triples. A pair scorer gives relation paths.
 """
@@ -30,7 +30,7 @@ def triple_rows(
     rules: WalkRules,
     by: By,
 ) -> Iterator[list[dict]]:
-    """A row of each question with its best `k` triples, in batches.
+    """Yields batches of rows: a question and its `k` best triples.
 
     Args:
         folder: keeps the vectors of the graph.
@@ -64,8 +64,8 @@ def path_rows(
     Args:
         model: folder or hub name of the pair scorer.
         rules: of the beam search.
-        inverse: whether paths also go from tail to head; None: as the model has learned.
-        by: how a relation is written; None: as the model has learned.
+        inverse: whether paths also go from tail to head; None: as the model was trained.
+        by: how a relation is written; None: as the model was trained.
     """
     retriever = PathRetriever.from_pretrained(model, graph, inverse=inverse, by=by)
     topics, cuts = iter(_topics(questions, graph)), 0
@@ -77,10 +77,10 @@ def path_rows(
             {
                 "id": question.id,
                 "question": question.question,
-                "entities": list(map(graph.nodes.name, of_question)),
+                "entities": list(map(graph.nodes.name, topic_nodes)),
                 "paths": [retriever.path(path)._asdict() for path in paths[:k]],
             }
-            for question, of_question, paths in zip(batch, nodes, result.paths, strict=True)
+            for question, topic_nodes, paths in zip(batch, nodes, result.paths, strict=True)
         ]
     if cuts:
         log.say(
@@ -90,6 +90,7 @@ def path_rows(
 
 
 def _batches(questions: Sequence[TripleQuestion]) -> Iterator[Sequence[TripleQuestion]]:
+    """Yields the questions in batches, and shows how many are done."""
     with log.Progress("search", len(questions), "questions") as bar:
         for start in range(0, len(questions), BATCH):
             batch = questions[start : start + BATCH]
@@ -98,17 +99,17 @@ def _batches(questions: Sequence[TripleQuestion]) -> Iterator[Sequence[TripleQue
 
 
 def _topics(questions: Sequence[TripleQuestion], graph: Triples) -> list[tuple[int, ...]]:
-    """The topics of questions; says how many are found in the text, and what is absent."""
-    # Answers that stand beside the questions are of no concern here.
+    """The topics of each question. Logs how many are found in the texts, and which are absent."""
+    # Without answers, whose remarks would not matter here.
     linked = link(
         [dataclasses.replace(q, answers=(), answer_entities=()) for q in questions], graph
     )
     for remark in linked.remarks:
         log.say(f"  {remark}")
-    silent = sum(not question.entities for question in questions)
-    if silent:
+    without_names = sum(not question.entities for question in questions)
+    if without_names:
         log.say(
-            f"  {silent:,} questions name no topic: the text of "
+            f"  {without_names:,} questions name no topic: the text of "
             f"{linked.counts['topics_from_text']:,} has names of the graph, which are taken"
         )
     if without := linked.counts["without_topic"]:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ark_jax.graph.triple_rows import bounds_of, sort_rows
+from ark_jax.graph.triple_rows import row_bounds, sort_rows
 from ark_jax.graph.triple_texts import By, relation_texts
 from ark_jax.graph.triples import Triples
 
-END = -1  # stands in place of a step where a path ends
+END = -1  # takes the place of a step at the end of a path
 END_TEXT = "end"
 INVERSE = "inverse of "
-HUB = 10_000  # nodes of a set that are asked for their steps by default
+HUB = 10_000  # default of `Steps.hub`
 
 
 class Steps:
@@ -26,7 +26,7 @@ class Steps:
         graph: the triples.
         inverse: whether steps also go from tail to head.
         by: how a relation is written: "last" or "whole", see `relation_texts`.
-        hub: how many nodes of a set are asked for the steps that leave it; 0 for all.
+        hub: `options` looks at so many nodes of a set only; 0: at all.
     """
 
     def __init__(
@@ -41,24 +41,21 @@ class Steps:
         return len(self.names)
 
     def relation_name(self, step: int) -> str:
-        """The name of a step's relation, or its id if it has none; `names` has what is scored."""
+        """The name of a step's relation, or its id if it has none; `names` has texts to score."""
         size = len(self.graph.relations)
         name = self.graph.relations.name(step % size)
         return name if step < size else INVERSE + name
 
     def options(self, nodes: np.ndarray) -> np.ndarray:
-        """The steps that leave any of these nodes: int64, ascending.
-
-        Of more than `hub` nodes only the first `hub` are asked; `is_cut` tells.
-        """
-        return self._edges.steps_of(nodes[: self.hub or None])
+        """The steps that leave any of the first `hub` of these nodes: int64, ascending."""
+        return self._edges.steps_from(nodes[: self.hub or None])
 
     def is_cut(self, nodes: np.ndarray) -> bool:
-        """Whether `options` asks only some of these nodes."""
+        """Whether `options` leaves out some of these nodes."""
         return bool(self.hub) and len(nodes) > self.hub
 
     def follow(self, nodes: np.ndarray, step: int) -> np.ndarray:
-        """The nodes that a step leads to from any of these nodes, which are all followed."""
+        """The nodes that a step leads to from any of these nodes, however many they are."""
         return self._edges.follow(nodes, step)
 
     def walk(self, topic: int, path: Sequence[int]) -> np.ndarray:
@@ -75,7 +72,7 @@ class Steps:
 
     def reach(self, topic: int, path: Sequence[int]) -> np.ndarray:
         """The nodes that a path leads to, without the topic; errors as `walk`."""
-        return without(self.walk(topic, path), topic)
+        return remove_node(self.walk(topic, path), topic)
 
     def edges(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Every edge that leaves these nodes: its node, step and end, int64 [e]."""
@@ -84,17 +81,18 @@ class Steps:
     def edges_back(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Every edge that arrives at these nodes: its node among them, step and start, int64 [e].
 
-        Where steps also go back along a relation, the step is that of the way back.
+        With `inverse` the step is the one that leads back.
         """
         return self._backward.leaving(nodes)
 
     @functools.cached_property
     def _backward(self) -> "_Edges":
-        # Steps that go both ways arrive where they leave.
+        """The edges by the node at which they arrive."""
+        # With steps in both directions, an edge that arrives at a node also leaves it.
         return self._edges if self.inverse else _Edges.backward(self.graph)
 
     def check(self, topic: int, path: Sequence[int] = ()) -> None:
-        """Refuses a node or step that does not exist with an IndexError."""
+        """Raises IndexError if there is no such node or step."""
         for index, size, kind in (
             (topic, len(self.graph.nodes), "node"),
             *((step, len(self), "step") for step in path),
@@ -104,7 +102,7 @@ class Steps:
 
 
 class _Edges:
-    """Edges in order of node, step and end. Those of one node and step are a group."""
+    """Edges in order of node, step and end. The edges of one node and step form a group."""
 
     def __init__(self, node: np.ndarray, step: np.ndarray, end: np.ndarray, size: int) -> None:
         node, step, self._ends = sort_rows(node, step, end)
@@ -113,7 +111,7 @@ class _Edges:
         rows = np.flatnonzero(first)
         self._group_steps = step[rows].astype(np.int64)
         self._group_bounds = np.append(rows, len(node))  # of the edges of each group
-        self._node_bounds = bounds_of(node[rows], size)  # of the groups of each node
+        self._node_bounds = row_bounds(node[rows], size)  # of the groups of each node
 
     @classmethod
     def forward(cls, graph: Triples) -> "_Edges":
@@ -131,12 +129,15 @@ class _Edges:
         return cls(node, step, end, len(graph.nodes))
 
     def _groups(self, nodes: np.ndarray) -> np.ndarray:
+        """The numbers of the groups of these nodes, node by node."""
         return _ranges(self._node_bounds[nodes], self._node_bounds[nodes + 1])
 
-    def steps_of(self, nodes: np.ndarray) -> np.ndarray:
+    def steps_from(self, nodes: np.ndarray) -> np.ndarray:
+        """The steps that leave any of these nodes, ascending."""
         return np.unique(self._group_steps[self._groups(nodes)])
 
     def follow(self, nodes: np.ndarray, step: int) -> np.ndarray:
+        """The nodes that a step leads to from any of these nodes, ascending."""
         groups = self._groups(nodes)
         groups = groups[self._group_steps[groups] == step]
         rows = _ranges(self._group_bounds[groups], self._group_bounds[groups + 1])
@@ -144,6 +145,7 @@ class _Edges:
         return ends if len(groups) < 2 else np.unique(ends)  # a group's ends are in order
 
     def leaving(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every edge that leaves these nodes: its node, step and end, int64 `[e]`."""
         groups = self._groups(nodes)
         starts, ends = self._group_bounds[groups], self._group_bounds[groups + 1]
         sizes = self._node_bounds[nodes + 1] - self._node_bounds[nodes]
@@ -164,7 +166,7 @@ def _ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
 
 
-def without(nodes: np.ndarray, node: int) -> np.ndarray:
+def remove_node(nodes: np.ndarray, node: int) -> np.ndarray:
     """A set of nodes without one of them."""
     place = int(np.searchsorted(nodes, node))
     return np.delete(nodes, place) if place < len(nodes) and nodes[place] == node else nodes

@@ -110,7 +110,9 @@ class KnowledgeGraph(GraphFormats):
                 Another function may reproduce another system's graph, or keep names apart by case
                 or article.
         """
-        return cls.from_tables(_table(entities, Entity), _table(relations, Relation), fold=fold)
+        return cls.from_tables(
+            _record_table(entities, Entity), _record_table(relations, Relation), fold=fold
+        )
 
     @classmethod
     def from_tables(
@@ -125,10 +127,11 @@ class KnowledgeGraph(GraphFormats):
             for name in table.column_names:
                 check_filled(label, name, table[name])
         nodes, edges = merge_facts(entities, relations, fold)
-        return cls._without_similar(nodes, edges)
+        return cls._from_merged(nodes, edges)
 
     @classmethod
-    def _without_similar(cls, nodes: Nodes, edges: Edges) -> "KnowledgeGraph":
+    def _from_merged(cls, nodes: Nodes, edges: Edges) -> "KnowledgeGraph":
+        """A graph without similarity edges."""
         return cls(*nodes, *edges, np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
     @classmethod
@@ -161,9 +164,9 @@ class KnowledgeGraph(GraphFormats):
                 raise ValueError(f"{name}: {len(column)} for {len(ends)} relations: give one each")
         weights, *texts = columns.values()
         edges = merge_relations(
-            np.asarray(ends, np.int64).reshape(-1, 2), weights, *map(RowTexts.of_lists, texts)
+            np.asarray(ends, np.int64).reshape(-1, 2), weights, *map(RowTexts.from_lists, texts)
         )
-        return cls._without_similar(Nodes(names, types, descriptions, chunks), edges)
+        return cls._from_merged(Nodes(names, types, descriptions, chunks), edges)
 
     @classmethod
     def from_triples(cls, triples: Iterable[Sequence[str]]) -> "KnowledgeGraph":
@@ -179,6 +182,7 @@ class KnowledgeGraph(GraphFormats):
         nameless = loops = 0
 
         def relations() -> Iterator[Relation]:
+            """The triples as relations; counts those that will be left out."""
             nonlocal nameless, loops
             for i, triple in enumerate(triples):
                 if (
@@ -211,7 +215,7 @@ class KnowledgeGraph(GraphFormats):
         `threshold`, or with `nearest` between each node and that many nearest ones.
 
         Raises:
-            ValueError: the number of vectors differs from that of nodes, or as `near_pairs`.
+            ValueError: there is not one vector for each node, or as `near_pairs`.
         """
         from ark_jax.retrieval.dense import near_pairs
 
@@ -318,6 +322,7 @@ class KnowledgeGraph(GraphFormats):
         def edges(
             path: Path, number: str, minimum: float, **list_types: pa.DataType
         ) -> tuple[np.ndarray, np.ndarray, list[TextListColumn]]:
+            """The ends `[m 2]`, numbers `[m]` and lists of the edges in a file, once checked."""
             source, target, value, *list_columns = read_columns(
                 path,
                 {"source": pa.int32(), "target": pa.int32(), number: pa.float32(), **list_types},
@@ -351,8 +356,8 @@ class KnowledgeGraph(GraphFormats):
         )
 
 
-def _table(records: Iterable[Entity] | Iterable[Relation], record_type: type) -> pa.Table:
-    """The fields of records as columns."""
+def _record_table(records: Iterable[Entity] | Iterable[Relation], record_type: type) -> pa.Table:
+    """The fields of records as columns; ValueError if a text is not valid Unicode."""
     names = [field.name for field in dataclasses.fields(record_type)]
     blocks = [pa.table({name: [] for name in names}, _SCHEMAS[record_type])]
     records = iter(records)
@@ -361,8 +366,8 @@ def _table(records: Iterable[Entity] | Iterable[Relation], record_type: type) ->
         try:
             blocks.append(pa.table(columns, _SCHEMAS[record_type]))
         except UnicodeEncodeError:
-            halved = lambda record: any(map(has_surrogate, map(str, dataclasses.astuple(record))))
-            record = next(filter(halved, block))
+            is_invalid = lambda x: any(map(has_surrogate, map(str, dataclasses.astuple(x))))
+            record = next(filter(is_invalid, block))
             raise ValueError(
                 f"{record!r} holds half of a character: write whole characters"
             ) from None

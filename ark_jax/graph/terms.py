@@ -33,7 +33,7 @@ def name_fault(name: object) -> tuple[str, str] | None:
 class Terms:
     """Term i has the id `ids[i]`, which alone is its identity, a name or none, and aliases.
 
-    The columns may lie in a file that is mapped into memory.
+    The columns may be views of a file that is mapped into memory.
     """
 
     ids: pa.StringArray  # all different
@@ -47,7 +47,7 @@ class Terms:
         names: Mapping[str, str] | None,
         aliases: Mapping[str, Sequence[str]] | None,
     ) -> "Terms":
-        """Joins ids with their names and aliases. Ids that only these know come last.
+        """Joins ids with their names and aliases. Ids that only the mappings have come last.
 
         Args:
             ids: different strings.
@@ -60,14 +60,14 @@ class Terms:
         unlisted = [id for id in dict.fromkeys([*(names or {}), *aliases]) if id not in known]
         ids = pa.concat_arrays([ids.cast(TEXT), pa.array(unlisted, TEXT)])
         listed += unlisted
-        called = ids if names is None else pa.array([names.get(id) for id in listed], TEXT)
+        name_column = ids if names is None else pa.array([names.get(id) for id in listed], TEXT)
         if aliases:
             alias_lists = pa.array([list(aliases.get(id, ())) for id in listed], TEXTS)
         else:
             alias_lists = pa.ListArray.from_arrays(
                 np.zeros(len(ids) + 1, np.int32), pa.array([], TEXT)
             )
-        return cls(ids, called, alias_lists)
+        return cls(ids, name_column, alias_lists)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -103,8 +103,7 @@ class Terms:
     def find(self, name: str) -> list[int]:
         """All terms with this name, alias or id, in order.
 
-        Only if none has exactly this one, upper and lower case count as equal. It decides nothing
-        between several candidates.
+        Case counts, unless no term matches exactly. It does not choose between several terms.
         """
         return self._exact.matches(name) or self._caseless.matches(name.casefold())
 
@@ -153,6 +152,7 @@ class _Index:
         self._texts, self._order, self._terms = texts, order, terms
 
     def matches(self, text: str) -> list[int]:
+        """The terms with this text, ascending."""
         key = lambda place: self._texts[self._order[place]].as_py()
         places = range(len(self._order))
         first = bisect.bisect_left(places, text, key=key)
@@ -164,8 +164,8 @@ class TermLists:
     """The lines of entities.txt and relations.txt in a folder, read when a number asks for one.
 
     Args:
-        folder: where the files lie.
-        findings: where their problems go.
+        folder: holds the files.
+        findings: gets their problems.
     """
 
     def __init__(self, folder: Path, findings: Findings):
@@ -173,7 +173,9 @@ class TermLists:
         self._lines: dict[str, list[str]] = {}
 
     def id(self, part: str, value: object) -> object:
-        """The id at a number; another value as it is; None for a number without a line.
+        """The id in the line that a number names; None if there is no such line.
+
+        A value that is not a number is returned as it is.
 
         Args:
             part: "relation"; any other word is an entity.

@@ -1,4 +1,4 @@
-"""What is understood of a graph of triples, its names and its questions, for a user to read."""
+"""Describes a graph of triples, its names and its questions for `ark-jax check`."""
 
 from pathlib import Path
 
@@ -16,8 +16,10 @@ def recognises(path: Path) -> bool:
     return triple_files.recognises(path) or (path.is_file() and is_questions(path))
 
 
-def is_meant(path: str, names: str = "", relation_names: str = "", questions: str = "") -> bool:
-    """Whether flags of `ark-jax check` and `init` are about a graph; `check` describes them."""
+def are_about_graph(
+    path: str, names: str = "", relation_names: str = "", questions: str = ""
+) -> bool:
+    """Whether flags of `ark-jax check` or `init` are about a graph; `check` describes them."""
     if names or relation_names or recognises(Path(path)):
         return True
     return bool(questions) and Path(path).is_file() and not readers.files(Path(path))
@@ -26,7 +28,7 @@ def is_meant(path: str, names: str = "", relation_names: str = "", questions: st
 def check(
     path: str, names: str | None = None, relation_names: str | None = None, questions: str = ""
 ) -> tuple[list[str], bool]:
-    """The lines to print, and whether all is well.
+    """The lines to print, and whether there is no problem.
 
     Args:
         path: the graph, as for `Triples.read`; or questions alone.
@@ -64,6 +66,7 @@ def _summary(graph: Triples) -> list[str]:
 
 
 def _with_verdict(lines: list[str], findings: Findings) -> tuple[list[str], bool]:
+    """Findings, lines and a verdict as lines to print, and whether there is no problem."""
     lines_of_findings = [str(finding) for finding in (*findings.remarks, *findings.problems)]
     total = findings.problems.total
     verdict = f"{total:,} problem(s)" if total else "no problem found"

@@ -38,14 +38,14 @@ from ark_jax.graph.terms import Names
 from ark_jax.graph.triple_parquet import has_triples, parquet_columns
 from ark_jax.graph.triple_rows import (
     TABLES,
-    checked,
-    columns_of,
     faultless_columns,
     first_fields,
     is_questions,
     json_kind,
     json_triples,
+    part_positions,
     text_triples,
+    valid_rows,
 )
 from ark_jax.runtime import storage
 
@@ -56,14 +56,14 @@ FORMATS = "TSV, CSV, JSONL, Parquet, N-Triples, or a folder that `Triples.save` 
 
 @dataclasses.dataclass
 class TripleRows:
-    """What files of triples hold, row by row; equal rows may come several times.
+    """The triples of files, row by row; equal rows may occur several times.
 
     Attributes:
         columns: heads, relations and tails as chunks of Arrow strings, which take less memory than
             Python's.
         names: of the nodes; None: each id is its own name.
-        relation_names: the same of the relations.
-        findings: what came up.
+        relation_names: likewise, of the relations.
+        findings: problems and remarks.
         path: the first file.
     """
 
@@ -73,13 +73,15 @@ class TripleRows:
     findings: Findings
     path: Path | None
 
-    def extend(self, triples: Iterable[tuple[str, str, str]]) -> None:
+    def add_triples(self, triples: Iterable[tuple[str, str, str]]) -> None:
+        """Adds triples after the rows so far."""
         triples = iter(triples)
         while batch := list(itertools.islice(triples, _BATCH)):
             for chunks, values in zip(self.columns, zip(*batch, strict=True), strict=True):
                 chunks.append(pa.array(values, TEXT))
 
-    def add(self, columns: Sequence[pa.ChunkedArray]) -> None:
+    def add_columns(self, columns: Sequence[pa.ChunkedArray]) -> None:
+        """Adds head, relation and tail of triples after the rows so far."""
         for chunks, column in zip(self.columns, columns, strict=True):
             chunks += column.chunks
 
@@ -110,12 +112,12 @@ def is_saved(path: Path) -> bool:
 def recognises(path: Path) -> bool:
     """Whether a file, a saved folder, or any file of a folder or glob is a graph of triples.
 
-    A file of documents or questions is none.
+    A file of documents or questions is not.
     """
     if path.is_dir():
         return is_saved(path) or any(map(recognises, files_in(path)))
     if is_glob(path):
-        return any(map(recognises, matches_of(path)))
+        return any(map(recognises, matching_files(path)))
     if path.name.endswith((".nt", ".nt.gz")):
         return True
     if is_parquet(path):
@@ -128,9 +130,14 @@ def recognises(path: Path) -> bool:
 
 
 def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
+    """Whether a text file names columns of triples, or most of its first lines look like triples.
+
+    Args:
+        lines: the first lines that are not empty.
+    """
     separator, fields = first_fields(path)
     first = [field.strip().lower() for field in fields]
-    if columns_of(first):
+    if part_positions(first):
         return True
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
         return False
@@ -158,25 +165,26 @@ def _is_sentence(text: str) -> bool:
 
 
 def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
+    """Adds the triples of a file to `rows`, and names that it gives to `names`."""
     findings = rows.findings
     if path.name.endswith((".nt", ".nt.gz")):
-        rows.extend(n_triples(path, findings, names))
+        rows.add_triples(n_triples(path, findings, names))
     elif is_parquet(path):
-        rows.add(parquet_columns(path, findings))
+        rows.add_columns(parquet_columns(path, findings))
     elif begins_as_json(path):
-        rows.extend(checked(json_triples(path, findings), path, findings))
+        rows.add_triples(valid_rows(json_triples(path, findings), path, findings))
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.add(path, message)
     elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
         findings.problems.rows += len(faultless[0])
-        rows.add(faultless)
+        rows.add_columns(faultless)
     else:
-        rows.extend(checked(text_triples(path, findings), path, findings))
+        rows.add_triples(valid_rows(text_triples(path, findings), path, findings))
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
-    """A file with a line per id: id, name and aliases joined by "|", with tabs between."""
+    """Reads a file with a line per id: id, name and aliases joined by "|", with tabs between."""
     if path is None:
         return None
     path, names = storage.local_copy(str(path)), Names()
@@ -188,7 +196,7 @@ def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
             message = f"{len(fields)} field(s); write id, name and perhaps aliases, tabs between"
             findings.problems.add(path, message, number)
             continue
-        for id, name in checked([(number, fields[:2])], path, findings, ("id", "name")):
+        for id, name in valid_rows([(number, fields[:2])], path, findings, ("id", "name")):
             if id in lines and name != names.names[id]:
                 message = f"{id!r} of line {lines[id]} has a second name; it becomes an alias"
                 findings.remarks.add(path, message, number, "name")
@@ -201,15 +209,15 @@ def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
 
 
 SUFFIXES = (".tsv", ".txt", ".csv", ".nt", ".nt.gz", ".parquet", ".jsonl", ".json")
-_BESIDE = ("entities.txt", "relations.txt")  # which a file of triples may name by number
+_ID_LISTS = ("entities.txt", "relations.txt")  # a file of triples may name their lines by number
 
 
 def is_glob(path: Path) -> bool:
-    """Whether a path is a pattern and no file itself."""
+    """Whether a path is a pattern and not the name of a file."""
     return glob.has_magic(str(path)) and not path.exists()
 
 
-def matches_of(pattern: Path) -> list[Path]:
+def matching_files(pattern: Path) -> list[Path]:
     """The files that match a pattern, in order."""
     paths = map(Path, sorted(glob.glob(str(pattern), recursive=True)))
     return [path for path in paths if path.is_file()]
@@ -220,7 +228,7 @@ def files_in(folder: Path) -> list[Path]:
     return [
         path
         for path in sorted(folder.iterdir())
-        if path.name.endswith(SUFFIXES) and path.name not in _BESIDE and path.is_file()
+        if path.name.endswith(SUFFIXES) and path.name not in _ID_LISTS and path.is_file()
     ]
 
 
@@ -240,7 +248,7 @@ def local_files(
     for path in paths:
         local = storage.local_copy(str(path))
         if is_glob(local):
-            matches = matches_of(local)
+            matches = matching_files(local)
             if not matches:
                 findings.problems.add(local, "matches no file; mend the pattern")
             files += matches
@@ -255,11 +263,14 @@ def local_files(
         elif recognises is None:
             findings.problems.add(local, "is a folder; give a file or a pattern such as *.jsonl")
         else:
-            files += _folder(local, findings, recognises)
+            files += _recognised_files(local, findings, recognises)
     return files
 
 
-def _folder(folder: Path, findings: Findings, recognises: Callable[[Path], bool]) -> list[Path]:
+def _recognised_files(
+    folder: Path, findings: Findings, recognises: Callable[[Path], bool]
+) -> list[Path]:
+    """The files of a folder, if all are recognised; otherwise none, and a problem."""
     files = files_in(folder)
     graph_files = [path for path in files if recognises(path)]
     other_names = [path.name for path in files if path not in graph_files]
@@ -271,24 +282,24 @@ def _folder(folder: Path, findings: Findings, recognises: Callable[[Path], bool]
         listed = ", ".join(other_names[:3]) + (
             f" and {len(other_names) - 3} more" if other_names[3:] else ""
         )
-        message = (
-            f"holds files without triples beside ({listed}); give {_shown(folder, graph_files)}"
-        )
+        fix = f"give {_pattern_or_names(folder, graph_files)}"
+        message = f"also holds files without triples ({listed}); {fix}"
     findings.problems.add(folder, message)
     return []
 
 
-def _shown(folder: Path, paths: Sequence[Path]) -> str:
+def _pattern_or_names(folder: Path, paths: Sequence[Path]) -> str:
     """A pattern that matches these files alone, or else their names."""
     names = [path.name for path in paths]
     start, end = _common_start(names), _common_start([name[::-1] for name in names])[::-1]
     if len(names) > 1 and (start or end):
         pattern = folder / f"{start}*{end}"
-        if matches_of(pattern) == list(paths):
+        if matching_files(pattern) == list(paths):
             return str(pattern)
     return ", ".join(names[:5]) + (" ..." if names[5:] else "")
 
 
 def _common_start(names: Sequence[str]) -> str:
+    """The letters that all names begin with."""
     equal = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return "".join(letters[0] for letters in equal)

@@ -62,6 +62,7 @@ class TripleIndex:
         cut = 0
 
         def embed(positions: np.ndarray) -> np.ndarray:
+            """The vectors of some distinct texts; counts those that are cut."""
             nonlocal cut
             rows = first[positions]
             vectors_of_rows = towers.encode(
@@ -71,8 +72,8 @@ class TripleIndex:
             return vectors_of_rows
 
         if folder is None:
-            everything = np.arange(len(keys))
-            blocks = np.split(everything, range(vector_files.BLOCK, len(keys), vector_files.BLOCK))
+            starts = range(vector_files.BLOCK, len(keys), vector_files.BLOCK)
+            blocks = np.split(np.arange(len(keys)), starts)
             vectors = np.concatenate([embed(block).astype(dtype) for block in blocks])
         else:
             made_with = {
@@ -105,7 +106,7 @@ class TripleIndex:
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k best triples of each query: int64 rows and float32 scores, `[q k]`, best first.
 
-        Of equal scores, the triple whose text stands first in the graph is first. With fewer than
+        Of equal scores, the triple whose text occurs first in the graph is first. With fewer than
         k triples all are returned.
 
         Args:
@@ -116,7 +117,7 @@ class TripleIndex:
             ValueError: k is below 1, or the widths differ.
         """
         positions, scores = dense.top_k(queries, self._keys, k)
-        if len(self.vectors) == len(self.texts):  # text i is that of triple i
+        if len(self.vectors) == len(self.texts):  # triple i has text i
             return positions.astype(np.int64), scores
         k = min(k, len(self.texts))
         order = np.argsort(self.texts, kind="stable")
@@ -146,8 +147,8 @@ def _distinct_texts(graph: Triples, by: By) -> tuple[np.ndarray, np.ndarray, np.
             hashlib.blake2b(text.encode(), digest_size=vector_files.KEY.itemsize).digest()
             for text in triple_texts(graph, rows, by)
         ]
-    distinct, first, text = np.unique(keys, return_index=True, return_inverse=True)
+    distinct, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return distinct[order], first[order], rank[text]
+    return distinct[order], first[order], rank[numbers]

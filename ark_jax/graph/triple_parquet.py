@@ -14,7 +14,7 @@ from ark_jax.data.records import Problem
 from ark_jax.data.table_files import broken_parquet
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
-from ark_jax.graph.triple_rows import PARTS, columns_of, remark_graphs, suspects
+from ark_jax.graph.triple_rows import PARTS, part_positions, remark_graphs, suspects
 
 
 def has_triples(path: Path) -> bool:
@@ -23,31 +23,32 @@ def has_triples(path: Path) -> bool:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError):
         return False
-    return columns_of(schema.names) is not None or _has_graphs(schema)
+    return part_positions(schema.names) is not None or _has_graphs(schema)
 
 
 def parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
     """Head, relation and tail without the rows that have a fault."""
     try:
         schema = pq.read_schema(path)
-        if places := columns_of(schema.names):
-            columns = _columns(path, [schema.names[place] for place in places], findings)
-            return _without_faults(columns, None, path, findings) if columns else _nothing()
+        if places := part_positions(schema.names):
+            columns = _read_parts(path, [schema.names[place] for place in places], findings)
+            return _drop_faulty(columns, None, path, findings) if columns else _empty_columns()
         if _has_graphs(schema):
-            return _without_faults(*_graphs(path, findings), path, findings)
+            return _drop_faulty(*_graph_triples(path, findings), path, findings)
         message = f"has the columns {', '.join(schema.names[:5])}; name them {', '.join(PARTS)}"
         findings.problems.add(path, message)
     except (pa.ArrowException, OSError) as error:
         findings.problems.add(path, broken_parquet(error))
-    return _nothing()
+    return _empty_columns()
 
 
-def _nothing() -> list[pa.ChunkedArray]:
+def _empty_columns() -> list[pa.ChunkedArray]:
+    """Head, relation and tail of no triple."""
     return [pa.chunked_array([], TEXT)] * 3
 
 
-def _columns(path: Path, names: Sequence[str], findings: Findings) -> list[pa.ChunkedArray]:
-    """The three columns; none if one has another type."""
+def _read_parts(path: Path, names: Sequence[str], findings: Findings) -> list[pa.ChunkedArray]:
+    """Head, relation and tail; none, and a problem, if one is neither text nor whole numbers."""
     columns = []
     for part, name in zip(PARTS, names, strict=True):
         # Few relations repeat often: they stay encoded. Nodes are many, and encoding them a row
@@ -81,8 +82,11 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
-def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.ndarray]:
-    """The triples of all rows' graphs as three columns, and the row from 0 of each triple."""
+def _graph_triples(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.ndarray]:
+    """Head, relation and tail of all rows' triples, and the row of each triple, from 0.
+
+    A triple that is not a list of three is a problem.
+    """
     parts: tuple[list[pa.Array], ...] = ([], [], [])
     rows, count = [np.zeros(0, np.int64)], 0
     with pq.ParquetFile(path) as file:
@@ -92,8 +96,10 @@ def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.n
             is_triple = pc.equal(pc.list_value_length(triples), 3).fill_null(False)
             is_triple = is_triple.to_numpy(zero_copy_only=False)
             for place in row[~is_triple].tolist():
-                message = f"row {place + 1} has a triple that is not a list of three; write [head, "
-                message += "relation, tail]"
+                message = (
+                    f"row {place + 1} has a triple that is not a list of three; write [head, "
+                    "relation, tail]"
+                )
                 findings.problems.add(path, message, place + 1, "graph")
             names = pc.list_flatten(triples.filter(pa.array(is_triple))).cast(TEXT)
             for i, chunks in enumerate(parts):
@@ -105,7 +111,7 @@ def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.n
     return [pa.chunked_array(chunks, TEXT) for chunks in parts], np.concatenate(rows)
 
 
-def _without_faults(
+def _drop_faulty(
     columns: list[pa.ChunkedArray], rows: np.ndarray | None, path: Path, findings: Findings
 ) -> list[pa.ChunkedArray]:
     """The columns without triples that have a fault.
@@ -114,25 +120,27 @@ def _without_faults(
         columns: head, relation and tail.
         rows: int [m], the row from 0 of each triple; None if each has its own.
         path: the file that problems name.
-        findings: where they go.
+        findings: gets the problems.
     """
-    bad: dict[int, list[Problem]] = collections.defaultdict(list)
+    problems_by_row: dict[int, list[Problem]] = collections.defaultdict(list)
     for part, column in zip(PARTS, columns, strict=True):
-        # Most names are valid at first sight. Only the others are looked at one by one, and rows
+        # Most names are valid at first sight. Only the others are checked one by one, and rows
         # only if one of those has a fault.
         faults = {name: name_fault(name) for name in suspects(column)}
         faulty = pa.array([name for name, fault in faults.items() if fault], TEXT)
         if len(faulty):
             column = column.cast(TEXT)
-            hit = pc.or_(pc.is_in(column, faulty), column.is_null())
-            for place in pc.indices_nonzero(hit).to_pylist():
+            is_faulty = pc.or_(pc.is_in(column, faulty), column.is_null())
+            for place in pc.indices_nonzero(is_faulty).to_pylist():
                 defect, fix = faults[column[place].as_py()]
                 row = 1 + (place if rows is None else int(rows[place]))
                 message = f"{defect} in row {row}; {fix}"
-                bad[place].append(Problem(str(path), row, part, message))
-    if bad:
-        findings.problems.extend(problem for place in sorted(bad) for problem in bad[place])
+                problems_by_row[place].append(Problem(str(path), row, part, message))
+    if problems_by_row:
+        findings.problems.extend(
+            problem for place in sorted(problems_by_row) for problem in problems_by_row[place]
+        )
         valid = np.ones(len(columns[0]), bool)
-        valid[list(bad)] = False
+        valid[list(problems_by_row)] = False
         columns = [column.filter(pa.array(valid)) for column in columns]
     return columns

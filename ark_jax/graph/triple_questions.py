@@ -40,7 +40,7 @@ class TripleQuestion:
         entities: the topics, by id, name or alias; without any, they are looked for in the text.
         group: what results are broken down by: the field `group`, or the stem of the file where
             several are read.
-        answer_entities: ids or names of the answers' nodes where the file gives them beside texts.
+        answer_entities: ids or names of the answers' nodes, if the file has them besides texts.
     """
 
     id: str
@@ -54,7 +54,7 @@ class TripleQuestion:
 def read_questions(
     paths: str | Path | Sequence[str | Path],
 ) -> tuple[list[TripleQuestion], Findings]:
-    """All valid questions of files, and what came up. A path may be a glob."""
+    """All valid questions of files, and problems and remarks. A path may be a glob."""
     paths = [paths] if isinstance(paths, str | Path) else paths
     findings = Findings()
     questions: list[TripleQuestion] = []
@@ -62,10 +62,10 @@ def read_questions(
     places: dict[str, str] = {}
     for path, stem in zip(files, _stems(files), strict=True):
         group = stem if len(files) > 1 else ""
-        for line, question in _questions(path, stem, group, findings):
+        for line, question in _read_file(path, stem, group, findings):
             place = f"{path}:{line}"
             if question.id in places:
-                message = f"{question.id!r} of {places[question.id]} comes again"
+                message = f"repeats {question.id!r} of {places[question.id]}"
                 fix = "give every question its own id"
                 findings.problems.add(path, f"{message}; {fix}", line)
                 continue
@@ -77,7 +77,7 @@ def read_questions(
 
 
 def _stems(files: Sequence[Path]) -> list[str]:
-    """The names of files without suffix, with the folder in front where two are equal."""
+    """The names of files without suffix; equal ones get their folder as a prefix."""
     stems = [path.stem for path in files]
     return [
         f"{path.parent.name}/{stem}" if stems.count(stem) > 1 else stem
@@ -85,10 +85,10 @@ def _stems(files: Sequence[Path]) -> list[str]:
     ]
 
 
-def _questions(
+def _read_file(
     path: Path, stem: str, group: str, findings: Findings
 ) -> Iterator[tuple[int, TripleQuestion]]:
-    """The questions of a file and their lines."""
+    """Yields the valid questions of a file, each with its line."""
     if is_parquet(path):
         rows = parquet_rows(path, findings, leave_out="graph")
     elif begins_as_json(path):
@@ -100,21 +100,22 @@ def _questions(
         return
     lists = TermLists(path.parent, findings)
     for row in rows:
-        question = _of_row(row, stem, group, lists)
+        question = _parse_row(row, stem, group, lists)
         if findings.settle(row):
             yield row.line, question
 
 
-def _of_row(row: InputRow, stem: str, group: str, lists: TermLists) -> TripleQuestion:
-    key, numbered = row.key, f"{stem}:{row.line}"
+def _parse_row(row: InputRow, stem: str, group: str, lists: TermLists) -> TripleQuestion:
+    """The question of a row; faults become problems of the row."""
+    key, id_by_line = row.key, f"{stem}:{row.line}"
     if isinstance(row.values.get(key), int):
         row.values = {**row.values, key: str(row.values[key])}
     id = row.text(key, required=False) if key in row.values else ""
-    read = functools.partial(_terms_of, row, lists)
+    read = functools.partial(_field_terms, row, lists)
     answers = read(ANSWERS, "text")
     ids = read(ANSWER_ENTITIES) or (read(ANSWERS) if row.ok else ())
     return TripleQuestion(
-        id or numbered,
+        id or id_by_line,
         row.text("question").strip(),
         answers,
         read(ENTITIES),
@@ -123,13 +124,13 @@ def _of_row(row: InputRow, stem: str, group: str, lists: TermLists) -> TripleQue
     )
 
 
-def _terms_of(
+def _field_terms(
     row: InputRow, lists: TermLists, fields: Sequence[str], part: str = "kb_id"
 ) -> tuple[str, ...]:
-    """The strings of the first of these fields that a row has.
+    """The different strings of the first of these fields that a row has.
 
     An item is a string, the number of a line of entities.txt, or an object with `kb_id` and `text`,
-    of which `part` is taken if it is there.
+    which gives its `part`, or else what it has. Faults become problems of the row.
     """
     field = next((name for name in fields if name in row.values), fields[0])
     if not row.has(field, required=False):
@@ -153,6 +154,7 @@ def _terms_of(
 def _text_questions(
     path: Path, stem: str, group: str, findings: Findings
 ) -> Iterator[tuple[int, TripleQuestion]]:
+    """Yields the questions of a MetaQA or PathQuestion file, each with its line."""
     width = 0
     for number, line in filled_lines(path, findings):
         findings.problems.rows += 1
@@ -160,14 +162,18 @@ def _text_questions(
             continue
         fields = line.split("\t")
         width = width or len(fields)
-        if fault := _text_fault(fields, width):
+        if fault := _line_fault(fields, width):
             findings.problems.add(path, fault, number)
             continue
-        yield number, _of_text(fields, f"{stem}:{number}", group)
+        yield number, _parse_line(fields, f"{stem}:{number}", group)
 
 
-def _text_fault(fields: Sequence[str], width: int) -> str:
-    """What is wrong with a line, and the fix; empty if nothing is."""
+def _line_fault(fields: Sequence[str], width: int) -> str:
+    """What is wrong with the fields of a line, and the fix; empty if nothing is.
+
+    Args:
+        width: number of fields of the first line.
+    """
     if width > 3 or (width == 3 and not (len(fields) >= 3 and is_question_path(fields))):
         return "is not a MetaQA or PathQuestion question; write JSONL with `question` and `answers`"
     if len(fields) != width:
@@ -178,7 +184,8 @@ def _text_fault(fields: Sequence[str], width: int) -> str:
     return ""
 
 
-def _of_text(fields: Sequence[str], id: str, group: str) -> TripleQuestion:
+def _parse_line(fields: Sequence[str], id: str, group: str) -> TripleQuestion:
+    """The question of a line of PathQuestion, which has three fields, or of MetaQA."""
     text = fields[0].strip()
     if len(fields) == 3:
         entities, answers = (fields[2].split("#")[0],), _path_answers(fields[1])

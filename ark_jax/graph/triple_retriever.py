@@ -1,4 +1,4 @@
-"""A retriever of triples: questions to the facts of a graph that support their answers."""
+"""A retriever of triples: finds the facts of a graph that support the answers of questions."""
 
 import dataclasses
 import functools
@@ -52,7 +52,7 @@ class TripleRetriever:
         Args:
             name_or_folder: as in `DualEncoder.from_pretrained`: an export, or any retriever.
             graph: the triples, or a path that `Triples.read` reads.
-            index: folder of the index, see `TripleIndex.open`; None embeds the graph anew.
+            index: folder of the index, see `TripleIndex.open`; None embeds the graph in memory.
             by: how a relation is written: "last" or "whole", see `relation_texts`.
             dtype: of the index: "float32" or "float16".
 
@@ -87,8 +87,8 @@ class TripleRetriever:
         if rules.hops > 1 and len(questions):
             cosines = [functools.partial(self.index.cosines, query) for query in queries]
             results = [
-                walk(self.graph, of_query, *nearest, rules)
-                for of_query, *nearest in zip(cosines, rows, scores, strict=True)
+                walk(self.graph, cosines_of, *nearest, rules)
+                for cosines_of, *nearest in zip(cosines, rows, scores, strict=True)
             ]
             # Each walk returns at least the triples that it began with.
             rows = np.stack([best[:k] for best, _ in results])
@@ -113,7 +113,7 @@ class TripleRetriever:
         return [triple_texts(self.graph, results, self.by) for results in rows]
 
     def triple(self, row: int, score: float) -> Triple:
-        """A row of the graph by names."""
+        """Translates a row of the graph into names."""
         graph = self.graph
         return Triple(
             graph.nodes.name(int(graph.head[row])),
@@ -125,7 +125,7 @@ class TripleRetriever:
 
 @dataclasses.dataclass(frozen=True)
 class AlongGraph:
-    """A `searcher.Searcher` of a graph's triples, which go by their rows.
+    """A `searcher.Searcher` of a graph's triples, whose ids are their rows.
 
     Attributes:
         rules: how far it goes along the graph, see `TripleRetriever.search_rows`.
@@ -135,5 +135,5 @@ class AlongGraph:
     rules: WalkRules = ALONG_THE_GRAPH
 
     def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
-        """The k best triples of each question; it knows no scopes."""
+        """The k best triples of each question; `scopes` is ignored."""
         return list(map(Ranking, *self.retriever.search_rows(questions, k=k, rules=self.rules)))

@@ -1,4 +1,4 @@
-"""Rows of triples in text and JSON files, and the columns that they become."""
+"""Reads rows of triples from text and JSON files, and turns them into columns."""
 
 import mmap
 import re
@@ -32,7 +32,7 @@ def encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarr
     chunks = [c for x in columns for c in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
     joined = joined_chunks(chunks)
     if pa.types.is_dictionary(joined.type):
-        codes, ids = _by_appearance(joined.unify_dictionaries().chunks)
+        codes, ids = _renumbered(joined.unify_dictionaries().chunks)
     else:
         encoded = joined.dictionary_encode().chunks  # all chunks get one dictionary
         ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
@@ -48,20 +48,25 @@ def joined_chunks(chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
 
 
 def _indices(chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+    """The indices of all chunks, one chunk after another."""
     arrays = [chunk.indices.to_numpy() for chunk in chunks]
     return np.concatenate([np.zeros(0, np.int32), *arrays])
 
 
-def _by_appearance(chunks: Sequence[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
-    """Indices and strings of chunks with one dictionary, whose order and extent may be any."""
+def _renumbered(chunks: Sequence[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
+    """Indices and strings of chunks with one dictionary, the strings in order of appearance."""
     codes, values = _indices(chunks), chunks[0].dictionary.cast(TEXT)
     numbers, count = by_first_appearance(codes, len(values))
     return numbers[codes].astype(np.int32), values.take(pa.array(np.argsort(numbers)[:count]))
 
 
 def by_first_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """Numbers codes below `count` in the order in which they first appear: the number of each
-    code, and how many appear; the others come last."""
+    """Numbers the codes below `count` in the order in which they first appear in `codes`.
+
+    Returns:
+        The number of each code, int64 `[count]`, where codes that do not appear come last; and how
+        many appear.
+    """
     first = np.full(count, len(codes))
     first[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal codes the last assignment stays
     numbers = np.empty(count, np.int64)
@@ -85,8 +90,8 @@ def sort_rows(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> tuple
         keys <<= bits
         keys |= column
     keys.sort()
-    cut = lambda shift, bits, like: ((keys >> shift) & ((1 << bits) - 1)).astype(like.dtype)
-    return (keys >> (b + c)).astype(head.dtype), cut(c, b, relation), cut(0, c, tail)
+    unpacked = lambda shift, bits, like: ((keys >> shift) & ((1 << bits) - 1)).astype(like.dtype)
+    return (keys >> (b + c)).astype(head.dtype), unpacked(c, b, relation), unpacked(0, c, tail)
 
 
 def order_by(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -100,18 +105,20 @@ def order_by(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return keys & ((1 << c) - 1)
 
 
-def bounds_of(column: np.ndarray, size: int) -> np.ndarray:
+def row_bounds(column: np.ndarray, size: int) -> np.ndarray:
+    """Where the rows of each number below `size` begin in a sorted column: int64 `[size + 1]`."""
     return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
 
 
-def run(ascending: np.ndarray, value: int) -> slice:
-    """Where a value lies in a sorted array."""
+def value_slice(ascending: np.ndarray, value: int) -> slice:
+    """The slice of a sorted array that equals a value."""
     # A value of the array's own type: numpy would copy the array to compare another one.
     ends = np.searchsorted(ascending, np.array([value, value + 1], ascending.dtype))
     return slice(*ends.tolist())
 
 
-def in_order(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> bool:
+def is_strictly_sorted(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> bool:
+    """Whether the rows are in order of head, relation and tail, and all different."""
     ordered = np.diff(tail) > 0
     for column in (relation, head):
         step = np.diff(column)
@@ -147,7 +154,15 @@ def _plain_at_first_sight(names: pa.StringArray) -> np.ndarray:
 
 
 def mapped_columns(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[bytes, bytes]]:
-    """Columns of an Arrow file as views of it, and the notes beside them."""
+    """Columns of an Arrow file as views of it, and the metadata of its schema.
+
+    Args:
+        types: column -> its type, or a tuple of allowed types.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: it is damaged, or a column is missing or has another type.
+    """
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except FileNotFoundError:
@@ -171,7 +186,7 @@ RDF_PARTS = ("subject", "predicate", "object")
 Row = tuple[int, Sequence[object]]  # its number, and head, relation and tail
 
 
-def checked(
+def valid_rows(
     rows: Iterable[Row], path: Path, findings: Findings, fields: Sequence[str] = PARTS
 ) -> Iterator[tuple]:
     """The rows whose fields are all valid names; the faults of others are problems."""
@@ -188,9 +203,9 @@ def checked(
 
 
 def first_fields(path: Path) -> tuple[str, list[str]]:
-    """What separates the fields of a text file, and those of its first line that is not blank.
+    """The separator of a text file, and the fields of its first line that is not blank.
 
-    It is a comma in CSV, and else the first of tab, bar and comma that this line has.
+    The separator is a comma in CSV, otherwise the first of tab, bar and comma that this line has.
     """
     first = next((line for line in head_text(path).splitlines() if line.strip()), "")
     separator = next((mark for mark in "\t|," if mark in first), "\t")
@@ -198,8 +213,8 @@ def first_fields(path: Path) -> tuple[str, list[str]]:
     return separator, first.split(separator) if first else []
 
 
-def columns_of(columns: Sequence[str]) -> list[int] | None:
-    """Where head, relation and tail are among the names of columns; None if they are not."""
+def part_positions(columns: Sequence[str]) -> list[int] | None:
+    """The positions of head, relation and tail among column names; None if one is missing."""
     lowered = [str(column).strip().lower() for column in columns]
     for parts in (PARTS, RDF_PARTS):
         if all(lowered.count(part) == 1 for part in parts):
@@ -208,12 +223,13 @@ def columns_of(columns: Sequence[str]) -> list[int] | None:
 
 
 def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
+    """Yields the triples of a text file; lines with another number of fields become problems."""
     separator, _ = first_fields(path)
     order, width, first, quoted = [0, 1, 2], 3, True, 0
-    for number, fields in _fields(path, separator, findings):
+    for number, fields in _line_fields(path, separator, findings):
         if first:
             first = False
-            if places := columns_of(fields):
+            if places := part_positions(fields):
                 order, width = places, len(fields)
                 continue
         findings.problems.rows += 1
@@ -233,6 +249,7 @@ def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
 
 
 def _wrong_width(width: int, separator: str) -> str:
+    """The problem of a line with the wrong number of fields, and the fix."""
     shown = {"\t": "a tab"}.get(separator, repr(separator))
     if width > 3:
         fix = f"no name may hold {shown}" + (" outside quotes" if separator == "," else "")
@@ -241,20 +258,20 @@ def _wrong_width(width: int, separator: str) -> str:
     return f"{width} field(s), a triple has three; {fix}"
 
 
-def _fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that is not blank. Only CSV knows quotes."""
+def _line_fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
+    """Number and fields of each line that is not blank. Only fields of CSV may be quoted."""
     if separator == ",":
         return csv_cells(path, findings)
     return ((number, line.split(separator)) for number, line in filled_lines(path, findings))
 
 
 def json_kind(values: dict) -> str | None:
-    """Which of the three forms an object has."""
+    """Which of the three forms an object has; None for any other object."""
     if isinstance(values.get("subgraph"), dict) and "tuples" in values["subgraph"]:
         return "subgraph.tuples"
     if isinstance(values.get("graph"), list):
         return "graph"
-    return "triple" if columns_of(list(values)) else None
+    return "triple" if part_positions(list(values)) else None
 
 
 def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
@@ -264,7 +281,7 @@ def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
         kind = json_kind(row.values)
         if kind == "triple":
             values = list(row.values.values())
-            yield row.line, [values[place] for place in columns_of(list(row.values))]
+            yield row.line, [values[place] for place in part_positions(list(row.values))]
         elif kind:
             graphs += 1
             yield from _triple_list(row, kind, lists, findings)
@@ -276,13 +293,17 @@ def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
 
 
 def remark_graphs(path: Path, count: int, findings: Findings) -> None:
-    """Says that the graphs of several questions become one."""
+    """Adds a remark if the graphs of several questions become one."""
     if count > 1:
         findings.remarks.add(path, f"{count:,} graphs, one a question, are read as one", rows=count)
 
 
 def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:
-    """The triples of a question's graph."""
+    """The triples of a question's graph; faults become problems.
+
+    Args:
+        kind: "graph" or "subgraph.tuples", see `json_kind`.
+    """
     triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
     for i, triple in enumerate(triples if isinstance(triples, list) else []):
         if not isinstance(triple, list) or len(triple) != 3:
@@ -320,13 +341,13 @@ _BLOCK = 1 << 24  # bytes; no line may be longer
 
 
 def faultless_columns(path: Path) -> list[pa.ChunkedArray] | None:
-    """Head, relation and tail of a file that needs no word to its user.
+    """Head, relation and tail of a text file without faults, many times as fast as `text_triples`.
 
-    Many times as fast as the rows of `triple_rows`, which is what to read where this gives None:
-    CSV, a file with names of columns or quotes, and any file with a fault.
+    None for a file that must be read by `text_triples`: CSV, a file with column names or quotes,
+    and any file with a fault.
     """
     separator, fields = first_fields(path)
-    if separator == "," or columns_of(fields):
+    if separator == "," or part_positions(fields):
         return None
     try:
         if _has_lone_return(path):
@@ -347,8 +368,8 @@ def faultless_columns(path: Path) -> list[pa.ChunkedArray] | None:
 
 
 def _has_lone_return(path: Path) -> bool:
-    """Whether a carriage return stands for a line end, or within a line. Arrow ends a line there,
-    and Python does not."""
+    """Whether a file has a carriage return without a line feed. Arrow ends a line there, and
+    Python does not."""
     with path.open("rb") as file:
         if not file.read(1):
             return False

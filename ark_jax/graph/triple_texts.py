@@ -20,9 +20,9 @@ _MARKS = re.compile(r"[/#:]+|__+|\.+(?=[^\W\d_])")
 def relation_texts(graph: Triples, by: By = "last") -> list[str]:
     """A text for each relation.
 
-    A relation with a name has that name. Otherwise its id is the name, and "last" takes the last
-    part of a dotted or slashed id with blanks for underscores: `people.person.place_of_birth` is
-    "place of birth". Where two of these are equal, parts are put in front until they differ.
+    The text is the name of the relation, or its id if it has none. "last" shortens a dotted or
+    slashed id to its last part with blanks for underscores: `people.person.place_of_birth` becomes
+    "place of birth". Equal texts get further parts in front until they differ.
 
     Args:
         graph: the graph.
@@ -36,21 +36,26 @@ def relation_texts(graph: Triples, by: By = "last") -> list[str]:
     ids, names = graph.relations.ids.to_pylist(), graph.relations.names.to_pylist()
     texts = [name or id for id, name in zip(ids, names, strict=True)]
     if by == "last":
-        short = {i: _parts(id) for i, id in enumerate(ids) if texts[i] == id}
-        for i, text in _distinct(short, taken=texts).items():
+        short = {i: _id_parts(id) for i, id in enumerate(ids) if texts[i] == id}
+        for i, text in _shortest_distinct(short, taken=texts).items():
             texts[i] = text
     return texts
 
 
-def _parts(id: str) -> list[str]:
+def _id_parts(id: str) -> list[str]:
     """The parts of an id; a phrase is one part."""
     pieces = [id] if re.search(r"\s", id) else _MARKS.split(id)
     words = (" ".join(piece.replace("_", " ").split()) for piece in pieces)
     return [piece for piece in words if piece] or [id]
 
 
-def _distinct(parts: dict[int, list[str]], taken: list[str]) -> dict[int, str]:
-    """The fewest last parts of each relation that no other relation has, or else its whole id."""
+def _shortest_distinct(parts: dict[int, list[str]], taken: list[str]) -> dict[int, str]:
+    """For each relation, the fewest last parts that no other text equals, or else its whole id.
+
+    Args:
+        parts: relation -> the parts of its id.
+        taken: the text of every relation before this; those not in `parts` keep it.
+    """
     names = {text for i, text in enumerate(taken) if i not in parts}
     lengths = dict.fromkeys(parts, 1)
     while True:

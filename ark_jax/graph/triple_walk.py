@@ -52,28 +52,30 @@ def walk(
     degrees = graph.degrees()
     for _ in range(rules.hops - 1):
         starts = np.lexsort((known, -best))[: rules.starts]
-        neighbours = [_adjacent(graph, int(row), degrees, rules.hub) for row in known[starts]]
+        neighbours = [
+            _adjacent_triples(graph, int(row), degrees, rules.hub) for row in known[starts]
+        ]
         reached, numbers = np.unique(np.concatenate(neighbours), return_inverse=True)
         chain = np.full(len(reached), -np.inf)
         np.maximum.at(chain, numbers, np.repeat(best[starts], list(map(len, neighbours))))
         cosines = cosines_of(reached).astype(np.float64)
         continued = rules.share * chain + (1 - rules.share) * cosines
-        known, best = _merge(known, best, reached, np.maximum(cosines, continued))
+        known, best = _merge_best(known, best, reached, np.maximum(cosines, continued))
     order = np.lexsort((known, -best))
     return known[order], best[order].astype(np.float32)
 
 
-def _adjacent(graph: Triples, row: int, degrees: np.ndarray, hub: int) -> np.ndarray:
-    """The triples that share an entity with a triple, itself included; hubs are not entered."""
+def _adjacent_triples(graph: Triples, row: int, degrees: np.ndarray, hub: int) -> np.ndarray:
+    """The triples that share an entity with a triple, itself included, but not through hubs."""
     ends = {int(graph.head[row]), int(graph.tail[row])}
     parts = [graph.rows(node) for node in ends if not hub or degrees[node] <= hub]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _merge(
+def _merge_best(
     rows: np.ndarray, scores: np.ndarray, more_rows: np.ndarray, more_scores: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each row once, with the better score."""
+    """All rows once, ascending, each with its better score."""
     merged, numbers = np.unique(np.concatenate([rows, more_rows]), return_inverse=True)
     best = np.full(len(merged), -np.inf)
     np.maximum.at(best, numbers, np.concatenate([scores, more_scores]))

@@ -26,15 +26,15 @@ from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
 from ark_jax.graph.triple_rows import (
     PARTS,
     TABLES,
-    bounds_of,
     encode,
-    in_order,
+    is_strictly_sorted,
     joined_chunks,
     mapped_columns,
     order_by,
-    run,
+    row_bounds,
     sort_rows,
     suspects,
+    value_slice,
 )
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_copy, local_path
@@ -49,7 +49,7 @@ class Triples:
     """A directed multigraph. Row i says that `head[i]` has `relation[i]` to `tail[i]`.
 
     The rows are in order of head, relation and tail, and all different. They are the outgoing edges
-    in CSR form: those of node n lie from `outgoing[n]` to `outgoing[n + 1]`.
+    in CSR form: those of node n are rows `outgoing[n]` to `outgoing[n + 1]`.
     """
 
     head: np.ndarray  # int32 or int64 [m], indices of nodes
@@ -106,12 +106,12 @@ class Triples:
             if any(column.null_count for column in columns):
                 raise ValueError
         except (TypeError, ValueError, pa.ArrowException):
-            _name_bad_triple(rows)
+            _raise_for_bad_triple(rows)
             raise
         graph = cls.from_columns(*columns, names=names, aliases=aliases)
         ids = pa.chunked_array([graph.nodes.ids, graph.relations.ids], TEXT)
         if any(map(name_fault, suspects(ids))):
-            _name_bad_triple(rows)
+            _raise_for_bad_triple(rows)
             raise ValueError("an id of `names` or `aliases` is empty or holds a tab; mend it")
         return graph
 
@@ -151,7 +151,7 @@ class Triples:
 
     @classmethod
     def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "Triples":
-        """Makes a graph of what was extracted from documents.
+        """Makes a graph of entities and relations that were extracted from documents.
 
         A node's id is the folded name (`store.fold`), its name the most frequent spelling, and its
         aliases the others. A relation is its description, or else its keywords. A record without a
@@ -161,6 +161,7 @@ class Triples:
         left_out = 0
 
         def node(name: str) -> str:
+            """The id of a node; counts this spelling of it, unless it folds to nothing."""
             key = fold(name)
             if key:
                 spellings.setdefault(key, collections.Counter())[name] += 1
@@ -217,9 +218,9 @@ class Triples:
         names: str | Path | None = None,
         relation_names: str | Path | None = None,
     ) -> tuple["Triples", Findings]:
-        """The graph of all valid rows, and what came up. Arguments are those of `read`."""
+        """The graph of all valid rows, and problems and remarks. Arguments are those of `read`."""
         if len(paths) == 1 and is_saved(folder := local_copy(str(paths[0]))):
-            return cls._saved(folder)
+            return cls._load_saved(folder)
         rows = read_rows(paths, names, relation_names)
         findings, nodes, relations = rows.findings, rows.names, rows.relation_names
         graph = cls.from_columns(
@@ -236,7 +237,8 @@ class Triples:
         return graph, findings.condensed()
 
     @classmethod
-    def _saved(cls, folder: Path) -> tuple["Triples", Findings]:
+    def _load_saved(cls, folder: Path) -> tuple["Triples", Findings]:
+        """A saved graph; if it is damaged, an empty graph and a problem."""
         findings = Findings()
         try:
             return cls.load(folder), findings
@@ -245,7 +247,7 @@ class Triples:
             return cls.from_triples([]), findings
 
     def _remarks_on_names(self, path: Path) -> Iterator[Problem]:
-        """On ids without a name, and on names of several ids."""
+        """Remarks on ids without a name, and on names of several ids."""
         for field, terms in (("names", self.nodes), ("relation_names", self.relations)):
             if count := terms.unnamed:
                 message = f"{count:,} ids have no name; the id stands for it"
@@ -257,13 +259,13 @@ class Triples:
     @functools.cached_property
     def outgoing(self) -> np.ndarray:
         """int64 [n + 1]: where the rows of each head begin."""
-        return bounds_of(self.head, len(self.nodes))
+        return row_bounds(self.head, len(self.nodes))
 
     @functools.cached_property
     def incoming(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the rows of each tail begin in the second array, int64 [n + 1]; and the rows
         themselves in order of tail, relation and head, int64 [m]."""
-        return bounds_of(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
+        return row_bounds(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
 
     def rows(self, node: int, direction: Direction = "both") -> np.ndarray:
         """The rows with a node as head ("out"), as tail ("in") or as either: int64, ascending.
@@ -272,7 +274,7 @@ class Triples:
             IndexError: there is no such node.
             ValueError: the direction is another word.
         """
-        self._check(node, self.nodes, "node")
+        self._check_index(node, self.nodes, "node")
         self._check_direction(direction)
         parts = []
         if direction != "in":
@@ -287,7 +289,7 @@ class Triples:
 
         A node is its own neighbour if it has a self-loop.
         """
-        self._check(node, self.nodes, "node")
+        self._check_index(node, self.nodes, "node")
         self._check_direction(direction)
         ends = []
         if direction != "in":
@@ -303,26 +305,28 @@ class Triples:
         Raises:
             IndexError: there is no such node or relation.
         """
-        self._check(head, self.nodes, "node")
-        self._check(relation, self.relations, "relation")
+        self._check_index(head, self.nodes, "node")
+        self._check_index(relation, self.relations, "relation")
         rows = slice(self.outgoing[head], self.outgoing[head + 1])
-        return self.tail[rows][run(self.relation[rows], relation)]
+        return self.tail[rows][value_slice(self.relation[rows], relation)]
 
     def heads(self, relation: int, tail: int) -> np.ndarray:
         """All h of triples (h, relation, tail), ascending; errors as `tails`."""
-        self._check(tail, self.nodes, "node")
-        self._check(relation, self.relations, "relation")
+        self._check_index(tail, self.nodes, "node")
+        self._check_index(relation, self.relations, "relation")
         bounds, order = self.incoming
         rows = order[bounds[tail] : bounds[tail + 1]]
-        return self.head[rows[run(self.relation[rows], relation)]]
+        return self.head[rows[value_slice(self.relation[rows], relation)]]
 
     @staticmethod
-    def _check(index: int, terms: Terms, kind: str) -> None:
+    def _check_index(index: int, terms: Terms, kind: str) -> None:
+        """Raises IndexError if there is no such node or relation."""
         if not 0 <= index < len(terms):
             raise IndexError(f"{kind} {index}: this graph has {len(terms):,}, from 0")
 
     @staticmethod
     def _check_direction(direction: str) -> None:
+        """Raises ValueError if this is not a `Direction`."""
         if direction not in ("out", "in", "both"):
             raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
 
@@ -395,7 +399,7 @@ class Triples:
         nodes, relations = (Terms(*mapped_columns(path, _TERM_TYPES)[0]) for path in paths[1:])
         for path, terms in zip(paths[1:], (nodes, relations), strict=True):
             if terms.ids.null_count or len(terms.ids.unique()) < len(terms):
-                raise ValueError(f"{path}: an id is empty or comes twice: save the graph again")
+                raise ValueError(f"{path}: an id is empty or repeated: save the graph again")
         types = dict.fromkeys(PARTS, (pa.int32(), pa.int64()))
         columns, note = mapped_columns(paths[0], types)
         head, relation, tail = (column.to_numpy() for column in columns)
@@ -409,12 +413,12 @@ class Triples:
                     f"{paths[0]}: row {row}, {part} is {column[row]}, but there are "
                     f"{len(terms):,}: save the graph again"
                 )
-        if not in_order(head, relation, tail):
+        if not is_strictly_sorted(head, relation, tail):
             raise ValueError(f"{paths[0]}: rows are not in order: save the graph again")
         return cls(head, relation, tail, nodes, relations, int(note.get(b"duplicates", 0)))
 
 
-def _name_bad_triple(rows: Sequence[object]) -> None:
+def _raise_for_bad_triple(rows: Sequence[object]) -> None:
     """Raises ValueError for the first triple with a fault; returns if none has one."""
     for i, row in enumerate(rows):
         if isinstance(row, str) or not isinstance(row, Sequence) or len(row) != 3:

@@ -140,7 +140,7 @@ class Walk:
         chunks = [int((-(-degree[hubs[i::shards]] // WIDE)).sum()) for i in range(shards)]
         chunk_rows = round_size(max(chunks))
         wide = [builder.build(hubs[i::shards], WIDE, chunk_rows) for i in range(shards)]
-        self._tables = [self._joined(narrow), self._joined(wide)]
+        self._tables = [self._join_tables(narrow), self._join_tables(wide)]
         owners = [
             np.pad(table.owners, (0, chunk_rows - len(table.owners)), constant_values=hub_rows - 1)
             for table in wide
@@ -148,7 +148,7 @@ class Walk:
         self._owner = self._put(np.concatenate(owners))
         self._placed: dict[str, Edges] = {}
 
-    def _joined(self, tables: Sequence["_Table"]) -> tuple[jax.Array, np.ndarray | None]:
+    def _join_tables(self, tables: Sequence["_Table"]) -> tuple[jax.Array, np.ndarray | None]:
         """Sources of all shards on the devices, and their weights on the host."""
         sources = self._put(np.concatenate([table.sources for table in tables]))
         if tables[0].weights is None:
@@ -161,7 +161,7 @@ class Walk:
     def edges(self, dtype: str) -> Edges:
         """The tables on the devices, with weights in `dtype`; "rest" is what float32 drops."""
         if dtype not in self._placed:
-            cast = _dropped if dtype == "rest" else lambda x: x.astype(dtype)
+            cast = _float32_rest if dtype == "rest" else lambda x: x.astype(dtype)
             narrow, wide = (
                 (sources, None if weights is None else self._put(cast(weights)))
                 for sources, weights in self._tables
@@ -173,6 +173,8 @@ class Walk:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
+    """Incoming edges of some nodes, `width` in a row; see `Edges`."""
+
     sources: np.ndarray  # int32 [count width]
     weights: np.ndarray | None  # float64 [count width]
     owners: np.ndarray  # int32, for each filled row the position of its node
@@ -180,6 +182,8 @@ class _Table:
 
 @dataclasses.dataclass(frozen=True)
 class _TableBuilder:
+    """Builds the tables of one graph."""
+
     incoming: scipy.sparse.csr_array
     degree: np.ndarray  # [n]
     address: np.ndarray  # [n], what a source that refers to the node is stored as
@@ -202,8 +206,8 @@ class _TableBuilder:
         return _Table(sources, weights, owners)
 
 
-def _dropped(x: np.ndarray) -> np.ndarray:
-    """What float64 holds and float32 does not, as float32."""
+def _float32_rest(x: np.ndarray) -> np.ndarray:
+    """What float64 numbers lose when they become float32, as float32."""
     return (x - x.astype(np.float32)).astype(np.float32)
 
 
@@ -214,7 +218,11 @@ def round_size(n: int) -> int:
 
 
 def _dealt_rows(count: int, shards: int, rows: int, first: int) -> np.ndarray:
-    """Rows of nodes that are dealt to the shards in turn, from row `first` of each shard."""
+    """The rows of `count` nodes that are dealt to the shards in turn, from row `first` of each.
+
+    Args:
+        rows: of each shard.
+    """
     i = np.arange(count)
     return i % shards * rows + first + i // shards
 
@@ -263,6 +271,7 @@ def incoming_of_graph(
 
 
 def _incoming_of_matrix(matrix: scipy.sparse.sparray) -> scipy.sparse.csr_array:
+    """The transposed matrix in float64, without repeated entries; ValueError if it is invalid."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"graph: a matrix of shape {matrix.shape} is not square")
     incoming = scipy.sparse.csr_array(matrix.T.astype(np.float64))

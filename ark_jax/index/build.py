@@ -1,4 +1,4 @@
-"""Makes the files of an index. What of an earlier one still holds is taken over."""
+"""Makes the files of an index. Chunks and vectors of an earlier one are reused."""
 
 import dataclasses
 import shutil
@@ -29,7 +29,7 @@ DTYPES = ("float32", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a user decides of an index; see `Index.build`."""
+    """The settings of an index; see `Index.build`."""
 
     model: str
     rules: ChunkRules
@@ -42,14 +42,14 @@ class Settings:
 
 
 def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Document]) -> None:
-    """Lets the index in a folder hold this corpus; see `Index.build`."""
+    """Makes the index in a folder, or updates it to this corpus; see `Index.build`."""
     with folders.locked(folder):
-        before = _whole(folder)
-        source = _source(settings, corpus)
+        before = _intact_manifest(folder)
+        source = _source_fingerprint(settings, corpus)
         if before and source and before.source == source:
             say(f"  index {folder}: nothing has changed")
             return
-        documents, chunks = _documents(corpus)
+        documents, chunks = _read_corpus(corpus)
         retriever = open_retriever(settings.model)
         stored = None
         if before and before.rules == settings.rules:
@@ -57,8 +57,8 @@ def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Docume
             if before.made_with["model"] == made_with["model"]:
                 stored = tables.Stored(folder / before.folder)
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
-        parts = tables.parts_of(sources, stored, _cut(chunks, settings))
-        _write(folder, parts, settings, retriever, before, source)
+        parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
+        _write_index(folder, parts, settings, retriever, before, source)
 
 
 def add(
@@ -70,28 +70,28 @@ def add(
         model: folder or hub name of the retriever.
     """
     with folders.locked(folder):
-        before = _whole(folder)
+        before = _intact_manifest(folder)
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         settings = Settings(model, before.rules, before.made_with["dtype"], before.fusion)
-        documents, chunks = _documents(corpus)
+        documents, chunks = _read_corpus(corpus)
         if not isinstance(documents, Sequence):
             documents = list(documents)
         stored = tables.Stored(folder / before.folder)
         find = tables.source_finder(chunks, stored)
         sources = tables.sources_with(stored, documents, find)
-        parts = tables.parts_of(sources, stored, _cut(chunks, settings))
-        _write(folder, parts, settings, retriever, before)
+        parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
+        _write_index(folder, parts, settings, retriever, before)
 
 
-def _cut(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.Cut | None:
-    """What cuts documents that come without chunks."""
+def _chunk_cutter(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.Cut | None:
+    """The function that cuts documents into chunks; None if the corpus has chunks."""
     if chunks is not None:
         return None
     return lambda documents: cut_documents(documents, None, settings.model, settings.rules)
 
 
-def _write(
+def _write_index(
     folder: Path,
     parts: Iterable[tables.Part],
     settings: Settings,
@@ -99,24 +99,24 @@ def _write(
     before: Manifest | None,
     source: str = "",
 ) -> Manifest:
-    """Writes an index and puts it in the place of the earlier one.
+    """Writes an index, which replaces the earlier one.
 
     Args:
         folder: of the index, which must be locked.
-        before: the earlier index, if its files are whole.
-        source: of the manifest.
+        before: the earlier index, if its files are intact.
+        source: the manifest's field.
 
     Raises:
         ValueError: no document has any text.
         OSError: a file cannot be written; the earlier index stays as it was.
     """
-    made = folder / vector_files.UNFINISHED / "files"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    documents, keys = tables.write_tables(made, parts)
+    new = folder / vector_files.UNFINISHED / "files"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    documents, keys = tables.write_tables(new, parts)
     if not len(keys):
         raise ValueError("no document holds any text, so there is nothing to index")
-    chunks = StoredChunks(made)
+    chunks = StoredChunks(new)
     made_with = vectors_made_with(retriever, settings.dtype)
     earlier = None
     if before and dict(before.made_with) == made_with:
@@ -126,9 +126,9 @@ def _write(
         say(f"  index {folder}: made with another {changed}; all chunks are embedded again")
     embed = embedder(retriever, chunks)
     vector_files.extend_vectors(
-        folder, earlier, keys, embed, made_with, made / folders.VECTORS, "embed chunks"
+        folder, earlier, keys, embed, made_with, new / folders.VECTORS, "embed chunks"
     )
-    write_bm25(made / folders.WORDS, (chunk.passage for chunk in chunks))
+    write_bm25(new / folders.WORDS, (chunk.passage for chunk in chunks))
     about = {
         "model": settings.model,
         "made_with": made_with,
@@ -138,17 +138,17 @@ def _write(
         "documents": documents,
         "chunks": len(chunks),
     }
-    return folders.publish(folder, made, about)
+    return folders.publish(folder, new, about)
 
 
 def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
-    """What decides the vectors of chunks."""
+    """The properties that decide the vectors of chunks; see `Manifest.made_with`."""
     kind = vector_files.OF_TOKENS if isinstance(retriever, MultiVectorRetriever) else {}
     return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width, **kind}
 
 
 def embedder(retriever: Retriever, chunks: StoredChunks) -> vector_files.Embed:
-    """Positions of chunks `[b]` -> their unit vectors."""
+    """A function: positions of chunks `[b]` -> their unit vectors."""
 
     def embed(positions: np.ndarray) -> Vectors:
         passages = [chunks[int(i)].passage for i in positions]
@@ -158,8 +158,8 @@ def embedder(retriever: Retriever, chunks: StoredChunks) -> vector_files.Embed:
     return embed
 
 
-def _whole(folder: Path) -> Manifest | None:
-    """The manifest of an index whose files are as they were written; None, and why, otherwise."""
+def _intact_manifest(folder: Path) -> Manifest | None:
+    """The manifest of an index without damage. Else it says what is wrong and returns None."""
     try:
         manifest = folders.read_manifest(folder)
         why = folders.damage_of(manifest, folder, verify=True) if manifest else ""
@@ -171,8 +171,8 @@ def _whole(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _source(settings: Settings, corpus: str | Path | Iterable[Document]) -> str:
-    """The fingerprint of all that decides an index; empty for documents in memory."""
+def _source_fingerprint(settings: Settings, corpus: str | Path | Iterable[Document]) -> str:
+    """The fingerprint of input, model and settings; empty for documents in memory."""
     if not isinstance(corpus, str | Path):
         return ""
     return fingerprints.fingerprint(
@@ -185,10 +185,10 @@ def _source(settings: Settings, corpus: str | Path | Iterable[Document]) -> str:
     )
 
 
-def _documents(
+def _read_corpus(
     corpus: str | Path | Iterable[Document],
 ) -> tuple[Iterable[Document], Sequence[Chunk] | None]:
-    """Documents, and their chunks if the corpus has some."""
+    """The documents of a corpus, and its chunks, if it has some."""
     if isinstance(corpus, str | Path):
         read = readers.load(corpus)
         return read.documents, read.chunks

@@ -7,7 +7,7 @@
 | index-*/documents.arrow | the documents, with a digest of each |
 | index-*/vectors | unit vectors of the chunks or of their tokens, see `retrieval.vector_files` |
 | index-*/words | BM25, see `retrieval.bm25_index` |
-| unfinished | what a killed program has left; the next one goes on with its blocks of vectors |
+| unfinished | files of a killed program; the next one reuses its blocks of vectors |
 | compared | vectors of other models, see `Index.with_model` |
 
 The manifest is replaced last: after a kill the index is as it was, or new.
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, outputs_of, sync
+from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, output_digests, sync
 from ark_jax.retrieval.array_files import write_text
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion
@@ -43,14 +43,15 @@ class Manifest:
 
     Attributes:
         model: folder or hub name of the retriever.
-        made_with: what decides the vectors: "model", the digest of the retriever, "dtype", "width",
-            and for tokens `vector_files.OF_TOKENS`.
+        made_with: properties that decide the vectors: "model", the digest of the retriever,
+            "dtype", "width", and for vectors of tokens `vector_files.OF_TOKENS`.
         rules: how documents were cut.
         fusion: how rankings are joined.
         source: the fingerprint of input, model and rules; empty if it was not made from files.
         files: file -> [bytes, sha256].
-        folder: where they lie.
-        documents: how many; `chunks` likewise.
+        folder: name of the folder that holds them.
+        documents: number of documents.
+        chunks: number of chunks.
     """
 
     model: str
@@ -84,7 +85,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def is_index(folder: Path) -> bool:
-    """Whether a folder holds an index, whole or damaged."""
+    """Whether a folder holds an index, intact or damaged."""
     return (folder / MANIFEST_FILE).is_file() and any(folder.glob(f"{PREFIX}*"))
 
 
@@ -99,7 +100,7 @@ def damage_of(manifest: Manifest, folder: Path, *, verify: bool) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other programs from changing the index meanwhile.
+    """Locks the index, so that no other program changes it. Makes the folder if it is missing.
 
     Raises:
         RuntimeError: another program is changing it.
@@ -127,19 +128,19 @@ def publish(folder: Path, source: Path, fields: Mapping) -> Manifest:
     """Makes the files in `source` those of the index, and deletes the old ones.
 
     Args:
-        fields: those of the manifest but `files` and `folder`.
+        fields: the manifest's fields without `files` and `folder`.
     """
-    files = outputs_of(source, ())
+    files = output_digests(source, ())
     row = {**fields, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
     manifest = Manifest(**row)
     target = folder / manifest.folder
     if target.exists() and not damage({"outputs": files}, target, verify=True):
-        shutil.rmtree(source)  # the same again
+        shutil.rmtree(source)  # the same files are there
     else:
         shutil.rmtree(target, ignore_errors=True)
         source.rename(target)
     sync(folder)
-    # The digest is that of the row as a reader finds it.
+    # Digest the row in the form that JSON gives back: tuples are lists.
     row = json.loads(json.dumps(dataclasses.asdict(manifest)))
     row["digest"] = fingerprint(row)
     unfinished = folder / f"{MANIFEST_FILE}.new"

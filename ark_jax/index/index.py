@@ -1,4 +1,4 @@
-"""A corpus that is ready to be searched: by vectors of a retriever, by words, or by both."""
+"""An index of a corpus, searched by the vectors of a retriever, by BM25, or by both."""
 
 import dataclasses
 import functools
@@ -15,8 +15,8 @@ from ark_jax.index.folder import Manifest
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
-from ark_jax.retrieval.fusion import Fusion, fusion_of
-from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, by_name
+from ark_jax.retrieval.fusion import Fusion, retriever_fusion
+from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, named_searcher
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
 from ark_jax.text.token_vectors import TokenVectors, Vectors
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ark_jax.retrieval.dense import Keys
 
 BY = ("hybrid", "dense", "bm25")
-_TRIES = 5  # of opening an index that others replace meanwhile
+_TRIES = 5  # to open an index while another program replaces it
 # Unit vectors of questions and k -> positions of the nearest chunks and their scores, [q k] each.
 Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
 
@@ -50,12 +50,13 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True)
 class _Database:
-    """Searches vectors where a database keeps them."""
+    """A searcher that asks a vector database for the nearest chunks."""
 
     nearest: Nearest
     embed: Embed
 
     def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        """The k nearest chunks of each question. A database knows no scopes."""
         return list(map(Ranking, *self.nearest(self.embed(questions), k)))
 
 
@@ -63,7 +64,7 @@ class _Database:
 class Index:
     """Chunks of a corpus on disk, mapped into memory, with their vectors and BM25.
 
-    Another program may replace the index meanwhile: an open one keeps what it has opened.
+    An open index keeps its files, even if another program replaces the index.
     """
 
     folder: Path
@@ -86,11 +87,11 @@ class Index:
         dtype: str = "float32",
         fusion: Fusion | None = None,
     ) -> "Index":
-        """Makes an index, or lets an earlier one hold this corpus instead of its own.
+        """Makes an index, or updates an earlier one to this corpus.
 
         Documents that have not changed are not cut again, and passages that the earlier index has
-        are not embedded again. If nothing has changed, nothing is done. A killed program goes on
-        after its last block of 2,048 passages.
+        are not embedded again. If nothing has changed, nothing is done. After a kill, call it
+        again; finished blocks of 2,048 passages are kept.
 
         Args:
             folder: of the index; new, empty, or an earlier index.
@@ -100,11 +101,11 @@ class Index:
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
-                says, see `fusion_of`.
+                says, see `retriever_fusion`.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
-            ValueError: no document has text, `folder` holds other things or lies in a bucket, or
+            ValueError: no document has text, `folder` holds other things or is in a bucket, or
                 `dtype` is unknown.
             RuntimeError: another program is changing the index.
             OSError: the index cannot be written. It is then as it was.
@@ -112,7 +113,9 @@ class Index:
         from ark_jax.index import build
 
         name = absolute_model(model)
-        settings = build.Settings(name, rules or ChunkRules(), dtype, fusion or fusion_of(name))
+        settings = build.Settings(
+            name, rules or ChunkRules(), dtype, fusion or retriever_fusion(name)
+        )
         folder = storage.local_path(folder)
         build.build(folder, settings, corpus)
         return cls.open(folder)
@@ -122,11 +125,11 @@ class Index:
         """Opens an index. The model is loaded by the first search that needs it.
 
         Args:
-            model: where the retriever lies now, if it was moved.
+            model: where the retriever is now, if it was moved.
 
         Raises:
             FileNotFoundError: the folder holds no index.
-            ValueError: a file of the index is missing or damaged, or it lies in a bucket.
+            ValueError: a file of the index is missing or damaged, or it is in a bucket.
         """
         folder = storage.local_path(folder)
         for _ in range(_TRIES):
@@ -155,7 +158,7 @@ class Index:
 
     @property
     def retriever(self) -> "Retriever":
-        """The model that embeds questions.
+        """The model that embeds questions, loaded on first use.
 
         Raises:
             FileNotFoundError: it is not where it was.
@@ -222,7 +225,7 @@ class Index:
             embed = lambda texts: vectors
         vectors_or_keys = self.vectors if by == "bm25" else self._keys
         dense = _Database(self.nearest, embed) if self.nearest else Dense(vectors_or_keys, embed)
-        searcher = by_name(by, self.words, dense, self.manifest.fusion, k)
+        searcher = named_searcher(by, self.words, dense, self.manifest.fusion, k)
         return [
             [self._hit(*pair) for pair in ranking.pairs()]
             for ranking in searcher.search(list(questions), k)
@@ -230,14 +233,14 @@ class Index:
 
     @functools.cached_property
     def _keys(self) -> "Vectors | Keys":
-        """The vectors, which accelerators keep for the next search."""
+        """The vectors, which stay on the accelerator for the next search; tokens' do not."""
         from ark_jax.retrieval.dense import Keys  # starts jax
 
         return self.vectors if isinstance(self.vectors, TokenVectors) else Keys(self.vectors)
 
     def _hit(self, position: int, score: float) -> Hit:
-        x = self.chunks[position]
-        return Hit(score, x.document, x.title, x.start, x.end, x.id, x.text)
+        chunk = self.chunks[position]
+        return Hit(score, chunk.document, chunk.title, chunk.start, chunk.end, chunk.id, chunk.text)
 
     def with_model(self, model: str | Path) -> "Index":
         """The same chunks with the vectors of another model, for a comparison.
@@ -269,7 +272,7 @@ class Index:
 
 
 def absolute_model(model: str | Path) -> str:
-    """A folder's whole path; a hub name or an address of a bucket as it is."""
+    """The absolute path of a folder; a hub name or a bucket address stays as it is."""
     name = str(model)
     if "://" in name or storage.is_hub_name(name):
         return name

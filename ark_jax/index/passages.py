@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # these modules start jax
 
 
 def hit_row(hit: "Hit") -> dict:
-    """A passage: its fields, and its score with six digits."""
+    """The fields of a passage, with its score rounded to six digits."""
     return dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
 
 
@@ -50,29 +50,40 @@ NARROWEST = 40  # columns of one side of a comparison
 
 
 def table(hits: Sequence["Hit"], columns: int | None = None) -> list[str]:
-    """Passages below each other, best first; `columns` are those of the terminal."""
-    blocks = (_block(rank, hit, columns or _columns()) for rank, hit in enumerate(hits, 1))
+    """The lines that show passages one below another, best first.
+
+    Args:
+        columns: width of the lines; None: of the terminal.
+    """
+    blocks = (
+        _passage_lines(rank, hit, columns or _terminal_columns())
+        for rank, hit in enumerate(hits, 1)
+    )
     return list(itertools.chain(*blocks)) or ["no passage has a word of the question"]
 
 
 def side_by_side(results: Mapping[str, Sequence["Hit"]]) -> list[str]:
-    """The passages of several models in columns, each below the name of its model."""
-    width = max((_columns() - 3) // len(results), NARROWEST)
+    """The lines that show the passages of several models in columns.
+
+    Args:
+        results: name of the model -> its passages, best first.
+    """
+    width = max((_terminal_columns() - 3) // len(results), NARROWEST)
     rows = [tuple(results), tuple("-" * width for _ in results)]
     for rank in range(max(map(len, results.values()))):
         blocks = [
-            _block(rank + 1, hits[rank], width) if rank < len(hits) else []
+            _passage_lines(rank + 1, hits[rank], width) if rank < len(hits) else []
             for hits in results.values()
         ]
         rows += itertools.zip_longest(*blocks, fillvalue="")
     return [" | ".join(cell[:width].ljust(width) for cell in row).rstrip() for row in rows]
 
 
-def _columns() -> int:
+def _terminal_columns() -> int:
     return min(shutil.get_terminal_size().columns, 120)
 
 
-def _block(rank: int, hit: "Hit", width: int) -> list[str]:
+def _passage_lines(rank: int, hit: "Hit", width: int) -> list[str]:
     """The lines of a passage: rank, score, document, offsets and title, and then its text."""
     place = f"{rank:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]"
     title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""

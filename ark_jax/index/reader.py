@@ -1,4 +1,4 @@
-"""Answers from passages, with the passages that they rest on."""
+"""A reader answers questions from passages, and names the passages that support it."""
 
 import dataclasses
 import functools
@@ -24,10 +24,10 @@ class Answer:
 
     Attributes:
         text: the answer; empty if the reply has none.
-        sources: the passages that it rests on, from 0: those that the reply cites, or else those
-            that hold the answer word for word.
+        sources: positions of the passages that support it: those that the reply cites, or else
+            those that hold the answer word for word.
         cited: whether the reply cites them.
-        read: how many passages the reader was shown, the first ones; more did not fit.
+        read: how many passages the reader was shown, from the first; the others did not fit.
         reply: the whole reply.
     """
 
@@ -44,8 +44,8 @@ class Reader:
 
     Attributes:
         write: prompts -> replies.
-        fits: whether the model can read a prompt.
-        form: how it is asked and replies.
+        fits: whether a prompt and its reply fit the model.
+        form: the form of prompts and replies.
     """
 
     write: Callable[[Sequence[str]], list[str]]
@@ -62,23 +62,23 @@ class Reader:
         from ark_jax.models.language import LanguageModel
 
         lm = LanguageModel.from_pretrained(name_or_folder)
-        form = ReadingPrompt.read(name_or_folder) or _citing()
+        form = ReadingPrompt.read(name_or_folder) or _citing_form()
         write = functools.partial(_generate, lm, form)
-        return cls(write, functools.partial(_fits, lm, form), form)
+        return cls(write, functools.partial(_fits_model, lm, form), form)
 
     @classmethod
     def endpoint(
         cls, base_url: str, model: str, cache: Path, *, key_env: str = "OPENAI_API_KEY"
     ) -> "Reader":
-        """A model behind an OpenAI-compatible address. A prompt that is too long is its error.
+        """A model behind an OpenAI-compatible address, which refuses a prompt that is too long.
 
         Args:
             base_url: empty: OpenAI's.
-            cache: the file of replies; what it holds is not asked again.
+            cache: the file of replies; a prompt with a reply there is not sent again.
             key_env: the environment variable that holds the key.
 
         Raises:
-            RuntimeError: by `write` and `answer`: the endpoint fails for good.
+            RuntimeError: the endpoint gives no reply; `write` and `answer` raise it.
         """
         settings = complete.LLMSettings(
             backend="openai",
@@ -106,7 +106,7 @@ class Reader:
                 raise RuntimeError(f"{model} gives no reply: {why}")
             return [replies.texts[call.item][-1] for call in calls]
 
-        return cls(write, lambda prompt: True, _citing())
+        return cls(write, lambda prompt: True, _citing_form())
 
     def answer(self, question: str, passages: Sequence[str]) -> Answer:
         """Answers a question from the first passages that fit the model.
@@ -117,7 +117,7 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                return _parse(self.form, self.write([prompt])[0], passages[:read])
+                return _parse_answer(self.form, self.write([prompt])[0], passages[:read])
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -126,21 +126,24 @@ class Reader:
         )
 
 
-def _citing() -> ReadingPrompt:
+def _citing_form() -> ReadingPrompt:
+    """The form of a reader that was not tuned: it cites passages by number."""
     return ReadingPrompt(prompts.load_template("cite"), cite=True)
 
 
 def _generate(lm: "LanguageModel", form: ReadingPrompt, filled: Sequence[str]) -> list[str]:
+    """The replies of a local model to prompts that `ReadingPrompt.fill` made."""
     texts = [form.for_model(lm, prompt) for prompt in filled]
     return lm.generate(texts, max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)
 
 
-def _fits(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
+def _fits_model(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
+    """Whether a prompt and the longest reply fit the model's context."""
     return len(lm.prompt_ids([form.for_model(lm, prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
 
 
-def _parse(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
-    """The answer in a reply; a small model may leave out the tags that it was asked for."""
+def _parse_answer(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
+    """The answer in a reply, with or without the tags of the form, and its sources."""
     parsed = form.parse(reply, len(passages))
     if form.cite and not parsed.answer:
         parsed = cited.parse_answer(reply, len(passages), in_tags=False)

@@ -1,4 +1,4 @@
-"""The documents of an index and their chunks: given, cut, or taken over from an earlier index."""
+"""The documents of an index and their chunks: given, cut, or reused from an earlier index."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.retrieval.vector_files import KEY
 
 DOCUMENTS_FILE = "documents.arrow"
-GIVEN = ""  # digest of a document whose chunks were given: no later one may take them over
+GIVEN = ""  # digest of a document whose chunks were given: they are never reused
 Cut = Callable[[Iterable[Document]], Iterable[Chunk]]
 
 
@@ -39,7 +39,7 @@ class Uncut(NamedTuple):
     digest: str
 
 
-# Where the chunks of a document come from; a string is the id of a stored one.
+# Where the chunks of a document come from; a string is the id of a stored document.
 Source = str | Part | Uncut
 
 
@@ -51,7 +51,7 @@ class Stored:
         self._digests = table["digest"]
         self._rows = {name: row for row, name in enumerate(table["id"].to_pylist())}
         self._chunks = StoredChunks(folder)
-        # The chunks of a document follow each other, and lie in the order of the documents.
+        # Chunks are stored in the order of their documents.
         names = table["id"].cast(pa.large_string())
         rows = pc.index_in(self._chunks.documents(), value_set=names).to_numpy()
         self._ends = np.cumsum(np.bincount(rows, minlength=len(names)))
@@ -66,6 +66,7 @@ class Stored:
         return GIVEN if row is None else self._digests[row].as_py()
 
     def part(self, document: str) -> Part:
+        """A stored document, whose chunks are read one by one from disk."""
         row = self._rows[document]
         start = self._ends[row - 1] if row else 0
         if not row % ROWS:
@@ -77,7 +78,7 @@ class Stored:
 def source_finder(
     chunks: Sequence[Chunk] | None, stored: Stored | None
 ) -> Callable[[Document], Source]:
-    """What finds out where the chunks of a document come from.
+    """Makes the function that finds where the chunks of a document come from.
 
     Args:
         chunks: of the corpus; None if documents are to be cut.
@@ -97,6 +98,7 @@ def source_finder(
 
 
 def _chunks_by_document(chunks: Sequence[Chunk]) -> Callable[[Document], Iterable[Chunk]]:
+    """Makes a function: document -> its chunks, read from `chunks` when they are needed."""
     rows = collections.defaultdict(list)
     for row, chunk in enumerate(chunks):
         rows[chunk.document].append(row)
@@ -113,7 +115,7 @@ def sources_of(
     """
     names = set()
     for document in documents:
-        _check_new(document, names)
+        _check_unused(document, names)
         names.add(document.id)
         yield find(document)
 
@@ -121,15 +123,16 @@ def sources_of(
 def sources_with(
     stored: Stored, documents: Sequence[Document], find: Callable[[Document], Source]
 ) -> Iterator[Source]:
-    """The stored documents, of which those with the id of a new one are replaced, and then the
-    other new ones.
+    """The sources of the stored documents, then of new ones.
+
+    A new document replaces the stored one with its id.
 
     Raises:
-        ValueError: an id occurs twice among the new ones.
+        ValueError: an id occurs twice among the new documents.
     """
     rows: dict[str, int] = {}
     for row, document in enumerate(documents):
-        _check_new(document, rows)
+        _check_unused(document, rows)
         rows[document.id] = row
     for name in stored:
         row = rows.pop(name, None)
@@ -142,16 +145,19 @@ def parts_of(sources: Iterable[Source], stored: Stored | None, cut: Cut | None) 
     """The documents of the sources with their chunks; each part is read before the next.
 
     Args:
-        stored: where the stored documents lie.
+        stored: the earlier index of stored documents.
         cut: the chunks of documents, in order; None if no document is to be cut.
     """
-    ready = lambda source: stored.part(source) if isinstance(source, str) else source
+    to_part = lambda source: stored.part(source) if isinstance(source, str) else source
     if cut is None:
-        yield from map(ready, sources)
+        yield from map(to_part, sources)
         return
-    waiting: collections.deque[str | Part] = collections.deque()  # for chunks of other documents
+    waiting: collections.deque[str | Part] = (
+        collections.deque()
+    )  # parts whose turn comes after chunks that are being cut
 
     def uncut() -> Iterator[Document]:
+        """Yields documents to cut; puts every source into `waiting`, in order."""
         for source in sources:
             if isinstance(source, Uncut):
                 waiting.append(Part(source.document.id, source.digest, ()))
@@ -160,20 +166,21 @@ def parts_of(sources: Iterable[Source], stored: Stored | None, cut: Cut | None) 
                 waiting.append(source)
 
     for name, chunks in itertools.groupby(cut(uncut()), operator.attrgetter("document")):
-        while (part := ready(waiting.popleft())).document != name:
+        while (part := to_part(waiting.popleft())).document != name:
             yield part
         yield part._replace(chunks=chunks)
     while waiting:
-        yield ready(waiting.popleft())
+        yield to_part(waiting.popleft())
 
 
-def _check_new(document: Document, names: Container[str]) -> None:
+def _check_unused(document: Document, names: Container[str]) -> None:
+    """Raises ValueError if the document's id is among the names."""
     if document.id in names:
         raise ValueError(f"document {document.id!r} occurs twice; give each an id of its own")
 
 
 def write_tables(folder: Path, parts: Iterable[Part]) -> tuple[int, np.ndarray]:
-    """Writes chunks and documents; returns how many documents there are, and the chunks' keys."""
+    """Writes chunks and documents; returns the number of documents and the chunks' keys `[n]`."""
     names, digests, keys = [], [], bytearray()
 
     def chunks() -> Iterator[Chunk]:
@@ -181,7 +188,7 @@ def write_tables(folder: Path, parts: Iterable[Part]) -> tuple[int, np.ndarray]:
             names.append(part.document)
             digests.append(part.digest)
             for chunk in part.chunks:
-                keys.extend(_key(chunk.passage))
+                keys.extend(_passage_key(chunk.passage))
                 yield chunk
 
     save_chunks(chunks(), folder)
@@ -191,11 +198,12 @@ def write_tables(folder: Path, parts: Iterable[Part]) -> tuple[int, np.ndarray]:
     return len(names), np.frombuffer(keys, KEY)
 
 
-def _key(passage: str) -> bytes:
+def _passage_key(passage: str) -> bytes:
+    """The digest by which the vector of a passage is found again."""
     return hashlib.blake2b(passage.encode(), digest_size=KEY.itemsize).digest()
 
 
 def chunk_keys(chunks: StoredChunks) -> np.ndarray:
-    """The keys of passages, S16 `[n]`, as `vector_files` asks for them."""
-    keys = (_key(chunk.passage) for chunk in chunks)
+    """The keys of passages, S16 `[n]`, as `vector_files` takes them."""
+    keys = (_passage_key(chunk.passage) for chunk in chunks)
     return np.fromiter(keys, KEY, len(chunks))

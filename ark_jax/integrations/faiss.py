@@ -18,7 +18,7 @@ def write(index: Index, path: str) -> None:
     Inner products of unit vectors are cosines.
 
     Raises:
-        ValueError: the file lies in a bucket, or the index has vectors of tokens.
+        ValueError: the file is in a bucket, or the index has vectors of tokens.
     """
     vectors = check_one_each(index.vectors, "FAISS")
     flat = faiss.IndexFlatIP(vectors.shape[1])

@@ -52,8 +52,11 @@ class IndexRetriever:
         fields = ("document", "title", "start", "end")
         documents = [
             Document(
-                x.chunk, x.text, meta={name: getattr(x, name) for name in fields}, score=x.score
+                hit.chunk,
+                hit.text,
+                meta={name: getattr(hit, name) for name in fields},
+                score=hit.score,
             )
-            for x in hits
+            for hit in hits
         ]
         return {"documents": documents}

@@ -1,4 +1,4 @@
-"""The passages and vectors of an index as a table of LanceDB, which may be searched there."""
+"""The passages and vectors of an index as a table of LanceDB, which can be searched there."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ BLOCK = 8192  # rows in memory at once
 
 
 def write(index: Index, url: str) -> None:
-    """Writes a table that is named as the index's files, unless it is there.
+    """Writes a table named after the index's files, unless it exists.
 
     Args:
         url: what `lancedb.connect` takes: a folder, s3://... or, with a key in $LANCEDB_API_KEY,
@@ -25,7 +25,7 @@ def write(index: Index, url: str) -> None:
     """
     check_one_each(index.vectors, "LanceDB")
     database, name = lancedb.connect(url), index.manifest.folder
-    table = _open(database, name)
+    table = _open_table(database, name)
     if table is None or table.count_rows() != len(index):
         database.create_table(name, _batches(index), schema=_schema(index), mode="overwrite")
 
@@ -33,7 +33,7 @@ def write(index: Index, url: str) -> None:
 def nearest(url: str, name: str, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k chunks nearest to each unit vector `[q e]`: their rows and cosines, `[q k]` each."""
     check_one_each(queries, "LanceDB")
-    table = _open(lancedb.connect(url), name)
+    table = _open_table(lancedb.connect(url), name)
     if table is None:
         raise FileNotFoundError(f"{url}: no table {name}; `ark-jax index --to=lancedb` writes it")
     columns = ["row", "_distance"]
@@ -43,10 +43,11 @@ def nearest(url: str, name: str, queries: np.ndarray, k: int) -> tuple[np.ndarra
     return rows, 1 - np.stack([result["_distance"].to_numpy() for result in results])
 
 
-def _open(database: lancedb.DBConnection, name: str) -> lancedb.table.Table | None:
+def _open_table(database: lancedb.DBConnection, name: str) -> lancedb.table.Table | None:
+    """The table of this name; None if there is none."""
     try:
         return database.open_table(name)
-    except ValueError:  # its word for a table that is not there
+    except ValueError:  # LanceDB raises it for a missing table
         return None
 
 
@@ -58,6 +59,7 @@ def _schema(index: Index) -> pa.Schema:
 
 
 def _batches(index: Index) -> Iterator[pa.RecordBatch]:
+    """The rows of the table, `BLOCK` at a time."""
     row = lambda i: {"row": i, **dataclasses.asdict(index.chunks[i]), "vector": index.vectors[i]}
     for start in range(0, len(index), BLOCK):
         block = range(start, min(start + BLOCK, len(index)))

@@ -24,6 +24,7 @@ class RetrieverEmbeddings(Embeddings):
         return self._vectors([text], "query")[0]
 
     def _vectors(self, texts: list[str], kind: str) -> list[list[float]]:
+        """Unit vectors `[n e]`. Raises ValueError if the retriever has vectors of tokens."""
         vectors = self.retriever.encode(texts, kind=kind)
         return check_one_each(vectors, "LangChain").tolist()
 

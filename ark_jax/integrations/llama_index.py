@@ -34,6 +34,7 @@ class RetrieverEmbedding(BaseEmbedding):
         return self._vectors(texts, "document")
 
     def _vectors(self, texts: list[str], kind: str) -> list[list[float]]:
+        """Unit vectors `[n e]`. Raises ValueError if the retriever has vectors of tokens."""
         vectors = self._retriever.encode(texts, kind=kind)
         return check_one_each(vectors, "LlamaIndex").tolist()
 

@@ -17,7 +17,7 @@ from ark_jax.runtime.storage import local_path
 from ark_jax.text.token_vectors import tokens_error
 
 FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
-MOST_BYTES = (1 << 31) - (1 << 20)  # of a file of protobuf; larger weights lie in one beside it
+MOST_BYTES = (1 << 31) - (1 << 20)  # of a protobuf file; larger weights go into a second file
 HIDDEN = np.finfo(np.float32).min
 EMBEDDINGS = ("embed", "position", "segment", "embed_norm", "embed_norm_bias")
 
@@ -55,12 +55,12 @@ def make_model(retriever: Retriever) -> onnx.ModelProto:
         for name, value in hf.named_parameters(retriever.model)
     }
     mask = graph("Cast", "attention_mask", to=TensorProto.FLOAT)
-    absent = graph("Mul", graph("Sub", np.float32(1), mask), HIDDEN)
-    absent = graph("Unsqueeze", absent, np.array([1, 2]))  # [b 1 1 t], added to every row
+    mask_bias = graph("Mul", graph("Sub", np.float32(1), mask), HIDDEN)
+    mask_bias = graph("Unsqueeze", mask_bias, np.array([1, 2]))  # [b 1 1 t], added to every row
     x = _embeddings(graph, weights, cfg)
     for i in range(cfg.layers):
         layer = {name: value[i] for name, value in weights.items() if name not in EMBEDDINGS}
-        x = _block(graph, x, absent, layer, cfg)
+        x = _transformer_block(graph, x, mask_bias, layer, cfg)
     graph("Identity", x, name="last_hidden_state")
     _pool(graph, x, mask, retriever)
     texts, width = ["batch", "tokens"], retriever.width
@@ -85,7 +85,7 @@ def make_model(retriever: Retriever) -> onnx.ModelProto:
 
 
 class _Graph:
-    """Nodes and tensors of a graph. Called with an operator, it adds a node and returns its name.
+    """Nodes and tensors of a graph. A call adds the node of an operator and returns its name.
 
     An input is the name of an earlier node, or an array, which becomes a tensor of the graph.
     """
@@ -100,9 +100,13 @@ class _Graph:
         return name
 
     def _tensor(self, value: np.ndarray) -> str:
+        """Adds an array and returns its name."""
         name = f"tensor_{len(self.tensors)}"
         self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
+
+
+# The functions below add nodes to a graph. They take and return names of nodes.
 
 
 def _linear(graph: _Graph, x: str, w: np.ndarray, bias: np.ndarray) -> str:
@@ -114,34 +118,40 @@ def _norm(graph: _Graph, x: str, scale: np.ndarray, bias: np.ndarray, eps: float
 
 
 def _embeddings(graph: _Graph, weights: Mapping[str, np.ndarray], cfg: encoder.Config) -> str:
-    """As `Encoder.embeddings`, with segment 0 everywhere."""
+    """The nodes of `Encoder.embeddings`, with segment 0 everywhere."""
     table = weights["position"]
     if cfg.segments:
         table = table + weights["segment"][0]
     if cfg.pad is None:
         length = graph("Shape", "input_ids", start=1, end=2)
-        place = graph("Slice", table, np.array([0]), length)
+        positions = graph("Slice", table, np.array([0]), length)
     else:
-        counted = graph("Not", graph("Equal", "input_ids", np.int64(cfg.pad)))
-        counted = graph("Mul", graph("Cast", counted, to=TensorProto.INT64), "attention_mask")
-        numbers = graph("Mul", graph("CumSum", counted, np.int64(1)), counted)
-        place = graph("Gather", table, graph("Add", numbers, np.int64(cfg.pad)))
-    x = graph("Add", graph("Gather", weights["embed"], "input_ids"), place)
+        is_token = graph("Not", graph("Equal", "input_ids", np.int64(cfg.pad)))
+        is_token = graph("Mul", graph("Cast", is_token, to=TensorProto.INT64), "attention_mask")
+        numbers = graph("Mul", graph("CumSum", is_token, np.int64(1)), is_token)
+        positions = graph("Gather", table, graph("Add", numbers, np.int64(cfg.pad)))
+    x = graph("Add", graph("Gather", weights["embed"], "input_ids"), positions)
     return _norm(graph, x, weights["embed_norm"], weights["embed_norm_bias"], cfg.norm_eps)
 
 
-def _block(
-    graph: _Graph, x: str, absent: str, layer: Mapping[str, np.ndarray], cfg: encoder.Config
+def _transformer_block(
+    graph: _Graph, x: str, mask_bias: str, layer: Mapping[str, np.ndarray], cfg: encoder.Config
 ) -> str:
-    """As `encoder.Block`, with the layer's own weights."""
+    """The nodes of `encoder.Block`.
+
+    Args:
+        mask_bias: added to logits: 0, or the lowest float32 for padding; `[b 1 1 t]`.
+        layer: the weights of this layer.
+    """
     d, n = cfg.width, cfg.heads
 
     def heads(name: str, order: tuple[int, ...]) -> str:
+        """The projection `name` of x, cut into heads `[b t n h]` and transposed."""
         y = _linear(graph, x, layer[name].reshape(d, d), layer[f"{name}_bias"].reshape(d))
         return graph("Transpose", graph("Reshape", y, np.array([0, 0, n, d // n])), perm=order)
 
     q = graph("Mul", heads("q", (0, 2, 1, 3)), np.float32((d // n) ** -0.5))
-    logits = graph("Add", graph("MatMul", q, heads("k", (0, 2, 3, 1))), absent)
+    logits = graph("Add", graph("MatMul", q, heads("k", (0, 2, 3, 1))), mask_bias)
     y = graph("MatMul", graph("Softmax", logits, axis=-1), heads("v", (0, 2, 1, 3)))
     y = graph("Reshape", graph("Transpose", y, perm=(0, 2, 1, 3)), np.array([0, 0, d]))
     y = _linear(graph, y, layer["o"].reshape(d, d), layer["o_bias"])
@@ -154,7 +164,7 @@ def _block(
 
 
 def _pool(graph: _Graph, x: str, mask: str, retriever: Retriever) -> None:
-    """As `retriever.pool` and `embed`: weights of tokens, their mean, a unit vector."""
+    """The nodes of `retriever.pool` and `embed`, whose output is `sentence_embedding`."""
     if retriever.pooling != "mean":
         count = graph("CumSum", "attention_mask", np.int64(1))
         last = graph("ReduceSum", "attention_mask", np.array([1]))

@@ -1,4 +1,4 @@
-"""The passages and vectors of an index as a collection of Qdrant, which may be searched there."""
+"""The passages and vectors of an index as a collection of Qdrant, which can be searched there."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,9 @@ from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 
 def write(index: Index, url: str) -> None:
-    """Writes a collection that is named as the index's files, unless it is there.
+    """Writes a collection named after the index's files, unless it exists.
 
-    After a kill it goes on: the id of a point is the row of its chunk.
+    After a kill, call it again: the id of a point is the row of its chunk.
 
     Args:
         url: of a server, whose key is in $QDRANT_API_KEY, or a folder.
@@ -41,7 +41,7 @@ def write(index: Index, url: str) -> None:
         vector=index.vectors[row].astype(np.float32).tolist(),
         payload=dataclasses.asdict(index.chunks[row]),
     )
-    with _connected(url) as client:
+    with _open_client(url) as client:
         if not client.collection_exists(name):
             client.create_collection(name, params)
         if client.count(name, exact=True).count < len(index):
@@ -51,9 +51,9 @@ def write(index: Index, url: str) -> None:
 def nearest(url: str, name: str, queries: Vectors, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k chunks nearest to each question: their rows and scores as `late.nearest`, `[q k]` each.
 
-    Where tokens have vectors, Qdrant sums the cosines of which a score is the mean.
+    For vectors of tokens Qdrant gives a sum of cosines; a score is their mean.
     """
-    with _connected(url) as client:
+    with _open_client(url) as client:
         if not client.collection_exists(name):
             raise FileNotFoundError(f"{url}: no {name}; `ark-jax index --to=qdrant` writes it")
         search = lambda query: client.query_points(name, query.tolist(), limit=k).points
@@ -64,7 +64,12 @@ def nearest(url: str, name: str, queries: Vectors, k: int) -> tuple[np.ndarray, 
 
 
 @contextlib.contextmanager
-def _connected(url: str) -> Iterator[QdrantClient]:
+def _open_client(url: str) -> Iterator[QdrantClient]:
+    """A client of a server or a folder; closes it afterwards.
+
+    Raises:
+        ConnectionError: the server refuses a request.
+    """
     key = os.environ.get("QDRANT_API_KEY")
     client = QdrantClient(url=url, api_key=key) if "://" in url else QdrantClient(path=url)
     try:

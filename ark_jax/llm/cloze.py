@@ -1,7 +1,7 @@
 """Questions made without a language model: a sentence in which a name or a rare term is left out.
 
-They let the pipeline be tried on documents alone at no cost. They repeat the words of their
-sentence, so they teach a retriever little; a model's questions are better.
+With them the pipeline runs on documents alone at no cost. They repeat the words of their sentence,
+so they teach a retriever little; a model's questions are better.
 """
 
 import json
@@ -11,38 +11,38 @@ from collections.abc import Mapping, Sequence
 from ark_jax.llm.names import names_and_terms, rare_terms, split_sentences
 from ark_jax.text.word_boundaries import contains_words
 
-FEWEST_WORDS = 8  # of a sentence: fewer say too little to be found by
-MOST_WORDS = 40  # of a sentence: more are a list or a table
-ENDS = (".", "!", "?", '"', "”", "»", ")")  # without one the end of the passage cuts the sentence
+FEWEST_WORDS = 8  # a shorter sentence says too little to be found by
+MOST_WORDS = 40  # a longer sentence is a list or a table
+ENDS = (".", "!", "?", '"', "”", "»", ")")  # a sentence without one is cut off
 GAP = "…"
-BEFORE_SPEECH = "\"'“”„‟‘’‚‛«»:;—–-"  # as after a full stop, the next word has a capital
+SPEECH_STARTS = "\"'“”„‟‘’‚‛«»:;—–-"  # the next word has a capital, as after a full stop
 
 
 def write_cloze(passages: Sequence[str], count: int, frequency: Mapping[str, int]) -> str:
     """At most `count` questions about a passage, each from another sentence, as a JSON object.
 
-    Two passages give nothing: rules cannot tell what joins them.
+    Two passages give no questions: rules cannot find what connects them.
 
     Args:
-        frequency: as of `rule_based.extract_graph`.
+        frequency: see `rule_based.extract_graph`.
     """
     pairs = []
     if len(passages) == 1:
         rare = rare_terms(passages[0], frequency)
         sentences = split_sentences(passages[0])
-        pairs = [pair for x in sentences if (pair := _pair(x, passages[0], rare))]
+        pairs = [pair for x in sentences if (pair := _cloze_pair(x, passages[0], rare))]
     return json.dumps({"pairs": pairs[:count]}, ensure_ascii=False)
 
 
-def _pair(sentence: str, passage: str, rare: set[str]) -> dict | None:
-    """The question about a sentence; None if it is cut, too short, too long or names nothing."""
+def _cloze_pair(sentence: str, passage: str, rare: set[str]) -> dict | None:
+    """A question about a sentence; None if it is cut off, too short, too long or names nothing."""
     sentence = sentence.strip()
     is_whole = sentence.endswith(ENDS) and not sentence[0].islower()
     if not is_whole or not FEWEST_WORDS <= len(sentence.split()) <= MOST_WORDS:
         return None
     for name in names_and_terms(sentence, rare):
         is_name = name[0].isupper()
-        if sentence.count(name) != 1 or (is_name and not _is_evident(name, passage)):
+        if sentence.count(name) != 1 or (is_name and not _is_surely_name(name, passage)):
             continue
         before, after = sentence.split(name)
         gapped = f"{before}{GAP}{after}"
@@ -53,13 +53,13 @@ def _pair(sentence: str, passage: str, rare: set[str]) -> dict | None:
     return None
 
 
-def _is_evident(name: str, passage: str) -> bool:
-    """Whether the capital says that it is a name.
+def _is_surely_name(name: str, passage: str) -> bool:
+    """Whether a capitalised word is a name.
 
-    "Now" has one because it begins a sentence or a speech, and "I" and "I'll" always have one.
+    "Now" may have its capital from the start of a sentence or a speech; "I" and "I'll" always have.
     """
     if any(re.fullmatch(r"\w(['’]\w+)?", part) for part in name.split()):
         return False
     places = re.finditer(rf"\b{re.escape(name)}\b", passage)
     befores = [passage[: place.start()].rstrip()[-1:] for place in places]
-    return " " in name or any(x and x not in ENDS and x not in BEFORE_SPEECH for x in befores)
+    return " " in name or any(x and x not in ENDS and x not in SPEECH_STARTS for x in befores)

@@ -1,8 +1,8 @@
 """Calls to language models: one function, `complete`, for several backends.
 
 A call is a prompt, or a conversation that ends in one. If a reply has the wrong form, the model is
-told so and asked again, at most `reasks` times. Each reply is on disk before the next request of
-its call is sent, so a run that was killed makes only the missing requests.
+asked to correct it, at most `reasks` times. Each reply is on disk before the next request of its
+call is sent, so a run that was killed makes only the missing requests.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ from ark_jax.runtime.log import say
 BACKENDS = ("openai", "local", "replay", "none")
 
 
-# generate(conversations, on_reply) calls `on_reply(i, completion)` as soon as conversation i is
-# answered. A conversation is made when it is asked for, which must be before its reply.
+# generate(conversations, on_reply) calls `on_reply(i, completion)` as soon as conversation i has a
+# reply. A conversation is computed on access, so it must be read before its reply is reported.
 Generate = Callable[[Sequence[tuple[str, ...]], Callable[[int, dict], None]], None]
 
 
@@ -53,7 +53,7 @@ def complete(
     The texts of replies stay in the file.
 
     Args:
-        calls: may be made on access, such as a `LazySequence`; they are gone through repeatedly.
+        calls: a sequence, such as a `LazySequence`; it is iterated several times.
         cache: the file of replies.
         label: names the progress lines.
         accept: checks a reply.
@@ -69,7 +69,7 @@ def complete(
     if settings.backend == "none":
         return _apply_rules(calls)
     if settings.backend == "replay":
-        return _replay(calls, settings)
+        return _replay_recording(calls, settings)
     conversations = Conversations(calls, settings, ReplyCache(cache), accept)
     open_numbers = [i for i, call in enumerate(calls) if conversations.next_turns(call)]
     open_calls = LazySequence(calls.__getitem__, open_numbers)
@@ -92,7 +92,7 @@ def _apply_rules(calls: Sequence[Call]) -> Completions:
     return Completions(by_item, {}, [], Usage(len(calls)))
 
 
-def _replay(calls: Sequence[Call], settings: LLMSettings) -> Completions:
+def _replay_recording(calls: Sequence[Call], settings: LLMSettings) -> Completions:
     """The backend `replay`: replies from a recording, which is never changed."""
     path = Path(settings.replies).expanduser()
     if not path.is_file():
@@ -123,7 +123,10 @@ def _replay(calls: Sequence[Call], settings: LLMSettings) -> Completions:
 
 
 def _read_recording(file: RowFile, path: Path, calls: Sequence[Call]) -> dict[str, list[int]]:
-    """Places of the rows of each item; a call that was not recorded takes those of its prompt."""
+    """item -> byte offsets of its rows in the file.
+
+    A call whose item was not recorded takes the rows of the same prompt.
+    """
     by_item: dict[str, list[int]] = {}
     by_prompt: dict[str, list[int]] = {}
     problems = {}
@@ -149,7 +152,7 @@ def _read_recording(file: RowFile, path: Path, calls: Sequence[Call]) -> dict[st
 def _generate_locally(
     calls: Sequence[Call], conversations: Conversations, generate: Generate
 ) -> None:
-    """The backend `local`: generates all replies, then those that need a correction."""
+    """The backend `local`: generates all replies, then corrections of those that need one."""
     while numbers := _open_numbers(calls, conversations):
         open_calls = LazySequence(calls.__getitem__, numbers)
 
@@ -160,7 +163,7 @@ def _generate_locally(
 
 
 def _open_numbers(calls: Iterable[Call], conversations: Conversations) -> list[int]:
-    """The numbers of the open calls. Of equal requests the last call stands for all."""
+    """Positions of the calls without a reply; of equal requests only the last call."""
     numbers = {}
     for number, call in enumerate(calls):
         if turns := conversations.next_turns(call):

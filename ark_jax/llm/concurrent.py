@@ -11,8 +11,8 @@ from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhaust
 from ark_jax.llm.pricing import reply_cost
 from ark_jax.runtime.log import Progress
 
-# Failures in a row after which the endpoint is at fault, not the requests; more with more
-# concurrency.
+# After so many failures in a row the endpoint is at fault, not the requests. With more concurrency
+# it is more.
 MIN_FAILURES = 4
 
 
@@ -32,7 +32,7 @@ class RequestPool:
         self.rejected: dict[
             str, tuple[Call, tuple[str, ...], str]
         ] = {}  # item -> call, turns, reason
-        self.answered = self.failed_in_a_row = self.under_way = 0
+        self.answered = self.failed_in_a_row = self.in_flight = 0
         self.spent_before = self.cache.spent
         self.max_failures = max(self.settings.concurrency, MIN_FAILURES)
         self.stop_reason = ""  # once set, nothing more is sent
@@ -54,10 +54,11 @@ class RequestPool:
             with Progress(self.label, len(self.calls), "calls") as bar:
                 await self._run_workers(endpoint, bar)
             self.conversations.usage.retries += endpoint.retries_made
-        self._settle_rejections()
-        self._raise_failures()
+        self._record_rejections()
+        self._raise_if_failed()
 
     def _open_endpoint(self) -> Endpoint:
+        """The client, with the settings of the run."""
         s = self.settings
         return Endpoint(
             model=s.model,
@@ -72,25 +73,26 @@ class RequestPool:
         )
 
     async def _run_workers(self, endpoint: Endpoint, bar: Progress) -> None:
+        """Runs workers until the queue is empty; stops them if the endpoint is unusable."""
         count = min(self.settings.concurrency, len(self.calls))
-        workers = [asyncio.create_task(self._work(endpoint, bar)) for _ in range(count)]
+        workers = [asyncio.create_task(self._process_queue(endpoint, bar)) for _ in range(count)]
         try:
             done, pending = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             for worker in done:
                 worker.result()
         except EndpointUnusable as error:
             self.stop_reason, endpoint.closing = str(error), True
-            while endpoint.in_flight:  # those replies are paid for; each comes within its timeout
+            while endpoint.in_flight:  # await replies, which are paid for
                 await asyncio.wait(pending, timeout=0.1)
         finally:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    def _settle_rejections(self) -> None:
-        """Caches the rejections, or counts them as failures if the endpoint answered nothing.
+    def _record_rejections(self) -> None:
+        """Caches the rejections, or counts them as failures if no request was ever answered.
 
-        In the latter case the settings may be wrong, not the requests.
+        In that case the settings may be wrong, not the requests.
         """
         for item, (call, turns, reason) in self.rejected.items():
             if self._has_answered:
@@ -98,7 +100,8 @@ class RequestPool:
             else:
                 self.failed[item] = reason
 
-    def _raise_failures(self) -> None:
+    def _raise_if_failed(self) -> None:
+        """Raises RuntimeError if a call failed, or the run stopped early."""
         if self.failed:
             item, reason = next(iter(self.failed.items()))
             self.stop_reason = (
@@ -114,19 +117,20 @@ class RequestPool:
 
     @property
     def _has_answered(self) -> bool:
+        """Whether the endpoint has answered a request of this or an earlier run."""
         return bool(self.answered or self.conversations.usage.cached)
 
-    async def _work(self, endpoint: Endpoint, bar: Progress) -> None:
+    async def _process_queue(self, endpoint: Endpoint, bar: Progress) -> None:
         """Takes calls from the queue, one after the other."""
         while self.waiting and not self.stop_reason:
             number = self.waiting.popleft()
-            if await self._finish(self.calls[number], endpoint):
+            if await self._finish_call(self.calls[number], endpoint):
                 bar.add(note=self._progress_note())
             else:
                 self.waiting.append(number)
                 await asyncio.sleep(0.1)
 
-    async def _finish(self, call: Call, endpoint: Endpoint) -> bool:
+    async def _finish_call(self, call: Call, endpoint: Endpoint) -> bool:
         """Sends the requests of a call until it is done or given up.
 
         Returns:
@@ -142,9 +146,11 @@ class RequestPool:
         return True
 
     def _is_given_up(self, call: Call) -> bool:
+        """Whether no further request of a call is sent."""
         return bool(self.stop_reason or call.item in self.failed or call.item in self.rejected)
 
     def _progress_note(self) -> str:
+        """Cost and failures so far, for the progress line."""
         notes = []
         if self.conversations.price:
             notes.append(f"${self.conversations.usage.cost:.2f}")
@@ -160,7 +166,7 @@ class RequestPool:
             return
         roles = ("user", "assistant")
         messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)]
-        self.under_way += 1
+        self.in_flight += 1
         start = time.monotonic()
         try:
             reply = await endpoint.ask(messages)
@@ -174,29 +180,33 @@ class RequestPool:
                 self._count_failure(call, str(error))
             return
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
             self.conversations.record_unused(call, endpoint.unused)
         self.failed_in_a_row, self.answered = 0, self.answered + 1
         self.conversations.record(call, turns, reply, time.monotonic() - start)
 
     def _count_failure(self, call: Call, reason: str) -> None:
+        """Keeps the reason of a failed call; after too many in a row, stops the run."""
         self.failed[call.item] = reason
         self.failed_in_a_row += 1
         if self.failed_in_a_row >= self.max_failures:
             self.stop_reason = "the endpoint has answered none of the last requests; check it"
 
     def _may_exceed_cost(self) -> bool:
-        """Whether the requests under way may reach the cost limit. No reply has shown its cost."""
+        """Whether requests in flight may reach the cost limit, before any reply shows a cost."""
         limit = self.settings.max_cost
-        if not limit or not self.under_way or self.answered:
+        if not limit or not self.in_flight or self.answered:
             return False
-        return self.cache.spent + self.under_way * self.max_request_cost >= limit
+        return self.cache.spent + self.in_flight * self.max_request_cost >= limit
 
     def _is_cost_reached(self) -> bool:
-        """Whether the cost limit is reached. Requests under way count at the mean cost so far."""
+        """Whether the cost limit is reached, which stops the run.
+
+        Requests in flight count at the mean cost so far.
+        """
         limit, spent = self.settings.max_cost, self.cache.spent
         mean_cost = (spent - self.spent_before) / max(self.answered, 1)
-        if not limit or spent + self.under_way * mean_cost < limit:
+        if not limit or spent + self.in_flight * mean_cost < limit:
             return False
         spending = f"${spent:.2f} of llm.max_cost={limit} are spent"
         self.stop_reason = f"{spending}, and the requests under way take the rest; raise it"

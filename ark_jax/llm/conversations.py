@@ -24,7 +24,7 @@ class Call:
         kind: extract, glean, questions, rewrite, read or judge.
         turns: texts of the user and the model in turn, ending with the user's.
         fields: what the prompt's template was filled with; the backend `none` works from it.
-        draw: tells apart requests that repeat the same turns for another sample.
+        draw: number of the sample, where the same turns are sent several times.
     """
 
     item: str
@@ -95,12 +95,12 @@ class Conversations:
         self, calls: Sequence[Call], settings: LLMSettings, cache: ReplyCache, accept: Accept
     ):
         self.settings, self.cache, self.accept = settings, cache, accept
-        # Of each item, the places of its rows in the cache's file.
+        # item -> byte offsets of its rows in the cache's file
         self.places: dict[str, tuple[int, ...]] = {call.item: () for call in calls}
         self.rejected: dict[str, str] = {}  # item -> why no model will answer it
         self.price = None
         if settings.backend == "openai":
-            self.price = _price_or_error(settings)
+            self.price = _find_required_price(settings)
         self.usage = Usage(len(calls))
         self.places_of_earlier_runs = range(cache.rows.end)
         self.counted_places: set[int] = set()  # rows in `usage`, since equal calls are one request
@@ -109,12 +109,12 @@ class Conversations:
                 self.usage.add(row["reply"], row.get("cost", 0.0))
 
     def next_turns(self, call: Call) -> tuple[str, ...] | None:
-        """The next turns that the cache has no reply to. None: the call is done."""
+        """The turns to send next; None if the call is done. Replies in the cache are used first."""
         while turns := self._turns_after(self._replies_so_far(call), call):
             key = self.settings.key(turns, call.draw)
             if key not in self.cache.rows:
                 return turns
-            self._take(call, key, self.cache.rows[key])
+            self._assign_row(call, key, self.cache.rows[key])
         return None
 
     def _replies_so_far(self, call: Call) -> list[dict]:
@@ -134,7 +134,7 @@ class Conversations:
             "reply": reply,
         }
         self.cache.add(row)
-        self._take(call, row["key"], row)
+        self._assign_row(call, row["key"], row)
 
     def record_unused(self, call: Call, unused: list[dict]) -> None:
         """Moves completions without a usable text to the cache, since they are paid for."""
@@ -151,7 +151,8 @@ class Conversations:
                 }
             )
 
-    def _take(self, call: Call, key: str, row: dict) -> None:
+    def _assign_row(self, call: Call, key: str, row: dict) -> None:
+        """Adds a row of the cache to a call, and counts it in `usage` once."""
         place, earlier = self.cache.rows.place(key), self.places[call.item]
         if place not in self.counted_places:
             self.counted_places.add(place)
@@ -163,7 +164,7 @@ class Conversations:
         self.places[call.item] = (*earlier, place)
 
     def _turns_after(self, rows: list[dict], call: Call) -> tuple[str, ...] | None:
-        """The turns that follow these replies, or None."""
+        """The turns to send after these replies; None if no further reply is needed or allowed."""
         if not rows:
             return call.turns
         last = rows[-1]["reply"]
@@ -176,8 +177,7 @@ class Conversations:
         if remark is None:
             return None
         if is_local:
-            # Without the wrong reply: a small model repeats it if it sees it, and its context is
-            # short.
+            # Leave out the wrong reply: a small model would repeat it, and its context is short.
             turns = (*call.turns[:-1], f"{call.turns[-1]}\n\n{remark}")
         else:
             turns = (*call.turns, texts[-1], remark)
@@ -191,7 +191,12 @@ class Conversations:
         return Completions(texts, rejected, [], self.usage)
 
 
-def _price_or_error(settings: LLMSettings) -> tuple[float, float] | None:
+def _find_required_price(settings: LLMSettings) -> tuple[float, float] | None:
+    """USD per million tokens in and out; None if unknown.
+
+    Raises:
+        ValueError: it is unknown, and a cost limit is set.
+    """
     price = find_price(settings.model, settings.price)
     if settings.max_cost and not price:
         raise ValueError(

@@ -1,4 +1,5 @@
 """A client of one OpenAI-compatible endpoint. It keeps rate limits, retries and hides the API key.
+
 The official client sends the requests. Its own retries are off, since it treats each request alone:
 here a status 429 pauses all requests, and rate limits are kept rather than hit.
 """
@@ -22,15 +23,15 @@ MINUTE = 60.0  # seconds over which the rate limits hold
 BACKOFF = 1.0  # seconds; the longest first wait, which doubles with each retry
 MAX_BACKOFF = 60.0  # seconds
 CONNECT_TIMEOUT = 10.0  # seconds
-# Retries of an empty reply, and of an address that refuses and has never answered. Both rarely
-# pass, and every empty reply is paid for.
+# Retries of an empty reply, and of an address that refuses connections and has never answered. Both
+# rarely succeed, and every empty reply is paid for.
 MAX_COSTLY_RETRIES = 2
 
 
 class RateLimiter:
     """A token bucket: at most `per_minute` in any minute, 0 for no limit.
 
-    A twentieth of the limit may be taken at once; the rest refills evenly over the minute.
+    It holds a twentieth of the limit, and refills the rest evenly over the minute.
     """
 
     def __init__(self, per_minute: float):
@@ -38,10 +39,10 @@ class RateLimiter:
         self.rate = (per_minute - self.burst) / MINUTE
         self.level, self._updated = self.burst, time.monotonic()
 
-    def wait(self, amount: float) -> float:
+    def wait_seconds(self, amount: float) -> float:
         """Seconds until `amount` may be taken.
 
-        A full bucket gives more than a burst too; the level is negative afterwards.
+        A full bucket allows even more than it holds; its level is then negative.
         """
         if not self.rate:
             return 0.0
@@ -51,9 +52,9 @@ class RateLimiter:
         return max(0.0, min(amount, self.burst) - self.level) / self.rate
 
     def take(self, amount: float) -> None:
-        """Takes `amount` from the bucket; a negative one is given back.
+        """Takes `amount` from the bucket, or gives it back if negative.
 
-        The debt stays below two minutes of the limit, however much a server counts.
+        The debt is at most two minutes of the limit, however many tokens a server counts.
         """
         self.level = max(self.level - amount, -2 * self.per_minute)
 
@@ -62,11 +63,12 @@ class Endpoint:
     """Sends chat requests within the endpoint's limits.
 
     It is an async context manager, used in one event loop.
+
     Args:
         base_url: "" for the client's default address.
         key_env: the environment variable that holds the key.
-        max_tokens: of a reply.
-        timeout: seconds that a whole reply may take.
+        max_tokens: most tokens of a reply.
+        timeout: most seconds that a whole reply may take.
         retries: per request, after transient errors. A 429 does not count while other requests
             succeed.
         requests_per_minute: 0 for no limit.
@@ -110,7 +112,7 @@ class Endpoint:
             timeout=openai.Timeout(None, connect=min(timeout, CONNECT_TIMEOUT)),
             # A redirect would send the documents to an address that nobody has named.
             http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"response": [_decode_as_json]}
+                follow_redirects=False, event_hooks={"response": [_decode_as_utf8]}
             ),
         )
         self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
@@ -137,9 +139,9 @@ class Endpoint:
         `finish_reason` "length".
 
         Raises:
-            RequestRejected, RetriesExhausted, EndpointUnusable
+            RequestRejected, RetriesExhausted, EndpointUnusable: see `errors`.
         """
-        attempts, counted = 0, Counter()
+        attempts, failures = 0, Counter()
         while True:
             answered_before = self._answered
             try:
@@ -148,8 +150,8 @@ class Endpoint:
                 failure = error
             attempts += 1
             kind = failure.final_error
-            counted[kind] += not (failure.busy and self._answered > answered_before)
-            if counted[kind] > self._allowed_retries(kind):
+            failures[kind] += not (failure.busy and self._answered > answered_before)
+            if failures[kind] > self._allowed_retries(kind):
                 raise kind(f"{failure} ({attempts} times)" if attempts > 1 else str(failure))
             self.retries_made += 1
             # Full jitter on top of the server's wait: requests refused together do not return
@@ -162,10 +164,14 @@ class Endpoint:
             await asyncio.sleep(wait)
 
     def _allowed_retries(self, kind: type[RuntimeError]) -> int:
+        """How often a request is retried, by the error that would end it."""
         return self._retries if kind is RetriesExhausted else min(MAX_COSTLY_RETRIES, self._retries)
 
     async def _attempt(self, messages: list[dict]) -> dict:
-        """Sends a request, and sends it again without a parameter that the model does not take."""
+        """Sends a request and returns its completion.
+
+        If the model does not support a parameter, the request is sent again without it.
+        """
         size = len(json.dumps(messages, ensure_ascii=False).encode(errors="replace"))
         while True:
             parameters = self._supported_parameters() | {"messages": messages}
@@ -173,7 +179,7 @@ class Endpoint:
             status, headers, body = await self._send(parameters)
             self._connected = True
             if status == 200:
-                reply = self._parse(body)
+                reply = self._parse_completion(body)
                 self._correct_estimates(reply, size, estimate)
                 if problem := errors.classify_completion(reply, self._redact):
                     self.unused.append(reply)
@@ -181,13 +187,10 @@ class Endpoint:
                 self._answered += 1
                 return reply
             if 300 <= status < 400:
-                raise self._redirected(status, headers)
+                raise self._redirect_error(status, headers)
             message = self._redact(errors.error_message(body))
-            named = {
-                name
-                for name in ("max_tokens", "temperature")
-                if name in parameters and name in message
-            }
+            optional = ("max_tokens", "temperature")
+            named = {name for name in optional if name in parameters and name in message}
             is_unsupported = re.search("not support|unsupported", message, re.I)
             if status != 400 or not named or not is_unsupported:
                 raise errors.classify_status(status, headers, message)
@@ -195,6 +198,7 @@ class Endpoint:
             self.retries_made += 1
 
     def _supported_parameters(self) -> dict:
+        """The parameters of a request without those that the model refused."""
         parameters = dict(self._parameters)
         if "max_tokens" in self._unsupported:  # newer models have another name for it
             parameters["max_completion_tokens"] = parameters.pop("max_tokens")
@@ -203,7 +207,7 @@ class Endpoint:
         return parameters
 
     async def _wait_for_turn(self, size: int) -> float:
-        """Waits for the end of a pause and for room within the limits, first come first served.
+        """Waits for the end of a pause and for the rate limits, first come first served.
 
         Args:
             size: bytes of the prompt.
@@ -218,7 +222,7 @@ class Endpoint:
                 reply_tokens = min(self._parameters["max_tokens"], self._reply_tokens)
                 tokens = size * self._tokens_per_byte + reply_tokens
                 pause = self._paused_until - time.monotonic()
-                wait = max(pause, self._requests.wait(1), self._tokens.wait(tokens))
+                wait = max(pause, self._requests.wait_seconds(1), self._tokens.wait_seconds(tokens))
                 if wait <= 0:
                     break
                 # Not the whole wait, since a reply that arrives may shorten it.
@@ -228,7 +232,11 @@ class Endpoint:
             return tokens
 
     async def _send(self, parameters: dict) -> tuple[int, Mapping[str, str], str]:
-        """Status, headers and body of the reply."""
+        """Sends a request; returns status, headers and body of the reply.
+
+        Raises:
+            TransientError, RequestRejected: there is no reply, or the prompt is not Unicode.
+        """
         self.in_flight += 1
         try:
             async with asyncio.timeout(self._timeout):
@@ -251,6 +259,7 @@ class Endpoint:
             self.in_flight -= 1
 
     def _connection_error(self, cause: BaseException | None) -> TransientError:
+        """The error of a failed connection; of an address that never answered it ends the run."""
         name = type(cause).__name__
         reason = self._redact(f"{name}: {cause}")
         if self._connected or name not in ("ConnectError", "ConnectTimeout", "UnsupportedProtocol"):
@@ -258,7 +267,8 @@ class Endpoint:
         reason = f"nothing answers at {self._address()}, see config.llm.base_url: {reason}"
         return TransientError(reason, final_error=EndpointUnusable)
 
-    def _redirected(self, status: int, headers: Mapping[str, str]) -> EndpointUnusable:
+    def _redirect_error(self, status: int, headers: Mapping[str, str]) -> EndpointUnusable:
+        """The error of a redirect, which is never followed."""
         target = self._redact(headers.get("location", "an address that it does not name"))
         return EndpointUnusable(
             f"status {status}: {self._address()} sends requests on to {target.partition('?')[0]}, "
@@ -266,11 +276,15 @@ class Endpoint:
             "to that address without /chat/completions"
         )
 
-    def _parse(self, body: str) -> dict:
-        """The completion in a body of status 200; its form is checked."""
+    def _parse_completion(self, body: str) -> dict:
+        """The completion in a body of status 200.
+
+        Raises:
+            TransientError, EndpointUnusable, RequestRejected: the body holds no completion.
+        """
         try:
             reply = drop_false_counts(errors.drop_nulls(json.loads(body)))
-        except RecursionError:  # a reply so deeply nested is no completion
+        except RecursionError:  # no completion is nested so deeply
             reply = None
         except ValueError:
             reply = None
@@ -284,7 +298,7 @@ class Endpoint:
             ):
                 message["content"] = text
                 return reply
-            # OpenRouter passes on a provider's error like this.
+            # OpenRouter reports a provider's error in this form.
             case {"error": {"code": int(status), **fields}} if 400 <= status < 600:
                 message = self._redact(str(fields.get("message", fields)))
                 raise errors.classify_status(status, {}, message)
@@ -294,6 +308,7 @@ class Endpoint:
         raise EndpointUnusable(f"{self._address()}, see config.llm.base_url, gives {problem}")
 
     def _address(self) -> str:
+        """The base URL, without secrets."""
         return self._redact(str(self._client.base_url))
 
     def _correct_estimates(self, reply: dict, size: int, estimate: float) -> None:
@@ -309,13 +324,17 @@ class Endpoint:
                 self._tokens_per_byte += weight * (prompt_tokens / size - self._tokens_per_byte)
 
 
-async def _decode_as_json(response) -> None:
-    """JSON is UTF-8, whatever charset a server declares; some begin it with a byte order mark."""
+async def _decode_as_utf8(response) -> None:
+    """Decodes a body as UTF-8, whatever charset a server declares, with or without a BOM."""
     response.encoding = "utf-8-sig"
 
 
 def _read_key(key_env: str, base_url: str) -> str:
-    """The API key; "" where a `base_url` is set, which may need none."""
+    """The API key; "" if none is set but a `base_url`, which may need none.
+
+    Raises:
+        RuntimeError: there is neither, or the key has characters that no key has.
+    """
     key = os.environ.get(key_env, "").strip()
     if not key and not base_url:
         raise RuntimeError(

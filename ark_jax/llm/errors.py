@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 MAX_RETRY_AFTER = 600.0  # seconds; a server that asks for a longer wait counts as unusable
 MAX_MESSAGE = 300  # characters of a server's message that are shown
 
-# Error codes that every request of this key to this model would get, whatever the 4xx status.
+# Error codes of a 4xx status that every request with this key to this model would get.
 UNUSABLE = re.compile(
     r"insufficient_quota|billing_|invalid.api.key|api.key.not.valid|model_not_found|invalid.model.(id|name)",
     re.I,
 )
 # A status 403 with one of these words concerns the prompt, not the key.
 MODERATION = re.compile(r"moderation|flagged|content.?(policy|filter|management)|safety", re.I)
-# Text that may be a key: after "Bearer", starred out, with a usual prefix, or a long word with
-# digits.
+# Text that may be a key: a word after "Bearer", with asterisks, with a usual prefix, or long and
+# with digits.
 SECRETS = re.compile(
     r"(?<=bearer )\S+|[\w-]*\*{3,}[\w*-]*|\b(?:(?:sk|pk|rk|gsk|xai|hf|r8|nvapi)[-_]|AIza)[\w-]{4,}"
     r"|\b(?=[A-Za-z_]*\d)\w{24,}",
@@ -32,6 +32,7 @@ WAIT_IN_MESSAGE = re.compile(r"(?:re)?try (?:again )?in (\d+(?:\.\d+)?) ?s", re.
 
 class RequestRejected(RuntimeError):
     """Raised when the endpoint refuses a request: too long, filtered, or only empty replies.
+
     Other requests go on. The rejection is written to the reply cache, so the request is not sent
     again.
     """
@@ -39,6 +40,7 @@ class RequestRejected(RuntimeError):
 
 class RetriesExhausted(RuntimeError):
     """Raised when a request still fails after all retries: timeouts, resets, status 429 or 5xx.
+
     Other requests go on. Nothing is cached, so the next run sends the request again. After several
     such failures in a row the run stops.
     """
@@ -46,12 +48,14 @@ class RetriesExhausted(RuntimeError):
 
 class EndpointUnusable(RuntimeError):
     """Raised when no request can succeed: a wrong key, model or address, or a spent quota.
+
     The run stops. Replies under way are still awaited and cached.
     """
 
 
 class TransientError(Exception):
     """Raised when an attempt fails for a reason that may pass. `Endpoint.ask` then tries again.
+
     Args:
         reason: the message.
         wait: seconds that the server asks to wait.
@@ -127,7 +131,7 @@ def error_message(body: str) -> str:
 
 
 def redact(text: str, key: str) -> str:
-    """`text` in one short line, with `[key]` for the key, its parts and what looks like a key."""
+    """`text` in one short line; `[key]` replaces the key, parts of it, and text like a key."""
     text = re.sub(r"//[^/@\s]*@", "//", " ".join(text.split())[:3000])
     if key:
         text = text.replace(key, "[key]")

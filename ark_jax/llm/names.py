@@ -33,7 +33,7 @@ _FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
 
 
 def candidate_terms(passage: str) -> set[str]:
-    """What may be a term: words of at least five characters that are not capitalised.
+    """The possible terms of a passage: words of five or more characters without a capital.
 
     In scripts without blanks these are the sequences of `unspaced_terms`.
     """
@@ -41,6 +41,7 @@ def candidate_terms(passage: str) -> set[str]:
 
 
 def _terms(text: str) -> list[str]:
+    """All possible terms of a text, with repeats."""
     return _TERM.findall(text) + unspaced_terms(text)
 
 
@@ -49,17 +50,22 @@ def split_sentences(passage: str) -> list[str]:
 
 
 def rare_limit(frequency: Mapping[str, int]) -> int:
-    """How many passages a rare term may have."""
+    """The largest number of passages in which a rare term may occur.
+
+    Args:
+        frequency: term -> number of passages with it.
+    """
     return max(2, max(frequency.values(), default=0) // 100)
 
 
 def rare_terms(
     passage: str, frequency: Mapping[str, int], max_frequency: int | None = None
 ) -> set[str]:
-    """The rare terms of a passage, as `extract_graph` has them.
+    """The rare terms of a passage, as `extract_graph` defines them.
 
     Args:
-        max_frequency: `rare_limit(frequency)`, which goes through all words; None: found here.
+        frequency: term -> number of passages with it.
+        max_frequency: `rare_limit(frequency)`, which is slow to compute; None: computed here.
     """
     if max_frequency is None:
         max_frequency = rare_limit(frequency)
@@ -88,23 +94,24 @@ def _trim_name(name: str) -> str:
 
 
 LONGEST_TERM = 6  # characters as a reader counts them
-# One such character: a letter with its marks, or an emoji with what is joined to it.
-_ONE = r"\X\p{M}*"
-_CHARACTER = regex.compile(_ONE)
-# Not the signs that are text unless a selector follows, such as the copyright sign.
+# One such character: a letter with its marks, or an emoji with its modifiers.
+_ONE_CHARACTER = r"\X\p{M}*"
+_CHARACTER = regex.compile(_ONE_CHARACTER)
+# Without signs that are text unless a variation selector follows, such as the copyright sign.
 _EMOJI = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)"
 _LETTER = rf"[\p{{L}}&&[{UNSPACED}]]"
 _RUN = regex.compile(
-    rf"(?:(?={_LETTER}){_ONE})+|(?P<emoji>(?:(?={_EMOJI}){_ONE})+)", flags=regex.VERSION1
+    rf"(?:(?={_LETTER}){_ONE_CHARACTER})+|(?P<emoji>(?:(?={_EMOJI}){_ONE_CHARACTER})+)",
+    flags=regex.VERSION1,
 )
 
 
 def unspaced_terms(text: str) -> list[str]:
-    """Every sequence of two to six characters of an unspaced script, of one to six emoji."""
+    """Every sequence of two to six characters of an unspaced script, or of one to six emoji."""
     terms = []
     for run in _RUN.finditer(text):
         shortest = 1 if run["emoji"] else 2
-        terms += _sequences(run[0], shortest, LONGEST_TERM)
+        terms += _character_sequences(run[0], shortest, LONGEST_TERM)
     return terms
 
 
@@ -117,12 +124,13 @@ def contained_terms(counts: Mapping[str, int]) -> set[str]:
     contained = set()
     for term, count in counts.items():
         if _RUN.fullmatch(term):
-            shorter = _sequences(term, 1, LONGEST_TERM - 1)
+            shorter = _character_sequences(term, 1, LONGEST_TERM - 1)
             contained |= {part for part in shorter if part != term and counts.get(part) == count}
     return contained
 
 
-def _sequences(run: str, shortest: int, longest: int) -> Iterator[str]:
+def _character_sequences(run: str, shortest: int, longest: int) -> Iterator[str]:
+    """Every part of a run with so many characters."""
     characters = _CHARACTER.findall(run)
     for start, length in itertools.product(range(len(characters)), range(shortest, longest + 1)):
         if start + length <= len(characters):

@@ -44,16 +44,17 @@ def is_amount(value: object) -> bool:
 
 
 def drop_false_counts(reply: dict) -> dict:
-    """A chat completion without the counts of tokens that cannot be true, such as negative ones."""
+    """A chat completion without impossible counts of tokens, such as negative ones."""
     usage = reply.get("usage")
     if not isinstance(usage, dict):
         return {name: value for name, value in reply.items() if name != "usage"}
-    true = {name: n for name, n in usage.items() if name not in COUNTS or is_amount(n)}
-    return reply | {"usage": true}
+    kept = {name: n for name, n in usage.items() if name not in COUNTS or is_amount(n)}
+    return reply | {"usage": kept}
 
 
 def count_tokens(reply: dict) -> tuple[int, int]:
     """Input and output tokens of a chat completion, as the server counted them, else 0.
+
     Some servers count thinking tokens in the total only, and bill them as output.
     """
     usage = reply.get("usage") or {}
@@ -84,9 +85,9 @@ PRICES = {
 
 
 def find_price(model: str, override: tuple[float, ...] = ()) -> tuple[float, float] | None:
-    """USD per million tokens of input and output.
+    """USD per million tokens of input and output; None if it is unknown.
 
-    It is the override, or the price in `PRICES` of the model or of a dated version of it, or None.
+    It is the override, or else the price in `PRICES`, where a dated version has its model's price.
 
     Raises:
         ValueError: the override is not two numbers of at least 0.

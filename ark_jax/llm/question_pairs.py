@@ -29,10 +29,10 @@ def parse_pairs(reply: str) -> list[Pair] | None:
     """
     empty = None
     for value in json_values(reply):
-        rows = _rows(value)
+        rows = _find_rows(value)
         if rows is None:
             continue
-        pairs = [pair for row in rows if (pair := _pair(row))]
+        pairs = [pair for row in rows if (pair := _parse_pair(row))]
         if pairs:
             return pairs
         if not rows:
@@ -40,10 +40,13 @@ def parse_pairs(reply: str) -> list[Pair] | None:
     return empty
 
 
-def _rows(value: object) -> list | None:
-    """The rows of a list, or of an object's first list of them; None if there is no list."""
+def _find_rows(value: object) -> list | None:
+    """The list of rows in a JSON value: itself, or a list in its object. None if there is none.
+
+    A single pair is a list of one.
+    """
     if isinstance(value, Mapping):
-        if _pair(value):
+        if _parse_pair(value):
             return [value]
         lists = [value.get("pairs"), *value.values()]
         value = next((x for x in lists if isinstance(x, list)), None)
@@ -52,7 +55,8 @@ def _rows(value: object) -> list | None:
     return value if not value or any(isinstance(x, Mapping) for x in value) else None
 
 
-def _pair(row: object) -> Pair | None:
+def _parse_pair(row: object) -> Pair | None:
+    """The pair of a row; None if question, answer or evidence is missing."""
     if not isinstance(row, Mapping):
         return None
     row = {str(key).lower(): value for key, value in row.items()}
@@ -67,9 +71,9 @@ def _pair(row: object) -> Pair | None:
 
 
 def find_verbatim(quote: str, text: str) -> str | None:
-    """The part of `text` that is quoted, letter by letter but for blanks and outer quotation marks.
+    """The part of `text` that equals a quote, except for blanks and outer quotation marks.
 
-    None if there is none.
+    None if the text does not contain it.
     """
     for wanted in (quote, quote.strip().strip(_QUOTES)):
         words = wanted.split()
@@ -80,7 +84,7 @@ def find_verbatim(quote: str, text: str) -> str | None:
 
 
 def find_evidence(pair: Pair, texts: Sequence[str]) -> list[str] | None:
-    """For each quoted sentence the part of a text that it quotes; None if one is in no text."""
+    """The parts of texts that the pair quotes; None if a quote is in no text."""
     parts = [
         next((part for text in texts if (part := find_verbatim(quote, text))), None)
         for quote in pair.evidence

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ark_jax.llm.reply_json import json_texts, json_values
-from ark_jax.llm.triple_questions import SIDES, same_words
+from ark_jax.llm.triple_questions import SIDES, comparison_key
 from ark_jax.llm.triple_wordings import PLACEHOLDER, Wordings
 from ark_jax.text.word_boundaries import contains_words
 
@@ -14,20 +14,24 @@ _PLACEHOLDERS = re.compile(r"[{\[<(]{1,2}\s*entity\s*[}\]>)]{1,2}", re.IGNORECAS
 
 
 def parse_wordings(reply: str) -> dict[str, list[str]] | None:
-    """The wordings of a reply by side; None if it holds none. Never raises.
+    """side -> the wordings in a reply; None if there are none. Never raises.
 
-    Other brackets around the placeholder are mended.
+    Other brackets around the placeholder are replaced by braces.
     """
     for value in json_values(reply):
         if not isinstance(value, Mapping):
             continue
         fields = {str(key).lower(): item for key, item in value.items()}
         if any(side in fields for side in SIDES):
-            return {side: list(map(_mend, json_texts(fields.get(side)))) for side in SIDES}
+            return {
+                side: list(map(_normalise_placeholder, json_texts(fields.get(side))))
+                for side in SIDES
+            }
     return None
 
 
-def _mend(wording: str) -> str:
+def _normalise_placeholder(wording: str) -> str:
+    """A wording with single blanks, and with "{entity}" for "[Entity]" and the like."""
     return _PLACEHOLDERS.sub(PLACEHOLDER, " ".join(wording.split()))
 
 
@@ -35,7 +39,7 @@ def wording_defect(wording: str, names: Sequence[str]) -> str:
     """What is wrong with a wording; empty if nothing is.
 
     Args:
-        names: those of the facts that the model was shown.
+        names: names in the facts that the prompt showed.
     """
     count = wording.count(PLACEHOLDER)
     if count != 1:
@@ -53,8 +57,8 @@ def usable_wordings(
     """The wordings of all replies without a defect, and (side, wording, defect) of the others.
 
     Args:
-        replies: all replies to a prompt. In a later one the model may have mended an earlier.
-        names: those of the facts that the model was shown.
+        replies: all replies to a prompt, of which later ones may correct earlier ones.
+        names: names in the facts that the prompt showed.
     """
     usable: dict[str, dict[str, str]] = {side: {} for side in SIDES}
     defects = []
@@ -62,7 +66,7 @@ def usable_wordings(
         before = {side: set(texts) for side, texts in usable.items()}
         for side in SIDES if parsed else ():
             for wording in parsed[side]:
-                key = same_words(wording)
+                key = comparison_key(wording)
                 if key in before[side]:  # a correction may repeat what was right
                     continue
                 defect = wording_defect(wording, names)
@@ -83,14 +87,14 @@ def wordings_remark(
     *,
     is_cut: bool = False,
 ) -> str | None:
-    """What the model is told about its replies; None if they will do.
+    """The message that asks the model to correct its replies; None if they are good.
 
     Args:
         replies: all replies so far; wordings of each count.
-        names: those of the facts that the model was shown.
+        names: names in the facts that the prompt showed.
         count: how many wordings of a side were asked for.
         sides: the sides that are needed.
-        is_cut: the last reply broke off.
+        is_cut: whether the last reply broke off.
     """
     if all(parse_wordings(reply) is None for reply in replies):
         cut = "Your reply broke off; write shorter wordings. " if is_cut else ""

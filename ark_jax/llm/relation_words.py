@@ -1,16 +1,16 @@
-"""The English words that names of relations are made of, by what they do in a sentence."""
+"""Lists of English words that occur in names of relations, by their grammatical role."""
 
 
-def _set(words: str) -> frozenset[str]:
+def _word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-PREPOSITIONS = _set(
+PREPOSITIONS = _word_set(
     "about after against as at before by during for from in into near of on over through to under "
     "with within"
 )
-ADVERBS = _set("here there now originally")
-_MODIFIERS = _set("executive co also most")  # and words in -ly
+ADVERBS = _word_set("here there now originally")
+_MODIFIERS = _word_set("executive co also most")  # and words in -ly
 # Participle -> past tense, where these differ.
 _PAST_TENSES = {
     "begun": "began",
@@ -28,12 +28,12 @@ _PAST_TENSES = {
     "worn": "wore",
     "written": "wrote",
 }
-_PARTICIPLES = _PAST_TENSES.keys() | _set(
+_PARTICIPLES = _PAST_TENSES.keys() | _word_set(
     "brought bought built cast fought found held kept led left lost made met read run sent set "
     "sold spent taught told understood won"
 )
-_NO_PARTICIPLES = _set("bed breed feed need red seed shed speed")
-# What the head does itself -> the verb.
+_NO_PARTICIPLES = _word_set("bed breed feed need red seed shed speed")
+# Participle of what the head itself does -> infinitive.
 OWN_ACTS = {
     "appeared": "appear",
     "competed": "compete",
@@ -47,17 +47,17 @@ OWN_ACTS = {
     "studied": "study",
     "worked": "work",
 }
-# What the head did to things: awards won, works written.
-DEEDS = _set(
+# Participles of what the head did to things: awards won, works written.
+DEEDS = _word_set(
     "built composed created designed directed fought founded held invented made owned produced "
     "published received taught won written"
 )
-# What happens at a place.
-PLACED = _set(
+# Participles of what happens at a place.
+PLACED = _word_set(
     "baptised baptized based born built buried filmed formed founded headquartered held killed "
     "located married raised situated"
 )
-VERBS = _set(
+VERBS = _word_set(
     "adjoins affects belongs borders calls causes contains controls covers creates directs employs "
     "encodes features flows follows founds governs includes influences inhibits interacts joins "
     "knows leads likes lives makes manages means needs occurs owns plays precedes produces "
@@ -66,14 +66,14 @@ VERBS = _set(
 )
 PLACES_OF = {"place of birth": "born", "birth place": "born", "birthplace": "born"}
 TIMES = {"year": "in what year", "date": "when", "day": "on what day", "time": "when"}
-ONE_OF_MANY = _set("example form instance kind member part type")
-_PERSONS = _set(
+ONE_OF_MANY = _word_set("example form instance kind member part type")
+_PERSONS = _word_set(
     "actress artist boss bride brother chief child children dad daughter father friend groom guest "
     "head heir husband king member mother parent partner patron people person pupil queen rival "
     "sibling sister son spouse star student teacher wife"
 )
 _PERSON_ENDINGS = ("er", "eur", "ian", "ist", "or")
-_THINGS = _set(  # in -er or -or, and yet no persons
+_THINGS = _word_set(  # words in -er or -or that are no persons
     "border center centre chamber chapter character cluster color computer cover disorder factor "
     "filter flavor floor folder gender harbor headquarter layer letter meter motor newspaper "
     "number order paper parameter poster power quarter register river sector semester sensor "
@@ -89,12 +89,12 @@ def is_participle(word: str) -> bool:
 
 
 def past_tense(participle: str) -> str:
-    """The past tense of a verb: "wrote" of "written"."""
+    """The past tense for a participle: "wrote" for "written"."""
     return _PAST_TENSES.get(participle, participle)
 
 
 def infinitive(verb: str) -> str:
-    """The infinitive of one of `VERBS`: "study" of "studies"."""
+    """The infinitive of one of `VERBS`: "study" for "studies"."""
     if verb.endswith("ies"):
         return verb.removesuffix("ies") + "y"
     return verb.removesuffix("es" if verb.endswith("ches") else "s")

@@ -24,7 +24,7 @@ from pathlib import Path
 from ark_jax.llm.pricing import COUNTS, is_amount
 from ark_jax.runtime.log import append_row, say
 
-UNUSED_PREFIX = "unused/"  # of the keys of completions without a usable text, kept for their cost
+UNUSED_PREFIX = "unused/"  # starts the keys of completions without a text, kept for their cost
 
 
 def conversation_digest(turns: str | Sequence[str]) -> str:
@@ -67,6 +67,7 @@ def row_problem(row: object) -> str:
 
 
 def _reply_problem(reply: object) -> str:
+    """What is wrong with the field `reply` of a row; empty if nothing is."""
     match reply:
         case {"error": str()}:
             return ""
@@ -83,6 +84,7 @@ def _reply_problem(reply: object) -> str:
 
 
 def _is_usage(usage: object) -> bool:
+    """Whether it is an object whose counts of tokens are possible."""
     if not isinstance(usage, dict):
         return False
     counts = [usage.get(name) for name in COUNTS]
@@ -90,7 +92,7 @@ def _is_usage(usage: object) -> bool:
 
 
 def report_problems(path: Path, problems: dict[int, str]) -> None:
-    """Says which rows of a file of replies are not used.
+    """Prints which rows of a file of replies are not used.
 
     Args:
         problems: line -> what is wrong with its row.
@@ -121,7 +123,7 @@ def repair_json(text: str) -> object:
 
 
 class RowFile:
-    """A file of JSON lines, each read at the place of its first byte."""
+    """A file of JSON lines. The place of a line is the offset of its first byte."""
 
     def __init__(self, path: Path):
         self._file = path.open("rb")
@@ -134,17 +136,18 @@ class RowFile:
             start += len(line)
 
     def row(self, place: int) -> dict:
+        """The row at a place."""
         self._file.seek(place)
         return json.loads(self._file.readline())
 
 
 class KeyedRows(Mapping[str, dict]):
-    """The rows of a file by key: memory holds their places alone."""
+    """The rows of a file by key. Only their places are in memory."""
 
     def __init__(self, path: Path):
         self._path, self._file = path, None
         self._places: dict[str, int] = {}
-        self.end = 0  # no row has its place there or behind it
+        self.end = 0  # above the places of all rows
 
     def __getitem__(self, key: str) -> dict:
         return self.file.row(self._places[key])
@@ -164,7 +167,8 @@ class KeyedRows(Mapping[str, dict]):
 
     @property
     def file(self) -> RowFile:
-        # Open from the first access on: a copy of the file may be gone before its rows are read.
+        """The file, opened on first use."""
+        # Keep it open from the first access: a copy of the file may be deleted later.
         self._file = self._file or RowFile(self._path)
         return self._file
 
@@ -215,16 +219,17 @@ class ReplyCache:
                     if problem := row_problem(row) or ("" if row.get("key") else "it has no key"):
                         problems[self._read_lines + 1] = problem
                     else:
-                        self._index(row, place)
+                        self._index_row(row, place)
                 if line.endswith(b"\n"):
                     self._read_bytes, self._read_lines = place + len(line), self._read_lines + 1
             report_problems(self.path, problems)
 
     def add(self, row: dict) -> None:
-        """Appends a row. It survives a killed process; requests do not wait until it is on disk."""
-        self._index(row, append_row(row, self.path, sync=False))
+        """Appends a row, without waiting for the disk. It survives a killed process."""
+        self._index_row(row, append_row(row, self.path, sync=False))
 
-    def _index(self, row: dict, place: int) -> None:
+    def _index_row(self, row: dict, place: int) -> None:
+        """Keeps the place of a row, and adds the cost of a new key."""
         if row["key"] not in self.rows:
             self.spent += row.get("cost", 0.0)
         self.rows[row["key"]] = place
@@ -258,7 +263,7 @@ class ReplyCache:
 
 
 def parse_row(line: bytes) -> list:
-    """The row of a line, alone in a list; none if a kill cut the line short."""
+    """The row of a line in a list, which is empty if the line is not JSON, as after a kill."""
     with contextlib.suppress(ValueError, RecursionError):
         return [json.loads(line)]
     return []

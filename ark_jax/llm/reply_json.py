@@ -1,4 +1,4 @@
-"""The JSON values in a model's reply, whatever stands around them."""
+"""The JSON values in a model's reply, with any text around them."""
 
 import json
 import re
@@ -8,11 +8,11 @@ from ark_jax.llm.reply_cache import repair_json, strip_thinking
 
 
 def json_values(reply: str) -> Iterator[object]:
-    """The JSON values in a reply, the outermost first; at last what a repair makes of it.
+    """Yields the outermost JSON values in a reply, in order; last, the value of the repaired text.
 
     Text around the JSON, code fences, `<think>` blocks and broken JSON are tolerated. Never raises.
     """
-    text = reply if _is_json(reply) else strip_thinking(reply)  # a value may speak of the tags
+    text = reply if _is_json(reply) else strip_thinking(reply)  # a JSON string may contain the tags
     starts = [match.start() for match in re.finditer(r"[{\[]", text)]
     end = 0
     for start in starts:
@@ -22,7 +22,7 @@ def json_values(reply: str) -> Iterator[object]:
             value, end = json.JSONDecoder(strict=False).raw_decode(text, start)
         except ValueError:
             continue
-        except RecursionError:  # it would come again from each of its thousand brackets
+        except RecursionError:  # each of the thousand brackets would raise it again
             break
         yield value
     if starts:
@@ -38,8 +38,8 @@ def _is_json(reply: str) -> bool:
 
 
 def json_texts(value: object) -> list[str]:
-    """The texts that a field holds: of one string, of a number, or of a list of them."""
+    """The non-empty texts in a field that is a string, a number, or a list of them."""
     items = value if isinstance(value, list) else [value]
-    scalar = lambda x: isinstance(x, str | int | float) and not isinstance(x, bool)
-    texts = [str(x).encode("utf-8", "replace").decode() for x in items if scalar(x)]
+    is_scalar = lambda x: isinstance(x, str | int | float) and not isinstance(x, bool)
+    texts = [str(x).encode("utf-8", "replace").decode() for x in items if is_scalar(x)]
     return [text for text in texts if text.strip()]

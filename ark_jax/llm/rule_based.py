@@ -1,7 +1,7 @@
 """Graphs, questions and rewrites made without a language model, by statistics and templates.
 
-They have the form of a model's replies, so that the pipeline can be tried on any text at no cost. A
-model's graph and questions are better.
+They have the form of a model's replies, so that the pipeline runs on any text at no cost. A model's
+graph and questions are better.
 """
 
 import itertools
@@ -34,10 +34,13 @@ _TEMPLATES = (
 
 
 def make_replies(calls: Sequence[Mapping]) -> list[str]:
-    """Replies to calls, given as the fields that their prompts were filled with.
+    """Replies to calls.
 
-    A call with a passage gets a graph of it, a call with passages to ask about gets questions, and
-    a call with a question gets rewritten ones.
+    A call with `passage` gets a graph of it, one with `about` gets questions about these passages,
+    and one with `question` gets versions of it.
+
+    Args:
+        calls: for each call the fields of its prompt.
     """
     passages = [fields["passage"] for fields in calls if "passage" in fields]
     passages += dict.fromkeys(x for fields in calls for x in fields.get("about", ()))
@@ -63,11 +66,11 @@ def extract_graph(
     since the whole passage is about them.
 
     Args:
-        frequency: the number of passages that have each one of `candidate_terms`. A term is rare
-            if at most two passages have it, or a hundredth of the number that have the commonest
-            word. If only this passage has it, it must occur twice.
-        title: the title of the passage, without a mark at its end.
-        max_frequency: as of `rare_terms`.
+        frequency: each of `candidate_terms` -> number of passages with it. A term is rare if at
+            most two passages have it, or a hundredth of the number that have the most frequent
+            one. If only this passage has it, it must occur twice.
+        title: the title of the passage, without punctuation at its end.
+        max_frequency: see `rare_terms`.
 
     Returns:
         Entities and relations in the format of the extraction prompt.
@@ -98,6 +101,7 @@ def extract_graph(
 
 
 def _without_delimiters(sentence: str) -> str:
+    """A sentence on one line, without the delimiters of the extraction format."""
     return " ".join(sentence.split()).replace("<|>", " ").replace("##", " ")
 
 
@@ -106,10 +110,10 @@ def rewrite_question(
 ) -> str:
     """`count` versions of a question, each with other neighbouring names, as a JSON object.
 
-    A name that holds an answer, or that an answer holds, would give it away and is left out.
+    A name that contains an answer, or is part of one, would reveal it and is left out.
     """
     bare = question.strip().rstrip("?").strip()
-    names = [name for name in names if not _gives_away(name, answers)] or ["other matters"]
+    names = [name for name in names if not _reveals_answer(name, answers)] or ["other matters"]
     versions = []
     for i in range(count):
         first, second = names[(2 * i) % len(names)], names[(2 * i + 1) % len(names)]
@@ -118,5 +122,5 @@ def rewrite_question(
     return json.dumps({"questions": versions}, ensure_ascii=False)
 
 
-def _gives_away(name: str, answers: Sequence[str]) -> bool:
+def _reveals_answer(name: str, answers: Sequence[str]) -> bool:
     return any(contains_words(name, x) or contains_words(x, name) for x in answers)

@@ -12,15 +12,15 @@ SIDES = ("head", "tail")
 _NUMBER_KEYS = ("triple", "fact", "number", "id")
 _SIDE_KEYS = ("ask", "side", "asked", "end")
 _FORM = "Reply in the JSON form that was asked for, and with nothing else."
-_LISTED = 12  # defects that a remark names
+_MOST_LISTED = 12  # defects that a message names
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """One end of a triple that a question is asked for.
+class AskedEnd:
+    """One end of a triple that the prompt wants questions for.
 
     Attributes:
-        number: of the triple in its prompt, from 1.
+        number: number of the triple in its prompt, from 1.
         side: "head" or "tail".
         known: the name of the other end.
         answers: the names of this end.
@@ -33,28 +33,28 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
-    """A question as a reply has it; `number` is 0 and `side` empty where the reply has nonsense."""
+class WrittenQuestion:
+    """A question in a reply. `number` is 0, and `side` empty, if the reply has no valid one."""
 
     number: int
     side: str
     question: str
 
 
-def parse_triple_questions(reply: str) -> list[Written] | None:
+def parse_triple_questions(reply: str) -> list[WrittenQuestion] | None:
     """The questions of a reply; None if it has no list of them. Never raises.
 
-    Of a list that breaks off, the whole rows are read.
+    If the list breaks off, its complete rows are read.
     """
     empty, loose = None, []
     for value in json_values(reply):
-        if row := _written(value):
+        if row := _parse_question(value):
             loose.append(row)
             continue
-        rows = None if loose else _rows(value)
+        rows = None if loose else _find_rows(value)
         if rows is None:
             continue
-        written = [x for row in rows if (x := _written(row))]
+        written = [x for row in rows if (x := _parse_question(row))]
         if written:
             return written
         if not rows:
@@ -62,7 +62,8 @@ def parse_triple_questions(reply: str) -> list[Written] | None:
     return list(dict.fromkeys(loose)) or empty
 
 
-def _rows(value: object) -> list | None:
+def _find_rows(value: object) -> list | None:
+    """The list of rows in a JSON value: itself, or a list in its object. None if there is none."""
     if isinstance(value, Mapping):
         lists = [value.get("questions"), *value.values()]
         value = next((x for x in lists if isinstance(x, list)), None)
@@ -71,17 +72,18 @@ def _rows(value: object) -> list | None:
     return value if not value or any(isinstance(x, Mapping) for x in value) else None
 
 
-def _written(row: object) -> Written | None:
+def _parse_question(row: object) -> WrittenQuestion | None:
+    """The question of a row; None if it has none."""
     if not isinstance(row, Mapping):
         return None
     fields = {str(key).lower(): value for key, value in row.items()}
     question = json_texts(fields.get("question"))
     if not question:
         return None
-    text_of = lambda keys: next((x[0] for key in keys if (x := json_texts(fields.get(key)))), "")
-    number = re.search(r"\d{1,9}", text_of(_NUMBER_KEYS))
-    side = text_of(_SIDE_KEYS).strip().lower()
-    return Written(
+    first_text = lambda keys: next((x[0] for key in keys if (x := json_texts(fields.get(key)))), "")
+    number = re.search(r"\d{1,9}", first_text(_NUMBER_KEYS))
+    side = first_text(_SIDE_KEYS).strip().lower()
+    return WrittenQuestion(
         int(number[0]) if number else 0,
         side if side in SIDES else "",
         " ".join(question[0].split()),
@@ -89,7 +91,7 @@ def _written(row: object) -> Written | None:
 
 
 def question_defect(question: str, known: str, answers: Iterable[str]) -> str:
-    """What is wrong with a question by its words; empty if nothing is."""
+    """What is wrong with the words of a question; empty if nothing is."""
     if not contains_words(question, known):
         return "the known entity is not named"
     if any(contains_words(question, answer) for answer in answers):
@@ -97,23 +99,23 @@ def question_defect(question: str, known: str, answers: Iterable[str]) -> str:
     return ""
 
 
-def same_words(question: str) -> str:
-    """Equal for questions that differ in nothing but case, blanks and the last mark."""
+def comparison_key(question: str) -> str:
+    """A question without case, extra blanks and end punctuation, to find repeated questions."""
     return " ".join(question.casefold().split()).rstrip("?.! ")
 
 
 def sort_questions(
-    replies: Iterable[str], ends: Sequence[Asked], count: int
-) -> tuple[dict[Asked, list[str]], list[tuple[Written, str]]]:
-    """The usable questions of all replies by what they ask for, and the others with their defects.
+    replies: Iterable[str], ends: Sequence[AskedEnd], count: int
+) -> tuple[dict[AskedEnd, list[str]], list[tuple[WrittenQuestion, str]]]:
+    """The usable questions of all replies for each end, and the others with their defects.
 
     Args:
-        replies: all replies to a prompt. In a later one the model may have mended an earlier.
-        ends: what the prompt asked for.
-        count: the questions wanted of each; what is beyond is left out.
+        replies: all replies to a prompt, of which later ones may correct earlier ones.
+        ends: the ends that the prompt asked for.
+        count: most questions for each end; further ones are left out.
     """
     wanted = {(x.number, x.side): x for x in ends}
-    usable: dict[Asked, dict[str, str]] = {x: {} for x in ends}
+    usable: dict[AskedEnd, dict[str, str]] = {x: {} for x in ends}
     defects = []
     for reply in replies:
         before = {end: set(texts) for end, texts in usable.items()}
@@ -122,7 +124,7 @@ def sort_questions(
             if end is None:
                 defects.append((written, "no such end was asked for"))
                 continue
-            key = same_words(written.question)
+            key = comparison_key(written.question)
             if key in before[end]:  # a correction may repeat what was right
                 continue
             defect = question_defect(written.question, end.known, end.answers)
@@ -136,15 +138,15 @@ def sort_questions(
 
 
 def questions_remark(
-    replies: Sequence[str], ends: Sequence[Asked], count: int, *, is_cut: bool = False
+    replies: Sequence[str], ends: Sequence[AskedEnd], count: int, *, is_cut: bool = False
 ) -> str | None:
-    """What the model is told about its replies; None if they will do.
+    """The message that asks the model to correct its replies; None if they are good.
 
     Args:
         replies: all replies so far.
-        ends: what the prompt asked for.
-        count: the questions wanted of each.
-        is_cut: the last reply broke off.
+        ends: the ends that the prompt asked for.
+        count: questions wanted for each end.
+        is_cut: whether the last reply broke off.
     """
     usable, defects = sort_questions(replies, ends, count)
     lacking = [(end, count - len(texts)) for end, texts in usable.items() if len(texts) < count]
@@ -153,11 +155,11 @@ def questions_remark(
     if all(parse_triple_questions(reply) is None for reply in replies):
         cut = "Your reply broke off before its first question. " if is_cut else ""
         return f"{cut}No questions with numbers of facts could be read from your reply. {_FORM}"
-    last = collections.Counter(
+    listed = collections.Counter(
         f"fact {written.number}, {written.side or 'no end'}: {defect}"
         for written, defect in defects
     )
-    bad = "; ".join(list(last)[:_LISTED])
+    bad = "; ".join(list(listed)[:_MOST_LISTED])
     missing = "; ".join(f"{n} for the {end.side} of fact {end.number}" for end, n in lacking)
     return f"Some questions cannot be used ({bad}). " * bool(bad) + (
         f"Questions are missing: {missing}. Write these only, and name the other end of the fact "

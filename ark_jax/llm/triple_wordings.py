@@ -1,6 +1,6 @@
 """Questions about one end of a triple, worded by rules of grammar, without a language model.
 
-All they know is the relation's text. "directed by" becomes "Who directed {entity}?" for the tail
+The rules use only the relation's text. "directed by" becomes "Who directed {entity}?" for the tail
 and "What has {entity} directed?" for the head. They repeat the relation's words, which people often
 do not; a model's wordings are better.
 """
@@ -30,17 +30,17 @@ from ark_jax.llm.relation_words import (
 PLACEHOLDER = "{entity}"
 MOST_WORDS = 5  # of a relation that is a phrase; a longer one is quoted as a whole
 
-E = "\0"  # stands for the placeholder until the end, since no relation holds it
-_Made = tuple[list[str], list[str]]  # questions for the head, questions for the tail
+E = "\0"  # stands for the placeholder until `_as_wordings`, since no relation contains it
+_Sides = tuple[list[str], list[str]]  # questions for the head, questions for the tail
 
 
 @dataclasses.dataclass(frozen=True)
 class Wordings:
-    """Questions about a relation, each with `{entity}` once, where the known entity's name goes.
+    """Questions about a relation, each with `{entity}` once in place of the known entity.
 
     Attributes:
-        head: they ask for the head; the tail is known.
-        tail: they ask for the tail; the head is known.
+        head: questions for the head; the tail is known.
+        tail: questions for the tail; the head is known.
     """
 
     head: tuple[str, ...]
@@ -55,41 +55,48 @@ def word_relation(relation: str) -> Wordings:
     """
     words = _split_words(relation)
     if not words or len(words) > MOST_WORDS or not any(re.search("[a-z]", x) for x in words):
-        return _as_wordings(_quote(" ".join(relation.split()) or "related to"))
-    return _as_wordings(_word(words))
+        return _as_wordings(_quote_relation(" ".join(relation.split()) or "related to"))
+    return _as_wordings(_apply_rules(words))
 
 
-def _as_wordings(sides: _Made) -> Wordings:
-    """With the placeholder for E, and a capital in front."""
+def _as_wordings(sides: _Sides) -> Wordings:
+    """The questions with the placeholder for E and a capital first letter, without repeats."""
     finish = lambda text: (text[:1].upper() + text[1:]).replace("\0", PLACEHOLDER)
     return Wordings(*(tuple(dict.fromkeys(map(finish, texts))) for texts in sides))
 
 
 def _split_words(relation: str) -> list[str]:
-    text = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", relation.replace(E, " "))
-    text = re.sub(r"(\w+ed)by\b", r"\1 by", text.translate({ord("{"): "(", ord("}"): ")"}))
+    """The words of a relation such as "directedBy" or "place_of_birth", in lower case.
+
+    Abbreviations keep their capitals.
+    """
+    text = relation.replace(E, " ").translate({ord("{"): "(", ord("}"): ")"})
+    text = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text)  # directedBy, place_of_birth
+    text = re.sub(r"(\w+ed)by\b", r"\1 by", text)  # directedby
     words = text.strip(" ?!.:;").split()
     words = [word if word.isupper() and len(word) > 1 else word.lower() for word in words]
     return words[:-1] if len(words) > 1 and words[-1] == "s" else words  # spouse_s
 
 
-def _word(words: Sequence[str]) -> _Made:
-    rules: tuple[Callable[[Sequence[str]], _Made | None], ...] = (
-        _having,
-        _being,
-        _passive,
-        _reduced,
-        _acting,
-        _ending_in_preposition,
-        _starting_with_preposition,
+def _apply_rules(words: Sequence[str]) -> _Sides:
+    """The questions of the first rule that knows such a relation."""
+    rules: tuple[Callable[[Sequence[str]], _Sides | None], ...] = (
+        _word_having,
+        _word_being,
+        _word_passive,
+        _word_noun_with_participle,
+        _word_verb,
+        _word_ending_in_preposition,
+        _word_starting_with_preposition,
     )
     for rule in rules:
         if wordings := rule(words):
             return wordings
-    return _noun(words)
+    return _word_noun(words)
 
 
-def _quote(relation: str) -> _Made:
+def _quote_relation(relation: str) -> _Sides:
+    """Questions that quote the relation, for texts that no rule can word."""
     text = relation.translate({ord("{"): "(", ord("}"): ")", ord(E): " "})
     heads = [f'what has the relation "{text}" to {E}?', f'for what is {E} the "{text}"?']
     tails = [f'to what has {E} the relation "{text}"?', f'what is the "{text}" of {E}?']
@@ -98,26 +105,26 @@ def _quote(relation: str) -> _Made:
     return heads, tails
 
 
-def _having(words: Sequence[str]) -> _Made | None:
+def _word_having(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "has genre"; None for others."""
     if words[0] not in ("has", "have", "had") or len(words) == 1:
         return None
     thing = " ".join(words[1:])
-    heads, tails = _word(words[1:])
+    heads, tails = _apply_rules(words[1:])
     return [f"what has the {thing} {E}?", *heads], [f"what {thing} does {E} have?", *tails]
 
 
-def _being(words: Sequence[str]) -> _Made | None:
+def _word_being(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "is part of", "was born in"; None for others."""
     if words[0] not in ("is", "are", "was", "were") or len(words) == 1:
         return None
     predicate = words[1:]
     if predicate[0] in ("a", "an", "the") and len(predicate) > 1:
         predicate = predicate[1:]
-    return _word(predicate)
+    return _apply_rules(predicate)
 
 
-def _passive(words: Sequence[str]) -> _Made | None:
+def _word_passive(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "directed by", "participated in"; None for others."""
     if len(words) < 2 or words[-1] not in PREPOSITIONS or not is_participle(words[-2]):
         return None
@@ -125,7 +132,7 @@ def _passive(words: Sequence[str]) -> _Made | None:
         return None
     *adverbs, participle, preposition = words
     if participle in OWN_ACTS:
-        return _own_act(participle, preposition)
+        return _word_own_act(participle, preposition)
     done, relation = " ".join([*adverbs, participle]), " ".join(words)
     heads = [f"what was {relation} {E}?", f"who or what was {relation} {E}?"]
     if preposition == "by":
@@ -144,7 +151,8 @@ def _passive(words: Sequence[str]) -> _Made | None:
     return [*heads, f"which one was {relation} {E}?"], tails
 
 
-def _own_act(participle: str, preposition: str) -> _Made:
+def _word_own_act(participle: str, preposition: str) -> _Sides:
+    """Wordings of what the head itself does, such as "participated in"."""
     verb = OWN_ACTS[participle]
     act = f"{participle} {preposition}"
     heads = [f"who {act} {E}?", f"who or what {act} {E}?", f"which ones have {act} {E}?"]
@@ -152,7 +160,7 @@ def _own_act(participle: str, preposition: str) -> _Made:
     return heads, [*tails, f"{preposition} what did {E} {verb}?"]
 
 
-def _reduced(words: Sequence[str]) -> _Made | None:
+def _word_noun_with_participle(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "languages spoken", "awards won"; None for others."""
     places = [i for i, word in enumerate(words) if is_participle(word)]
     if not places or not places[-1] or len(words) - places[-1] > 2:
@@ -165,7 +173,7 @@ def _reduced(words: Sequence[str]) -> _Made | None:
     things, relation = " ".join(words[:start]), " ".join(words)
     done = " ".join(words[start : i + 1])
     if ending and ending[0] in PREPOSITIONS:
-        return _with_preposition(things, done, ending[0])
+        return _word_participle_with_preposition(things, done, ending[0])
     heads = [f"what has {E} among its {relation}?", f"whose {relation} include {E}?"]
     heads.append(f"{E} is one of the {relation} of what?")
     tails = [f"what are the {relation} of {E}?", f"for {E}, which {things} are {done}?"]
@@ -177,7 +185,8 @@ def _reduced(words: Sequence[str]) -> _Made | None:
     return heads, [f"which {things} are {done} in {E}?", *tails]
 
 
-def _with_preposition(things: str, done: str, preposition: str) -> _Made:
+def _word_participle_with_preposition(things: str, done: str, preposition: str) -> _Sides:
+    """Wordings of relations such as "films starred in": things, participle, preposition."""
     is_own = done in OWN_ACTS
     has, be = ("has", "") if is_own else ("is", "is ")
     ending = f"{be}{done} {preposition}"
@@ -189,7 +198,7 @@ def _with_preposition(things: str, done: str, preposition: str) -> _Made:
     ]
 
 
-def _acting(words: Sequence[str]) -> _Made | None:
+def _word_verb(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "contains", "plays for", "influenced"; None for others."""
     relation = " ".join(words)
     if len(words) == 1 and is_participle(words[0]):
@@ -211,7 +220,7 @@ def _acting(words: Sequence[str]) -> _Made | None:
     ]
 
 
-def _ending_in_preposition(words: Sequence[str]) -> _Made | None:
+def _word_ending_in_preposition(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "capital of", "member of", "next to"; None for others."""
     if len(words) < 2 or words[-1] not in PREPOSITIONS:
         return None
@@ -226,7 +235,7 @@ def _ending_in_preposition(words: Sequence[str]) -> _Made | None:
     return heads, [*tails, f"{preposition} whom or what is {E} {article}{thing}?"]
 
 
-def _starting_with_preposition(words: Sequence[str]) -> _Made | None:
+def _word_starting_with_preposition(words: Sequence[str]) -> _Sides | None:
     """Wordings of relations such as "in language", "at location"; None for others."""
     if len(words) < 2 or words[0] not in PREPOSITIONS:
         return None
@@ -237,7 +246,7 @@ def _starting_with_preposition(words: Sequence[str]) -> _Made | None:
     return heads, [*tails, f"what is the {thing} of {E}?"]
 
 
-def _noun(words: Sequence[str]) -> _Made:
+def _word_noun(words: Sequence[str]) -> _Sides:
     """Wordings of any other relation, such as "genre", "place of birth", "parents"."""
     relation = " ".join(words)
     main = words[words.index("of") - 1] if "of" in words[1:] else words[-1]

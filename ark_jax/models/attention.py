@@ -32,17 +32,17 @@ def attend(
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
 
-    What padding gets depends on the kernel.
+    The values at padding depend on the kernel.
 
     Args:
-        visible: which tokens are no padding.
+        visible: true for tokens, false for padding.
         causal: hides every later token; their scores are not computed then.
         kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
 
     Raises:
         ValueError: the kernel is unknown, not installed, or does not support the type.
     """
-    kernel = _chosen(kernel, q)
+    kernel = _choose_kernel(kernel, q)
 
     def attend_shard(q: Array, k: Array, v: Array, visible: Array) -> Array:
         if kernel == "xla":
@@ -72,10 +72,10 @@ def attend_packed(
     causal: bool,
     kernel: str = "auto",
 ) -> Float[Array, "streams a n h"]:
-    """`attend` for packed texts, each of which sees itself alone."""
+    """`attend` for packed texts. A token sees only tokens of its own text."""
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     index = activation_spec("b t")
-    kernel = _chosen(kernel, q, plan.places.shape[1])
+    kernel = _choose_kernel(kernel, q, plan.places.shape[1])
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
@@ -99,8 +99,8 @@ def attend_packed(
     return run(q, k, v, plan.places, plan.sources)
 
 
-def _chosen(kernel: str, q: Array, tokens: int = 0) -> str:
-    """The kernel for these queries, in rows of `tokens`; 0: as they lie."""
+def _choose_kernel(kernel: str, q: Array, tokens: int = 0) -> str:
+    """The kernel for these queries, in rows of `tokens`; 0 takes the length of their own rows."""
     return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens or q.shape[1])
 
 
@@ -182,7 +182,10 @@ def _forward(q: Array, k: Array, v: Array, mask: Array) -> tuple[Array, tuple[Ar
 
 
 def _backward(residuals: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, Array, None]:
-    """Computes the weights again: to store and read them would cost more, they are so large."""
+    """The gradients of q, k and v.
+
+    The weights are computed again: they are so large that to store and read them would cost more.
+    """
     q, k, v, mask, out = residuals
     first = functools.partial(heads_first, heads=k.shape[2])
     scale = q.shape[-1] ** -0.5

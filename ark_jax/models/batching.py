@@ -15,7 +15,7 @@ Batching = Callable[[Sequence[int]], Iterable[tk.TextBatch]]  # lengths of texts
 
 
 def one_ahead(started: Iterable[Item]) -> Iterator[Item]:
-    """Each item once the next is started: a device computes one while the host prepares another."""
+    """Yields each item after the next has started: a device computes while the host prepares."""
     waiting: list[Item] = []
     for item in started:
         waiting.append(item)
@@ -28,7 +28,7 @@ def little_padding(model, cfg, batch_tokens: int = 0) -> Batching:
     """Cuts texts into batches that waste little work; see `tokens.batch_by_tokens`.
 
     Args:
-        model, cfg: what computes them, by whose cost padding is weighed.
+        model, cfg: decide the cost of computing padding.
         batch_tokens: tokens of a batch on each device; 0 suits the device.
     """
     return functools.partial(
@@ -41,5 +41,5 @@ def little_padding(model, cfg, batch_tokens: int = 0) -> Batching:
 
 
 def batch_tokens_of_device() -> int:
-    """Tokens of a batch: few enough for a CPU's cache, many enough to fill an accelerator."""
+    """Tokens of a batch: few enough for a CPU's cache, or enough to fill an accelerator."""
     return 1024 if jax.default_backend() == "cpu" else 16384

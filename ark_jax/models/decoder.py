@@ -61,6 +61,7 @@ class Config:
 
     @property
     def dims(self) -> dict[str, int]:
+        """The size of each letter; see layout.py for the alphabet."""
         return {
             "v": self.vocab,
             "d": self.width,
@@ -118,6 +119,7 @@ class Config:
 
 
 def _rope_settings(hf: dict) -> dict:
+    """The fields of rope_parameters and rope_scaling in one table; empty if both are absent."""
     settings: dict[str, Any] = {}
     for field in ("rope_parameters", "rope_scaling"):
         value = hf.get(field) or {}
@@ -149,7 +151,7 @@ def _refuse_variants(hf: dict, family: str) -> None:
 
 
 def refuse_unless(supported: bool, field: str, value: Any) -> None:
-    """Raises ValueError for a setting that would be computed wrongly if it were ignored."""
+    """Raises ValueError if a setting that changes the results is not supported."""
     if not supported:
         raise ValueError(
             f"config.json: {field}={value!r} changes the mathematics and is not implemented"
@@ -157,7 +159,11 @@ def refuse_unless(supported: bool, field: str, value: Any) -> None:
 
 
 def rematerialised(layer: Callable, policy: str) -> Callable:
-    """`layer`, which saves for its backward pass only its input and what `Config.remat` names."""
+    """`layer`, which saves only its input and what the policy names for its backward pass.
+
+    Args:
+        policy: a value of `Config.remat`.
+    """
     policies = jax.checkpoint_policies
     saved = {
         "products": policies.save_from_both_policies(
@@ -237,6 +243,7 @@ class Block(nnx.Module):
     def finish(
         self, x: Float[Array, "b t d"], attended: Float[Array, "b t n h"], cfg: Config
     ) -> Float[Array, "b t d"]:
+        """The layer's output, from its input and the output of its attention heads."""
         x = x + einsum("btnh,nhd->btd", attended, self.o[...])
         y = rms_norm(x, self.ffn_norm[...], cfg.norm_eps)
         gate, up = einsum("btd,df->btf", y, self.gate[...]), einsum("btd,df->btf", y, self.up[...])
@@ -267,7 +274,7 @@ class Decoder(nnx.Module):
         cfg: Config,
         memory: Any = None,
     ) -> tuple[Float[Array, "b t d"], Any]:
-        """Runs all layers and the last norm over embeddings: one text a row, or one stream a row.
+        """Runs all layers and the last norm. A row of `x` holds a text or a packed stream of texts.
 
         Args:
             attend: `attend(q, k, v, memory_of_layer) -> (output, state_of_layer)` computes the
@@ -281,6 +288,7 @@ class Decoder(nnx.Module):
 
         @functools.partial(rematerialised, policy=cfg.remat)
         def layer(x, block_and_memory):
+            """One step of the scan: the layer's output, and the state that `attend` returns."""
             block, memory = block_and_memory
             attended, state = attend(*block.qkv(x, angles, cfg), memory)
             return block.finish(x, attended, cfg), state
@@ -295,7 +303,7 @@ class Decoder(nnx.Module):
         cfg: Config,
         capacity: int | None = None,
     ) -> Float[Array, "b t d"]:
-        """Hidden states after the last norm. Padding may stand on either side.
+        """Hidden states after the last norm. Padding may be on either side.
 
         Args:
             capacity: at least the number of visible tokens of any device. Layers then skip padding,
@@ -314,7 +322,7 @@ class Decoder(nnx.Module):
             k: Float[Array, "rows t k h"],
             v: Float[Array, "rows t k h"],
             _: None,
-        ):
+        ) -> tuple[Float[Array, "rows t n h"], None]:
             return attend(q, k, v, causal=True, kernel=cfg.attention), None
 
         x, _ = self.layers(x, positions, attend_layer, cfg)

@@ -60,6 +60,7 @@ class Config:
 
     @property
     def dims(self) -> dict[str, int]:
+        """The size of each letter; see layout.py for the alphabet."""
         return {
             "v": self.vocab,
             "d": self.width,
@@ -102,7 +103,7 @@ class Config:
         for field in ("is_decoder", "add_cross_attention"):
             refuse_unless(not hf.get(field), field, hf.get(field))
         refuse_unless(not counted or (isinstance(pad, int) and pad >= 0), "pad_token_id", pad)
-        # DistilBERT has no segments, and its eps stands in its source, not in its config.
+        # DistilBERT has no segments, and its eps is in its source, not in its config.
         return cls(
             vocab=hf["vocab_size"],
             width=hf[name("hidden_size")],
@@ -141,7 +142,7 @@ def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
 def positions(
     tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config
 ) -> Int[Array, "b t"]:
-    """Each token's row of the position table; padding must stand on the right."""
+    """Each token's row of the position table; padding must be on the right."""
     if cfg.pad is None:
         return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     # Like transformers, counts by id and not by the mask: a pad token in a text counts as padding.
@@ -164,7 +165,7 @@ class Block(nnx.Module):
     def __call__(
         self, x: Float[Array, "b t d"], attend: Callable, cfg: Config
     ) -> Float[Array, "b t d"]:
-        """Args: `attend(q, k, v)` computes the attention."""
+        """The layer's output; `attend(q, k, v)` computes its attention."""
         q = einsum("btd,dnh->btnh", x, self.q[...], self.q_bias[...])
         k = einsum("bsd,dnh->bsnh", x, self.k[...], self.k_bias[...])
         v = einsum("bsd,dnh->bsnh", x, self.v[...], self.v_bias[...])
@@ -199,7 +200,7 @@ class Encoder(nnx.Module):
         segments: Int[Array, "b t"] | None = None,
         markers: Float[Array, "m e"] | None = None,
     ) -> Float[Array, "b t d"]:
-        """Hidden states of the last layer. Padding must stand on the right.
+        """Hidden states of the last layer. Padding must be on the right.
 
         Args:
             capacity: at least the number of visible tokens of any device. Layers then skip padding,
@@ -247,6 +248,7 @@ class Encoder(nnx.Module):
     def _token_embeddings(
         self, tokens: Int[Array, "b t"], cfg: Config, markers: Float[Array, "m e"] | None
     ) -> Float[Array, "b t d"]:
+        """Embeddings of token ids; those that follow the vocabulary are rows of `markers`."""
         if markers is None:
             return lookup(self.embed[...], tokens)
         words = lookup(self.embed[...], jnp.minimum(tokens, cfg.vocab - 1))

@@ -44,7 +44,7 @@ class Row:
 
     Attributes:
         suffix: the prompt without the prefix that all prompts share.
-        generated: the new tokens so far, of which the last may be a stop id.
+        generated: the new tokens so far; the last one may be a stop id.
     """
 
     number: int
@@ -84,7 +84,7 @@ class Generation:
         cache_positions: positions of keys and values on each device.
         prefill_tokens: prompt tokens of a device in one call.
         on_tokens: `on_tokens(number, tokens, ended)` is called after every few steps with all that
-            row `number` has generated; a true result ends the row. `ended` says that the row has
+            row `number` has generated; a true result ends the row. `ended` is true if the row has
             met the limit or a stop id, which is then the last of the tokens.
     """
 
@@ -121,7 +121,7 @@ class Generation:
         useful = tk.round_rows(-(-len(groups) // self.devices), 1) * self.group_size
         self.device_slots = min(affordable, useful)
         self.costs = packing.multiply_adds(self.model, self.cfg)
-        self.blocks = _unstack(self.model.blocks, self.cfg.layers)
+        self.blocks = _unstack_layers(self.model.blocks, self.cfg.layers)
         self._compute_prefix(shared)
         self.slots: list[Row | None] = [None] * (self.devices * self.device_slots)
         self.cache = _empty_cache(self.cfg, len(self.slots), self.suffix_length + self.ring)
@@ -137,7 +137,7 @@ class Generation:
         tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
         seen = layout.rows(mask)
         self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), seen, length)
-        self.prefix = SharedPrefix(_unstack(self.stacked, self.cfg.layers), seen, len(ids))
+        self.prefix = SharedPrefix(_unstack_layers(self.stacked, self.cfg.layers), seen, len(ids))
 
     def _plan_prefills(self, groups: list[Group]) -> list[tuple[list[Group], Shape]]:
         """Cuts groups into prefills of one device, each with its shape; the last is to run first.
@@ -166,8 +166,8 @@ class Generation:
     def _admit(self) -> None:
         """Prefills waiting prompts, whose rows take free slots.
 
-        A prefill runs when half of the devices, or as many as there are prefills, have free slots
-        for one each.
+        A prefill runs when half of the devices have free slots for one each, or as many devices as
+        prefills are left.
         """
         while self.queue:
             admitted = []
@@ -191,7 +191,7 @@ class Generation:
         """
         height, length, capacity = map(max, zip(*(shape for _, _, shape in admitted), strict=True))
         rows = np.full((self.devices * height, self.group_size), None)  # by prompt
-        # A slot past the end drops what is computed for no row.
+        # An entry without a row has a slot past the end, so that its results are dropped.
         slots_in_device = np.full(rows.shape, self.device_slots, np.int32)
         for groups, free, _ in admitted:
             first = free[0] // self.device_slots * height
@@ -221,20 +221,21 @@ class Generation:
             capacity,
             self.cache,
             layout.rows(slots_in_device),
-            self._sampling(rows.ravel()),
+            self._row_sampling(rows.ravel()),
         )
         for row, token in zip(rows.flat, layout.fetch(first_tokens).tolist(), strict=True):
             if row:
                 self._append(row, [token])
 
-    def _sampling(self, rows: Iterable[Row | None]) -> sampling.Sampling | None:
+    def _row_sampling(self, rows: Iterable[Row | None]) -> sampling.Sampling | None:
+        """How these rows draw their tokens, with their keys on the devices; None if greedy."""
         if self.draw is None:
             return None
         numbers = [row.number if row else 0 for row in rows]
         return self.draw._replace(keys=layout.rows(np.asarray(self.draw.keys)[numbers]))
 
     def _append(self, row: Row, tokens: list[int]) -> None:
-        """Adds new tokens to a row, up to a stop id or the limit, and frees its slot if it ends.
+        """Adds tokens to a row, up to a stop id or the limit. Frees its slot if the row ends.
 
         Raises:
             FloatingPointError: the model computed no finite logits before the row ended.
@@ -257,6 +258,7 @@ class Generation:
             return
 
         def column(value: Callable[[Row], int]) -> Array:
+            """A value of the row in each slot, int32 `[slots]`; 0 for an empty slot."""
             return layout.rows(np.array([value(row) if row else 0 for row in self.slots], np.int32))
 
         state = RowState(
@@ -273,7 +275,7 @@ class Generation:
             self.cache,
             state,
             self.step,
-            self._sampling(self.slots),
+            self._row_sampling(self.slots),
             self.stop_ids,
             self.suffix_length,
         )
@@ -283,7 +285,7 @@ class Generation:
                 self._append(row, [token for token in new if token != UNUSED])
 
     def _resize_cache(self) -> None:
-        """Grows the ring for the next steps, and gives up positions and slots no row needs."""
+        """Grows the ring for the next steps; drops positions and slots that no row needs."""
         live = [row for row in self.slots if row]
         suffix_length, ring, device_slots = self.suffix_length, self.ring, self.device_slots
         oldest = max((len(row.generated) for row in live), default=0)
@@ -296,7 +298,7 @@ class Generation:
         starts = range(0, len(self.slots), device_slots)
         by_device = [range(start, start + device_slots) for start in starts]
         occupied = max(sum(self.slots[i] is not None for i in slots) for slots in by_device)
-        # By a fixed factor: each number of slots is another program.
+        # By a fixed factor, since each number of slots is compiled separately.
         while not self.queue and 0 < occupied <= device_slots // 4:
             device_slots //= 4
         if (suffix_length, ring, device_slots) == (
@@ -316,31 +318,32 @@ class Generation:
         self.suffix_length, self.ring, self.device_slots = suffix_length, ring, device_slots
 
     def _ring_places(self, ring: int) -> np.ndarray:
-        """The cache positions that a ring of another size is copied from."""
+        """For each place of a ring of size `ring`, the cache position that it is copied from."""
         last = self.step - 1
         steps_back = (last - np.arange(ring)) % ring
         return self.suffix_length + (last - np.minimum(steps_back, self.ring - 1)) % self.ring
 
 
 def _common_prefix(prompts: Sequence[TokenIds]) -> np.ndarray:
-    """What all prompts begin with, leaving at least one token of each."""
+    """The longest prefix that all prompts share and that leaves each at least one token."""
     first = np.asarray(prompts[0], np.int32)
     common = min(common_length(first, np.asarray(prompt, np.int32)) for prompt in prompts)
     return first[: min(common, min(map(len, prompts)) - 1)]
 
 
 def _prefill_shape(groups: list[Group]) -> Shape:
+    """The rounded shape of a prefill of these groups, whose first prompt is the longest."""
     lengths = [len(group[0].suffix) for group in groups]
     return (tk.round_rows(len(groups), 1), _padded_length(lengths[0]), _padded_length(sum(lengths)))
 
 
 def _padded_length(n: int) -> int:
-    """At least `n` tokens: a multiple of 8, of few values, since each is compiled separately."""
+    """`n` rounded up to one of few multiples of 8, since each length is compiled separately."""
     return tk.round_rows(n, 8)
 
 
-def _unstack(stacked, layers: int) -> list:
-    """Splits a stack into layers: a loop over slices would copy each of them at every turn.
+def _unstack_layers(stacked, layers: int) -> list:
+    """Splits a stack into layers. Slices of it would be copied at every step of a loop.
 
     On a CPU the layers are views of the stack, elsewhere they are copies.
     """
@@ -351,11 +354,12 @@ def _unstack(stacked, layers: int) -> list:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _copy_layers(stacked, layers: int) -> list:
+    """A copy of each layer of a tree of arrays `[l ...]`."""
     return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(layers)]
 
 
 def _view_of_layer(i: int, stack: Array) -> Array:
-    """Layer i of an array `[l ...]`, in the memory of the stack where JAX can use it."""
+    """Layer i of an array `[l ...]`; shares the memory of the stack if JAX allows it."""
     assert isinstance(stack.sharding, NamedSharding)
     mesh, spec = stack.sharding.mesh, stack.sharding.spec
     shards = [
@@ -368,6 +372,7 @@ def _view_of_layer(i: int, stack: Array) -> Array:
 
 
 def _empty_cache(cfg: decoder.Config, slots: int, length: int) -> list[LayerCache]:
+    """Zeros for the keys and values of each layer, `[slots k length h]`."""
     shape, spec = (slots, cfg.kv_heads, length, cfg.head_dim), activation_spec("b k s h")
     zeros = lambda: jnp.zeros(shape, cfg.compute, out_sharding=spec)
     return [(zeros(), zeros()) for _ in range(cfg.layers)]
@@ -377,7 +382,7 @@ def _empty_cache(cfg: decoder.Config, slots: int, length: int) -> list[LayerCach
 def _select(
     layer: LayerCache, rows: Int[Array, " rows"], chosen: Int[Array, " j"]
 ) -> tuple[Float[Array, "rows k j h"], Float[Array, "rows k j h"]]:
-    """Copies rows, counted within their device, and positions of a layer's keys and values."""
+    """Chosen rows and positions of a layer's keys and values; rows count within their device."""
     spec = activation_spec("b k s h")
     take = lambda x, rows, chosen: x[rows][:, :, chosen]
     take = jax.shard_map(take, in_specs=(spec, activation_spec("b"), P()), out_specs=spec)
@@ -396,7 +401,7 @@ def _prefill(
     slots: Int[Array, "b copies"],
     draw: sampling.Sampling | None,
 ) -> tuple[list[LayerCache], Int[Array, " rows"]]:
-    """Copies keys and values of each suffix into its slots.
+    """Computes suffixes, and copies the keys and values of each into its slots.
 
     Args:
         slots: counted within the device. Past the end, the copy is dropped.
@@ -422,6 +427,7 @@ def _prefill(
         x: Float[Array, "rows t k h"],
         slots: Int[Array, "rows copies"],
     ) -> Float[Array, "b k s h"]:
+        """Copies keys or values of each suffix into its slots of the cache `old`."""
         x = x.transpose(0, 2, 1, 3).astype(old.dtype)[:, None]
         copies = jnp.broadcast_to(x, (*slots.shape, *x.shape[2:]))
         return old.at[slots, :, : x.shape[3]].set(copies, mode="drop")
@@ -449,16 +455,19 @@ def _decode(
     stop_ids: tuple[int, ...],
     suffix_length: int,
 ) -> tuple[list[LayerCache], Int[Array, "b steps"]]:
-    """Generates `STEPS` tokens of every row, or UNUSED after all rows have met a stop id.
+    """The cache after `STEPS` tokens of every row, and the tokens, `[b steps]`.
+
+    Tokens are UNUSED after the step at which all rows have met a stop id.
 
     Args:
         blocks: the model's layers, unstacked.
-        first_step: steps made before by the rows of this cache, which place the ring.
+        first_step: steps that this cache has seen, which decide the next position of the ring.
         suffix_length: positions of the cache before its ring.
     """
     ring, stops = cache[0][0].shape[2] - suffix_length, jnp.array(stop_ids)
 
     def step(carry):
+        """Generates one token of every row."""
         i, token, done, cache, out = carry
         place = (first_step + i) % ring
         recent = (place - jnp.arange(ring)) % ring <= (rows.age + i)[:, None]

@@ -58,6 +58,9 @@ def resolve(name_or_folder: str) -> Path:
     A local folder is returned as it is. A folder in a bucket is copied into the cache; the files of
     a hub name (weights, configs, tokenizer) are downloaded into the hub's cache. A hub name may end
     in `@REVISION`: a branch, a tag or a commit.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and it is not a hub name.
     """
     folder = storage.local_copy(name_or_folder)
     if name_or_folder and folder.is_dir():
@@ -81,7 +84,11 @@ def read_config(folder: Path) -> dict:
 
 
 def read_json(path: Path, kind: type = dict):
-    """Reads a JSON file that holds an object, or an array for `kind=list`."""
+    """The object in a JSON file, or the array for `kind=list`.
+
+    Raises:
+        ValueError: the file is not JSON, or holds another kind of value.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -94,7 +101,11 @@ def read_json(path: Path, kind: type = dict):
 
 
 def architecture(settings: dict):
-    """(Config class, model class, weight-name table) for the settings of a config.json."""
+    """(Config class, model class, weight-name table) for the settings of a config.json.
+
+    Raises:
+        ValueError: the architecture is not implemented.
+    """
     model_type = settings.get("model_type")
     if model_type in decoder.FAMILIES:
         return decoder.Config, decoder.Decoder, DECODER
@@ -122,7 +133,7 @@ class Checkpoint:
             raise FileNotFoundError(
                 f"{folder}: no {missing[0]}, which {index.name} names; fetch it too"
             )
-        self._files = {name: file for file in files for name in _open(file).keys()}  # noqa: SIM118
+        self._files = {name: file for file in files for name in _open_safetensors(file).keys()}  # noqa: SIM118
         self._has_prefix = any(name.startswith(PREFIXES) for name in self._files)
 
     def names(self) -> set[str]:
@@ -159,7 +170,7 @@ class Checkpoint:
         the mapping is closed, so they are released with the slice.
         """
         self.require(name)
-        return _open(self._files[name]).get_slice(name)
+        return _open_safetensors(self._files[name]).get_slice(name)
 
     def dtype(self, name: str) -> np.dtype:
         """The type in which a tensor is stored."""
@@ -186,8 +197,12 @@ def check_inside(file: Path, name: str) -> None:
         )
 
 
-def _open(file: Path):
-    """Opens a safetensors file. This reads its header, which reveals a truncated file."""
+def _open_safetensors(file: Path):
+    """Opens a safetensors file and reads its header.
+
+    Raises:
+        ValueError: the file is truncated, or is not a safetensors file.
+    """
     try:
         return safe_open(file, "numpy")
     except SafetensorError as error:
@@ -240,7 +255,7 @@ def load_model(
 def read_module(
     new: Callable[[], Any], cfg, table: Mapping[str, tuple[str, str]], checkpoint: Checkpoint
 ) -> tuple[Any, set[str]]:
-    """A module with the checkpoint's weights, and the names of the tensors that it has.
+    """A module with the checkpoint's weights, and the names of the tensors it was read from.
 
     Args:
         new: makes the module; only its shapes are used.
@@ -257,9 +272,9 @@ def read_module(
     # less than what the rest will take.
     for i in sorted(range(len(leaves)), key=lambda i: -leaves[i][1].get_value().size):
         hf_name, pattern = table[leaves[i][0]]
-        names = [checkpoint.stored_name(name) for name in _expand(hf_name, cfg.layers)]
+        names = [checkpoint.stored_name(name) for name in _layer_names(hf_name, cfg.layers)]
         used.update(names)
-        value = _read(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, cfg.dtype)
+        value = _read_parameter(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, cfg.dtype)
         params[i] = nnx.Param(value)
     return jax.tree.unflatten(tree, params), used
 
@@ -283,7 +298,11 @@ def read_architecture(folder: Path, **options: str):
 def read_extra(
     checkpoint: Checkpoint, names: set[str], *, is_encoder: bool
 ) -> dict[str, np.ndarray]:
-    """The tensors that the model does not compute with; refuses any that it should."""
+    """Reads tensors that the model does not compute with.
+
+    Raises:
+        ValueError: one of `names` is not known as unused.
+    """
     patterns = UNUSED_TENSORS + (MASKED_LM_HEADS if is_encoder else ())
     known = [name for name in sorted(names) if any(fnmatch.fnmatch(name, p) for p in patterns)]
     extra_tensors = {name: checkpoint.slice(name)[...] for name in known}
@@ -304,7 +323,7 @@ def export(
     5 GB.
 
     Args:
-        dtype: type of the parameters instead.
+        dtype: type of the written parameters; empty keeps the checkpoint's types.
     """
     _, _, table = architecture(read_config(base))
     checkpoint = Checkpoint(base)
@@ -316,15 +335,20 @@ def export(
 
 
 def named_tensors(model, cfg, table: Mapping[str, tuple[str, str]]) -> dict[str, np.ndarray]:
-    """Every parameter by its table's name, in Hugging Face's shape. Every process must call it."""
+    """Every parameter by its name in the table, in Hugging Face's shape.
+
+    Every process must call this, since arrays are gathered.
+    """
     tensors = {}
     for name, value in named_parameters(model):
         hf_name, pattern = table[name]
         source, target = pattern.split("->")
         array = fetch(value[...])
         layers = array if "{l}" in hf_name else [array]
-        for expanded, layer in zip(_expand(hf_name, cfg.layers), layers, strict=True):
-            tensor = einops.rearrange(layer, f"{target} -> {source}", **_sizes(source, cfg.dims))
+        for expanded, layer in zip(_layer_names(hf_name, cfg.layers), layers, strict=True):
+            tensor = einops.rearrange(
+                layer, f"{target} -> {source}", **_letter_sizes(source, cfg.dims)
+            )
             tensors[expanded] = np.ascontiguousarray(tensor)
     return tensors
 
@@ -354,7 +378,7 @@ def save_model(
     export(model, cfg, folder, base=base, extra_tensors=extra_tensors, dtype=dtype)
     if is_first_process():
         copy_files(base, folder, ("config.json", *files))
-        if dtype:  # transformers would round weights to the type that stands here
+        if dtype:  # transformers would round weights to the type that config.json names
             settings = read_config(base)
             settings |= {name: dtype for name in ("dtype", "torch_dtype") if name in settings}
             text = json.dumps(settings, indent=2) + "\n"
@@ -394,7 +418,7 @@ def write_tensors(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_0
     # An earlier export's index would be preferred to the new files.
     for stale in folder.glob("model*.safetensors*"):
         stale.unlink()
-    shards = _split(tensors, limit)
+    shards = _split_into_shards(tensors, limit)
     if len(shards) == 1:
         _write_shard(shards[0], folder / "model.safetensors")
         return
@@ -407,8 +431,8 @@ def write_tensors(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_0
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _split(tensors: dict[str, np.ndarray], limit: int) -> list[dict[str, np.ndarray]]:
-    """Tensors by name in shards of at most `limit` bytes, or of one tensor that is larger."""
+def _split_into_shards(tensors: dict[str, np.ndarray], limit: int) -> list[dict[str, np.ndarray]]:
+    """Cuts tensors by name into shards of at most `limit` bytes, or of one larger tensor."""
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name in sorted(tensors):
@@ -426,7 +450,7 @@ def _write_shard(shard: dict[str, np.ndarray], file: Path) -> None:
 
 
 def named_parameters(model) -> list[tuple[str, nnx.Param]]:
-    """(attribute, parameter) of every parameter, in tree order; that of all layers is stacked."""
+    """(attribute, parameter) of every parameter, in tree order. All layers are stacked in one."""
     leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=_is_param)
     return [(getattr(path[-1], "name", None) or path[-1].key, leaf) for path, leaf in leaves]
 
@@ -435,16 +459,17 @@ def _is_param(leaf) -> bool:
     return isinstance(leaf, nnx.Param)
 
 
-def _expand(hf_name: str, layers: int) -> list[str]:
-    """A table's name, or its names in all layers if it has the slot {l}."""
+def _layer_names(hf_name: str, layers: int) -> list[str]:
+    """The name in each layer if it has the slot {l}, else the name alone."""
     return [hf_name.format(l=i) for i in range(layers)] if "{l}" in hf_name else [hf_name]
 
 
-def _sizes(side: str, dims: dict[str, int]) -> dict[str, int]:
+def _letter_sizes(side: str, dims: dict[str, int]) -> dict[str, int]:
+    """The size of each letter on one side of a pattern."""
     return {letter: dims[letter] for part in groups(side) for letter in part}
 
 
-def _read(
+def _read_parameter(
     checkpoint: Checkpoint,
     names: list[str],
     pattern: str,
@@ -455,6 +480,12 @@ def _read(
     """One parameter from its tensor, or, stacked, from the tensors of all layers.
 
     Each device reads the bytes of its own shard only, one tensor at a time.
+
+    Args:
+        pattern: "stored letters -> our letters", of a row of weight_names.py.
+
+    Raises:
+        ValueError: a tensor has another type or shape than it should.
     """
     source, target = pattern.split("->")
     for name in names:
@@ -472,10 +503,11 @@ def _read(
             )
 
     def read_shard(index: Any) -> np.ndarray:
+        """The part of the parameter that `index`, a slice for each axis, selects."""
         letters = zip(target.split(), index[stack:], strict=True)
         cuts = {letter: slice(*cut.indices(dims[letter])) for letter, cut in letters}
         sizes = {letter: cut.stop - cut.start for letter, cut in cuts.items()}
-        region = _region(source, cuts, dims)
+        region = _stored_region(source, cuts, dims)
         shard = np.empty((len(names), *sizes.values()), jnp.dtype(dtype))
         for i, name in enumerate(names):
             tensor = checkpoint.slice(name)[region].astype(shard.dtype, copy=False)
@@ -490,10 +522,14 @@ def _read(
     return jax.make_array_from_callback(shape, sharding, read_shard)
 
 
-def _region(source: str, cuts: dict[str, slice], dims: dict[str, int]) -> tuple[slice, ...]:
-    """The part of a stored tensor that holds a shard.
+def _stored_region(source: str, cuts: dict[str, slice], dims: dict[str, int]) -> tuple[slice, ...]:
+    """The slices of a stored tensor that hold a shard.
 
-    A mesh cuts only the first letter of a group such as (n h), so the part is contiguous.
+    A mesh cuts only the first letter of a group such as (n h), so each slice is contiguous.
+
+    Args:
+        source: letters of the stored tensor.
+        cuts: the slice of each letter.
     """
     region = []
     for first, *rest in groups(source):

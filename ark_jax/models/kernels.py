@@ -22,14 +22,14 @@ SPLASH_BLOCKS = (512, 256, 128)  # tokens that it computes at once
 
 
 def choose(kernel: str, device: Device, dtype: DTypeLike, head_size: int, tokens: int) -> str:
-    """The kernel that "auto" stands for; any other stays.
+    """The kernel that suits the device if `kernel` is "auto", else `kernel`.
 
     "cudnn" and "splash" are chosen in 16 bits only, so that float32 means the same everywhere.
     cuDNN's limits are those that `jax.nn.dot_product_attention` checks. Where texts or heads are
     shorter than half of what splash pads them to, it would mostly compute padding.
 
     Args:
-        tokens: of the longest row.
+        tokens: number of tokens of the longest row.
 
     Raises:
         ValueError: the kernel is unknown.
@@ -38,11 +38,11 @@ def choose(kernel: str, device: Device, dtype: DTypeLike, head_size: int, tokens
         raise ValueError(f"attention={kernel!r}: must be one of {', '.join(KERNELS)}")
     if kernel != "auto":
         return kernel
-    half = jnp.dtype(dtype).itemsize == 2
+    is_16_bit = jnp.dtype(dtype).itemsize == 2
     largest = 256 if device.capability >= 9 else 128
-    if half and device.capability >= 8 and head_size % 8 == 0 and head_size <= largest:
+    if is_16_bit and device.capability >= 8 and head_size % 8 == 0 and head_size <= largest:
         return "cudnn"
-    if half and device.platform == "tpu" and min(head_size, tokens) >= LANES // 2:
+    if is_16_bit and device.platform == "tpu" and min(head_size, tokens) >= LANES // 2:
         return "splash"
     return "xla"
 
@@ -56,7 +56,7 @@ def attend_rows(
     causal: bool,
     kernel: str,
 ) -> Float[Array, "b t n h"]:
-    """Softmax attention of rows by "cudnn", "splash" or "tokamax". What padding gets is undefined.
+    """Softmax attention of rows by "cudnn", "splash" or "tokamax". Padding gets undefined values.
 
     Args:
         lengths: tokens of each row, int32; the first tokens of a row are its text.
@@ -67,14 +67,19 @@ def attend_rows(
     # A row without a text would be a mean over no key: NaN in some kernels.
     lengths = jnp.maximum(lengths, 1)
     if kernel == "splash":
-        return _splash(q, k, v, lengths, causal=causal)
-    attend = _library(kernel, q.dtype)
+        return _attend_by_splash(q, k, v, lengths, causal=causal)
+    attend = _library_attention(kernel, q.dtype)
     return attend(
         q, k, v, is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths
     )
 
 
-def _library(kernel: str, dtype: DTypeLike) -> Callable:
+def _library_attention(kernel: str, dtype: DTypeLike) -> Callable:
+    """The attention function of "cudnn" or "tokamax".
+
+    Raises:
+        ValueError: cuDNN does not support the type, or tokamax is not installed.
+    """
     if kernel == "cudnn":
         if dtype == jnp.float32:
             raise ValueError(
@@ -101,7 +106,7 @@ def is_cudnn_forward(primitive, *_, **__) -> bool:
     return primitive.name.startswith("dot_product_attention_fwd")
 
 
-def _splash(
+def _attend_by_splash(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
     v: Float[Array, "b t k h"],
@@ -109,7 +114,7 @@ def _splash(
     *,
     causal: bool,
 ) -> Float[Array, "b t n h"]:
-    """JAX's own Pallas kernel for TPUs; interpreted elsewhere, which is slow."""
+    """`attend_rows` by JAX's Pallas kernel for TPUs. Elsewhere it is interpreted, which is slow."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     _, t, n, h = q.shape

@@ -141,7 +141,7 @@ class LanguageModel:
             PairError: a target is empty, a pair is longer than the model's context, or its
                 log-likelihood is not finite.
         """
-        log_probs = self._score(self._encode_pairs(pairs), batch_tokens, label)
+        log_probs = self._score_rows(self._encode_pairs(pairs), batch_tokens, label)
         sums = np.array([row.sum() for row in log_probs], np.float32)
         return LogLikelihoods(sums, np.array(list(map(len, log_probs)), np.int32))
 
@@ -190,12 +190,12 @@ class LanguageModel:
                     i, f"{len(ids)} tokens, the model takes {self.max_length}; cut the prompt"
                 )
             rows.append((ids, len(completion)))
-        return self._score(rows, batch_tokens, label)
+        return self._score_rows(rows, batch_tokens, label)
 
-    def _score(
+    def _score_rows(
         self, encoded: Sequence[tuple[np.ndarray, int]], batch_tokens: int, label: str
     ) -> list[np.ndarray]:
-        """Log-probabilities of the last tokens of each row.
+        """For each row a float32 array of the log-probabilities of its last tokens, in nats.
 
         Args:
             encoded: token ids, and how many of the last are scored (not all).
@@ -234,7 +234,7 @@ class LanguageModel:
             self.cfg,
             cache,
             prefix_mask,
-            _on_devices(batch),
+            _put_on_devices(batch),
             batch.capacity,
             *map(layout.rows, (positions, labels)),
             blocks,
@@ -255,7 +255,7 @@ class LanguageModel:
             a batch of rows that continue from them.
         """
         prefix_batches = plan_batches(
-            rows, budget=budget or _batch_tokens(), devices=layout.batch_multiple()
+            rows, budget=budget or _default_batch_tokens(), devices=layout.batch_multiple()
         )
         for prefixes in prefix_batches:
             tokens, mask = layout.rows(prefixes.tokens), layout.rows(prefixes.mask)
@@ -265,7 +265,11 @@ class LanguageModel:
 
     @property
     def _start_token(self) -> int:
-        """The token that an empty prompt is replaced by."""
+        """The token that replaces an empty prompt.
+
+        Raises:
+            ValueError: the model names none.
+        """
         begin = self.tokenizer.bos_token_id
         if begin is None and not self.stop_ids:
             raise ValueError(
@@ -276,7 +280,7 @@ class LanguageModel:
 
     @property
     def end_id(self) -> int:
-        """The token that ends a reply, and a text that the model is to learn from.
+        """The token that ends a reply, and a text that the model learns from.
 
         Raises:
             ValueError: the model has none.
@@ -290,7 +294,7 @@ class LanguageModel:
         return self.stop_ids[0] if end is None else end
 
     def token_counts(self, prompts: Sequence[str]) -> list[int]:
-        """How many tokens each prompt takes, with the special tokens that begin it."""
+        """Number of tokens of each prompt, with the special tokens that begin it."""
         return list(map(len, self._token_ids(prompts)))
 
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, int]]:
@@ -342,7 +346,7 @@ class LanguageModel:
                 yield row
 
     def as_data(self, text: str) -> str:
-        """The text in a form that holds no control token of the model, for use in a prompt.
+        """The text in a form without control tokens of the model, for use in a prompt.
 
         A document may contain `<|im_end|>` and so end its turn. A SPLIT after the first character
         of such a word makes the tokenizer take it as plain text. Other texts stay as they are.
@@ -434,7 +438,7 @@ class LanguageModel:
             label or "generate", len(ids), "prompts", interval=10 if label else float("inf")
         ) as bar:
 
-            def ended(i: int, new_ids: list[int], is_last: bool) -> bool:
+            def store_if_ended(i: int, new_ids: list[int], is_last: bool) -> bool:
                 """Stores the text if it has ended; returns whether a stop string ended it."""
                 text = self._decode_reply(new_ids) if is_last or stop else ""
                 end = min((text.find(string) for string in stop if string in text), default=None)
@@ -445,8 +449,8 @@ class LanguageModel:
                 return end is not None
 
             places = np.arange(first_place, first_place + len(ids))
-            draw = _sampling(temperature, top_p, seed, places[:, None])
-            self._generation(max_new_tokens, draw, batch_tokens, ended).run(ids)
+            draw = _draw_settings(temperature, top_p, seed, places[:, None])
+            self._new_generation(max_new_tokens, draw, batch_tokens, store_if_ended).run(ids)
         return texts
 
     def sample(
@@ -495,14 +499,15 @@ class LanguageModel:
         ) as bar:
 
             def store(i: int, new_ids: list[int], is_last: bool) -> bool:
+                """Stores the reply if it has ended; never ends it."""
                 if is_last:
                     ids[i] = np.array(new_ids, np.int32)
                     bar.add()
                 return False
 
             if prompts:
-                draw = _sampling(temperature, top_p, seed, numbers)
-                self._generation(max_new_tokens, draw, batch_tokens, store).run(prompt_ids, n)
+                draw = _draw_settings(temperature, top_p, seed, numbers)
+                self._new_generation(max_new_tokens, draw, batch_tokens, store).run(prompt_ids, n)
         prompt_numbers = np.repeat(np.arange(len(prompts), dtype=np.int32), n)
         scores = None
         if log_probs:
@@ -519,13 +524,14 @@ class LanguageModel:
             log_probs=scores,
         )
 
-    def _generation(
+    def _new_generation(
         self,
         max_new_tokens: int,
         draw: sampling.Sampling | None,
         batch_tokens: int,
         on_tokens: Callable[[int, list[int], bool], bool],
     ) -> Generation:
+        """A run that is ready to start; arguments as of `Generation`."""
         programs.make_room()
         # Each step reads all weights, so that many positions share it. Few prompt tokens enter at
         # once, so that free slots do not wait until many are free.
@@ -535,8 +541,10 @@ class LanguageModel:
             self.stop_ids,
             max_new_tokens,
             draw,
-            cache_positions=batch_tokens or self._cached_positions(),
-            prefill_tokens=min(batch_tokens or _batch_tokens(), _batch_tokens() // 2),
+            cache_positions=batch_tokens or self._default_cache_positions(),
+            prefill_tokens=min(
+                batch_tokens or _default_batch_tokens(), _default_batch_tokens() // 2
+            ),
             on_tokens=on_tokens,
         )
 
@@ -546,7 +554,11 @@ class LanguageModel:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> Sequence[TokenIds]:
-        """`prompt_ids`, or the start token for an empty prompt; refuses long prompts."""
+        """`prompt_ids`, with the start token for an empty prompt.
+
+        Raises:
+            ValueError: a prompt leaves no room for `max_new_tokens`.
+        """
         if isinstance(prompts, str):
             raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
         if not prompts:
@@ -560,16 +572,17 @@ class LanguageModel:
                 )
         return rows
 
-    def _cached_positions(self) -> int:
+    def _default_cache_positions(self) -> int:
         """Positions whose keys and values a device keeps, of at most 2 GiB on a CPU, else 8 GiB."""
         cfg = self.cfg
-        position = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim * jnp.dtype(cfg.compute).itemsize
+        numbers = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim  # of a position
+        position_bytes = numbers * jnp.dtype(cfg.compute).itemsize
         memory = (2 if jax.default_backend() == "cpu" else 8) * 2**30
-        return min(16 * _batch_tokens(), memory // position)
+        return min(16 * _default_batch_tokens(), memory // position_bytes)
 
 
 def _read_stop_ids(folder: Path, settings: dict, tokenizer) -> tuple[int, ...]:
-    """The tokens that end a text, by the tokenizer, config.json and generation_config.json.
+    """The sorted tokens that end a text: of tokenizer, config.json and generation_config.json.
 
     Some models name the token that ends a chat turn in generation_config.json only.
     """
@@ -582,7 +595,7 @@ def _read_stop_ids(folder: Path, settings: dict, tokenizer) -> tuple[int, ...]:
 
 
 def _ending_length(tokenizer, special: bool) -> int:
-    """The number of special tokens that the tokenizer puts after a text."""
+    """The number of special tokens that the tokenizer puts after a text, if it adds `special`."""
     plain = tokenizer("x", add_special_tokens=False)["input_ids"]
     ids = tokenizer("x", add_special_tokens=special)["input_ids"]
     for n in range(len(ids)):
@@ -593,6 +606,7 @@ def _ending_length(tokenizer, special: bool) -> int:
 
 
 def _check_sampling(max_new_tokens: int, temperature: float, top_p: float) -> None:
+    """Raises ValueError if a setting is out of its range."""
     if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
         raise ValueError(
             f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be "
@@ -600,13 +614,13 @@ def _check_sampling(max_new_tokens: int, temperature: float, top_p: float) -> No
         )
 
 
-def _sampling(
+def _draw_settings(
     temperature: float, top_p: float, seed: int, numbers: np.ndarray
 ) -> sampling.Sampling | None:
     """How rows draw their tokens, with the keys of all rows on the host; None at temperature 0.
 
     Args:
-        numbers: int `[rows parts]`, from which, with the seed, a row's draws follow.
+        numbers: int `[rows parts]`; with the seed they decide a row's draws.
     """
     if not temperature:
         return None
@@ -615,12 +629,12 @@ def _sampling(
     return sampling.Sampling(keys, temperature, nucleus)  # type: ignore[arg-type]  # on the host
 
 
-def _batch_tokens() -> int:
+def _default_batch_tokens() -> int:
     """Tokens of a call: enough for products to run at full speed; more would only take memory."""
     return 2048 if jax.default_backend() == "cpu" else 16384
 
 
-def _on_devices(batch: SuffixBatch) -> prefix.SlotArrays:
-    """The arrays of a batch, each device holding its own rows."""
+def _put_on_devices(batch: SuffixBatch) -> prefix.SlotArrays:
+    """The arrays of a batch on the devices, each of which holds its own rows."""
     names = prefix.SlotArrays._fields
     return prefix.SlotArrays(*(layout.rows(getattr(batch, name)) for name in names))

@@ -1,7 +1,7 @@
 """LoRA: low-rank adapters, a tree of their own beside a model's weights.
 
 A weight with the letters "i o" maps i to o. Its factors are A "i r" and B "r o": "d n h" gives "d
-r" and "r n h", "n h d" gives "n h r" and "r d". They are sharded as the letters say, and stacked
+r" and "r n h", "n h d" gives "n h r" and "r d". They are sharded by their letters, and stacked
 over layers as the blocks are.
 
 The forward pass knows nothing of adapters: it runs on `merge(model, adapter)`, and training takes
@@ -92,7 +92,7 @@ def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]
 
 
 def _inputs_and_outputs(letters: str) -> tuple[str, str]:
-    """What a weight maps from and to: `"d (n h) -> n h d"` -> `("n h", "d")`.
+    """The letters of a weight's inputs and outputs: `"d (n h) -> n h d"` gives `("n h", "d")`.
 
     Hugging Face's side is on the left and has the output first.
     """
@@ -272,6 +272,7 @@ def load_peft(folder: Path, base: Path, cfg) -> Adapter:
     dims = cfg.dims | {"l": cfg.layers, "r": settings["r"]}
 
     def factor(hf_name: str, part: str, source: str, target: str) -> jax.Array:
+        """A weight's factor "A" or "B" of all layers, from letters `source` to letters `target`."""
         names = _tensor_names(hf_name, part, cfg.layers)
         sizes = {letter: dims[letter] for letter in target.split()}
         layers = np.stack([tensors[name] for name in names])
@@ -290,7 +291,11 @@ def load_peft(folder: Path, base: Path, cfg) -> Adapter:
 def _adapted_weights(
     tensors: dict[str, np.ndarray], folder: Path, base: Path, layers: int
 ) -> tuple[WeightName, ...]:
-    """The block matrices that an adapter's tensors belong to; refuses an incomplete adapter."""
+    """The block matrices that an adapter's tensors belong to.
+
+    Raises:
+        ValueError: a tensor is missing, or belongs to no matrix.
+    """
     names = {
         (weight, part): _tensor_names(weight[1], part, layers)
         for weight in target_weights(base, ())
@@ -325,5 +330,5 @@ def _factor_names(hf_name: str, part: str, layers: int) -> list[str]:
 
 
 def _tensor_names(hf_name: str, part: str, layers: int) -> list[str]:
-    """`_factor_names` without `.weight`."""
+    """`_factor_names` as `load_peft` stores them, without `.weight`."""
     return [_module_name(name) for name in _factor_names(hf_name, part, layers)]

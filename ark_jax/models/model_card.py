@@ -45,7 +45,7 @@ _POOLINGS = {
 
 
 def hub_name(folder: Path) -> str:
-    """`owner/model` of a folder in the hub's cache, or of a tower in one, "" of any other folder.
+    """`owner/model` of a folder in the hub's cache or of a tower in it; "" for other folders.
 
     The cache has the layout models--owner--model/snapshots/revision.
     """
@@ -57,14 +57,14 @@ def hub_name(folder: Path) -> str:
 
 
 def plain_line(text: str) -> str:
-    """A name as one line of Markdown, in which it opens no tag, block or code."""
+    """A name as one line of Markdown. What would open a tag, a block or code is escaped."""
     return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", " ".join(text.split()))
 
 
 def render_card(
     folder: Path, *, title: str, base: str, about: str, results: Sequence[EvalResult] = ()
 ) -> str:
-    """README.md for a sentence-transformers folder whose other files are written.
+    """The text of README.md for a sentence-transformers folder, whose other files are written.
 
     Args:
         base: hub name of the base model. Empty names none, since a folder's name means nothing
@@ -77,7 +77,7 @@ def render_card(
     width = settings.get("truncate_dim")
     has_towers = (folder / "router_config.json").is_file()
     is_multi_vector = not has_towers and not (folder / "1_Pooling").is_dir()
-    columns = (_tower_columns if has_towers else _column)(folder, width, prompts, base)
+    columns = (_tower_columns if has_towers else _single_column)(folder, width, prompts, base)
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     head = "| | query | document |\n|---|---|---|" if has_towers else "| | |\n|---|---|"
@@ -91,28 +91,30 @@ def render_card(
     return f"{front}\n# {plain_line(title)}\n\n{about}{table}\n\n{usage}"
 
 
-def _column(
+def _single_column(
     folder: Path, width: int | None, prompts: dict[str, str], base: str
 ) -> dict[str, dict[str, str]]:
-    """The one column of the card's table for a folder with one model."""
-    rows = _rows(folder, folder / "1_Pooling", width, base)
-    return {"": rows | {f"prompt, {kind}": _code(prompt) for kind, prompt in prompts.items()}}
+    """The one column of the card's table, of a folder with one model: name of a row -> cell."""
+    rows = _column_cells(folder, folder / "1_Pooling", width, base)
+    return {"": rows | {f"prompt, {kind}": _code_span(prompt) for kind, prompt in prompts.items()}}
 
 
 def _tower_columns(
     folder: Path, width: int | None, prompts: dict[str, str], base: str
 ) -> dict[str, dict[str, str]]:
-    """A column for each tower of a folder with a Router."""
+    """A column for each tower of a folder with a Router: kind of text -> name of a row -> cell."""
     columns = {}
     for kind in KINDS:
         model, pooling = (route_folder(folder, kind, module) for module in (0, 1))
-        prompt = {"prompt": _code(prompts[kind])} if kind in prompts else {}
-        columns[kind] = _rows(model, pooling, width, base) | prompt
+        prompt = {"prompt": _code_span(prompts[kind])} if kind in prompts else {}
+        columns[kind] = _column_cells(model, pooling, width, base) | prompt
     return columns
 
 
-def _rows(folder: Path, pooling_folder: Path, width: int | None, base: str) -> dict[str, str]:
-    """How a text becomes a vector: what a row of the card's table is about, and its cell."""
+def _column_cells(
+    folder: Path, pooling_folder: Path, width: int | None, base: str
+) -> dict[str, str]:
+    """Name of a row -> cell, on how a model turns a text into a vector."""
     limit = hf.read_json(folder / "sentence_bert_config.json")["max_seq_length"]
     if pooling_folder.is_dir():
         pooling = hf.read_json(pooling_folder / "config.json")
@@ -133,6 +135,7 @@ def _rows(folder: Path, pooling_folder: Path, width: int | None, base: str) -> d
 
 
 def _front_matter(base: str, title: str, results: Sequence[EvalResult], tags: Sequence[str]) -> str:
+    """The YAML front matter, with its lines of dashes; `results` make the hub's model-index."""
     index: dict[str, Any] = {}
     if results:
         index = {"model_name": title, "eval_results": list(results)}
@@ -146,7 +149,7 @@ def _front_matter(base: str, title: str, results: Sequence[EvalResult], tags: Se
     return f"---\n{data.to_yaml()}\n---\n"
 
 
-def _code(prompt: str) -> str:
+def _code_span(prompt: str) -> str:
     """A prompt as one line of a code span in a Markdown table."""
     return "`" + prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'") + "`"
 
@@ -157,6 +160,7 @@ def _usage(prompts: dict[str, str], *, is_narrowed: bool, has_towers: bool) -> s
     normalize = ", normalize_embeddings=True" if is_narrowed else ""
 
     def prompt_name(*kinds: str) -> str:
+        """The argument for the first of these kinds that has a prompt; "" if none has."""
         return next((f', prompt_name="{kind}"' for kind in kinds if kind in prompts), "")
 
     queries = f'encode(["a question"]{prompt_name("query")}{normalize})'

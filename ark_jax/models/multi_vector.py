@@ -19,14 +19,14 @@ from ark_jax.text.token_vectors import TokenVectors
 class MultiVectorRetriever(Retriever):
     """A retriever whose texts have a unit vector for each token, special tokens included.
 
-    `ark_jax.retrieval.late.maxsim` compares them. A question finds rare names so, which one vector
-    for a whole passage hardly holds; the passages take as many times the space as they have tokens.
-    Any model that `Retriever` opens will do, since only its pooling is left out; without training
-    some are good at it. It saves itself for MultiVectorEncoder of sentence-transformers 6.
+    `ark_jax.retrieval.late.maxsim` compares them. A question then finds rare names, which one
+    vector of a whole passage hardly holds. A passage takes as many vectors as it has tokens. Any
+    model that `Retriever` opens can be used, since only its pooling is left out; some are good
+    without training. It saves itself for MultiVectorEncoder of sentence-transformers 6.
     """
 
     @classmethod
-    def _pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
+    def _choose_pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
         return "none"
 
     def encode(  # type: ignore[override]  # vectors of tokens in place of one of a text
@@ -38,24 +38,25 @@ class MultiVectorRetriever(Retriever):
         label: str = "",
         batching: Batching | None = None,
     ) -> TokenVectors:
-        """The tokens' unit vectors of texts, float32; see `Retriever.encode`."""
+        """Unit vectors of each text's tokens, float32; see `Retriever.encode`."""
         batches = self.encode_batches(
             texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
         )
-        return self._in_order(batches, len(texts))
+        return self._restore_order(batches, len(texts))
 
-    def _in_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> TokenVectors:
+    def _restore_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> TokenVectors:
+        """The token vectors of `count` texts, in the order of the texts."""
         vectors: list[np.ndarray] = [np.zeros((0, self.width), np.float32)] * count
         for numbers, part in batches:
             for number, text in zip(numbers, part, strict=True):
                 vectors[number] = text
         return TokenVectors.from_texts(vectors, self.width)
 
-    def _embed(
+    def _embed_batches(
         self, ids: Sequence[TokenIds], batching: Batching, unit: bool
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
-        for numbers, padded in super()._embed(ids, batching, unit):
+        for numbers, padded in super()._embed_batches(ids, batching, unit):
             # A copy, so that the batch is freed.
             yield (
                 numbers,
@@ -63,7 +64,7 @@ class MultiVectorRetriever(Retriever):
             )
 
     def _write_settings(self, folder: Path) -> None:
-        """The files that MultiVectorEncoder of sentence-transformers reads."""
+        """Writes the files that MultiVectorEncoder of sentence-transformers reads."""
         files.write_multi_vector_modules(folder)
         files.write_text_limit(folder, self.max_length, lower=self.lower)
         width = self.width if self.width != self.cfg.width else None
@@ -73,7 +74,7 @@ class MultiVectorRetriever(Retriever):
 def open_retriever(
     name_or_folder: str | Path, *, compute: str = "float32", attention: str = "auto"
 ) -> Retriever:
-    """The retriever of a folder or hub name, a `MultiVectorRetriever` if it declares to be one.
+    """The retriever of a folder or hub name: a `MultiVectorRetriever` if the folder declares one.
 
     Args:
         compute, attention: as in `Retriever.from_pretrained`.

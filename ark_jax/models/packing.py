@@ -26,7 +26,7 @@ def multiply_adds(model: typing.Any, cfg: typing.Any) -> dict[str, typing.Any]:
 
     Planners weigh padding against compilations with them.
     """
-    # Softmax and narrow heads make attention three times as slow as its multiply-adds say.
+    # Softmax and narrow heads make attention three times as slow as its multiply-adds suggest.
     return {
         "parameters": sum(x.size for x in jax.tree.leaves(model.blocks)),
         "attention": 6 * cfg.layers * cfg.heads * cfg.dims["h"],
@@ -63,7 +63,7 @@ def plan_packing(mask: Bool[Array, "b t"], capacity: int) -> PackingPlan:
 def plan_shard(
     mask: Bool[Array, "b t"], capacity: int
 ) -> tuple[Int[Array, "b t"], Int[Array, "1 a"]]:
-    """`places` and `sources` of `plan_packing` on one device."""
+    """(places, sources) of `plan_packing` on one device."""
     visible = mask.reshape(-1)
     places = jnp.where(visible, jnp.cumsum(visible) - 1, capacity).reshape(mask.shape)
     return places, jnp.flatnonzero(visible, size=capacity, fill_value=visible.size)[None]
@@ -72,9 +72,9 @@ def plan_shard(
 def align_shard(
     places: Int[Array, "b t"], sources: Int[Array, "1 a"]
 ) -> tuple[Int[Array, "b t"], Int[Array, "1 a"], Int[Array, " b"]]:
-    """Places and sources on one device if each text began at the left of its row, and lengths.
+    """(places, sources, lengths) on one device, as if each text began at the left of its row.
 
-    The tokens of a row lie side by side in the stream, so its first place and length say all.
+    The tokens of a row are side by side in the stream, so its first place and its length suffice.
     """
     (b, t), capacity = places.shape, sources.shape[1]
     lengths = jnp.sum(places < capacity, axis=1, dtype=jnp.int32)
@@ -87,18 +87,19 @@ def align_shard(
 
 
 def pack(x: Shaped[Array, "b t *rest"], plan: PackingPlan) -> Shaped[Array, "streams a *rest"]:
-    """Rows to streams."""
-    return _move(pack_shard, x, plan)
+    """Packs rows into streams."""
+    return _run_on_shards(pack_shard, x, plan)
 
 
 def unpack(x: Shaped[Array, "streams a *rest"], plan: PackingPlan) -> Shaped[Array, "b t *rest"]:
-    """Streams to rows, with zeros for padding."""
-    return _move(unpack_shard, x, plan)
+    """Unpacks streams into rows, with zeros for padding."""
+    return _run_on_shards(unpack_shard, x, plan)
 
 
-def _move(local: Callable, x: Array, plan: PackingPlan) -> Array:
+def _run_on_shards(local: Callable, x: Array, plan: PackingPlan) -> Array:
+    """Runs `local`, `pack_shard` or `unpack_shard`, on each device."""
     index = activation_spec("b t")
-    spec = jax.typeof(x).sharding.spec  # axes after the tokens stay cut as they are
+    spec = jax.typeof(x).sharding.spec  # later axes keep their sharding
     move = jax.shard_map(local, in_specs=(spec, index, index), out_specs=spec)
     return move(x, plan.places, plan.sources)
 
@@ -121,15 +122,20 @@ def unpack_shard(
 
 @jax.custom_vjp
 def _gather(x: Array, index: Int[Array, " i"], inverse: Int[Array, " j"]) -> Array:
-    """`x[index]`. JAX would scatter the gradient, which is a gather by `inverse`."""
+    """`x[index]`, with zeros for an index past the end.
+
+    JAX would compute its gradient by a scatter. Here it is a gather by `inverse`.
+    """
     return x.at[index].get(mode="fill", fill_value=0)
 
 
 def _gather_forward(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
+    """The output, and the indices that `_gather_backward` needs."""
     return _gather(x, index, inverse), (index, inverse)
 
 
 def _gather_backward(indices: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+    """The gradient of `x`, which is gathered by `inverse`."""
     index, inverse = indices
     return _gather(gradient, inverse, index), None, None
 

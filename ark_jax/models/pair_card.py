@@ -38,11 +38,12 @@ def render_card(base: Path, cfg: PairConfig, max_length: int) -> str:
     return (
         f"---\n{data.to_yaml()}\n---\n\n# {plain_line(title)}\n\n"
         f"Scores how well two texts match; a higher logit is a better match.\n\n"
-        f"{table}\n\n{_how_to_open(cfg)}{_usage()}"
+        f"{table}\n\n{_sentence_transformers_usage(cfg)}{_ark_jax_usage()}"
     )
 
 
-def _how_to_open(cfg: PairConfig) -> str:
+def _sentence_transformers_usage(cfg: PairConfig) -> str:
+    """Markdown on how sentence-transformers opens the folder, or why it cannot."""
     if cfg.head == "linear":
         return """With sentence-transformers, which gives the same logits:
 
@@ -59,7 +60,7 @@ logits = CrossEncoder("path/to/this/folder").predict([("a question", "a passage"
     )
 
 
-def _usage() -> str:
+def _ark_jax_usage() -> str:
     return f"""With ark_jax ({__version__} wrote this folder):
 
 ```python

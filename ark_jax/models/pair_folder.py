@@ -30,8 +30,8 @@ def head_table(head: str, family: str) -> dict[str, tuple[str, str]]:
     return STAR_HEAD if head == "star" else CLASSIFIERS[family]
 
 
-def family_of(base: Path) -> str:
-    """The model_type of a body's folder.
+def read_family(base: Path) -> str:
+    """The model_type of an encoder's folder.
 
     Raises:
         ValueError: it is not an encoder.
@@ -45,13 +45,13 @@ def family_of(base: Path) -> str:
     return family
 
 
-def activation_of(family: str) -> str:
+def head_activation(family: str) -> str:
     """The activation between the two layers of a family's classifier."""
     return "relu" if family == "distilbert" else "tanh"
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether the folder says that it holds a sequence classifier."""
+    """Whether config.json declares a sequence classifier."""
     names = hf.read_config(folder).get("architectures")
     return isinstance(names, list) and any(
         str(name).endswith("ForSequenceClassification") for name in names
@@ -67,7 +67,7 @@ def scores_pairs(model: str) -> bool:
 
 
 def is_decoder(folder: Path) -> bool:
-    """Whether the folder holds a decoder, which scores pairs by its words and has no head."""
+    """Whether the folder holds a decoder, which scores pairs by its next word, without a head."""
     has_settings = (folder / SETTINGS).is_file()
     return not has_settings and hf.read_config(folder).get("model_type") in decoder.FAMILIES
 
@@ -94,12 +94,13 @@ def read_settings(folder: Path) -> dict | None:
 
 
 def write_settings(folder: Path, cfg: pair_heads.PairConfig) -> None:
+    """Writes pair_scorer.json, which `read_settings` reads."""
     text = json.dumps({"head": cfg.head, "scale": cfg.scale}, indent=2)
     (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
 
 
 def read_head(checkpoint: hf.Checkpoint, cfg: pair_heads.PairConfig, family: str):
-    """A head with the weights of a checkpoint, and the names of the tensors that it has.
+    """(head, names of the tensors it was read from) of a checkpoint.
 
     Raises:
         ValueError: the classifier has more labels than one, or a tensor is missing or misshapen.
@@ -119,14 +120,14 @@ def read_head(checkpoint: hf.Checkpoint, cfg: pair_heads.PairConfig, family: str
 
 def read_classifier(folder: Path, cfg: pair_heads.PairConfig):
     """(model, tensors that it does not compute with) of a sequence classifier."""
-    family = family_of(folder)
+    family = read_family(folder)
     check_divides(cfg.dims, str(folder))
     checkpoint = hf.Checkpoint(folder)
     _, model_class, table = hf.read_architecture(folder)
-    head, of_head = read_head(checkpoint, cfg, family)
+    head, head_names = read_head(checkpoint, cfg, family)
     new = lambda: model_class(cfg.body, rngs=nnx.Rngs(0))
-    body, of_body = hf.read_module(new, cfg.body, table, checkpoint)
-    unread = checkpoint.names() - of_head - of_body
+    body, body_names = hf.read_module(new, cfg.body, table, checkpoint)
+    unread = checkpoint.names() - head_names - body_names
     extra_tensors = hf.read_extra(checkpoint, unread, is_encoder=True)
     return pair_heads.PairModel(body, head), extra_tensors
 
@@ -153,7 +154,7 @@ def write_classifier(
 
     Args:
         extra_tensors: those of `base` that the model does not compute with. They are dropped if
-            `base` is not a classifier: what it has, a classifier has not.
+            `base` is not a classifier, which has no place for them.
     """
     checkpoint = hf.Checkpoint(base)
     stored = {name: checkpoint.stored_name(name) for name in tensors}
@@ -170,7 +171,7 @@ def write_classifier(
 
 
 def write_tokenizer_limit(folder: Path, max_length: int) -> None:
-    """Puts the limit of a pair's tokens where every library reads it."""
+    """Writes the most tokens of a pair to tokenizer_config.json, where every library reads it."""
     path = folder / "tokenizer_config.json"
     settings = (hf.read_json(path) if path.is_file() else {}) | {"model_max_length": max_length}
     path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

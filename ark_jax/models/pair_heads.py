@@ -46,6 +46,7 @@ class PairConfig:
 
     @property
     def dims(self) -> dict[str, int]:
+        """The size of each letter; see layout.py for the alphabet."""
         return self.body.dims | {"j": self.body.width, "c": 1, "g": 1 + MARKERS, "m": MARKERS}
 
     @property
@@ -78,8 +79,8 @@ class StarHead(nnx.Module):
     """The head of STAR (arXiv 2605.18765, section 4.1), without its last sigmoid.
 
     A marker in front of each text attends to the states of its own text: keys and values are linear
-    in them, the query is the marker's state. Its formulas do not say the network's hidden layer: it
-    is of the body's width, with the body's activation.
+    in them, the query is the marker's state. The paper gives no hidden layer for the network: here
+    it has the body's width and activation.
     """
 
     def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
@@ -99,8 +100,8 @@ class StarHead(nnx.Module):
         """Logits, float32.
 
         Args:
-            marked: the place of each marker.
-            visible: the places that it attends to.
+            marked: true at the token that is the marker.
+            visible: true at the tokens that the marker attends to.
         """
         keys = layout.einsum("btd,dj->btj", hidden, self.key[...], self.key_bias[...])
         values = layout.einsum("btd,dj->btj", hidden, self.value[...], self.value_bias[...])
@@ -134,7 +135,7 @@ class PairModel(nnx.Module):
 
 
 def new_head(cfg: PairConfig, *, rngs: nnx.Rngs) -> Head | None:
-    """A head that has learnt nothing; the cosine has none."""
+    """A head with random weights; None for the cosine, which has no head."""
     return _HEAD_CLASSES[cfg.head](cfg, rngs=rngs) if cfg.reads_pairs else None
 
 
@@ -154,7 +155,7 @@ def pair_logits(
     Args:
         batch: `pairs`, tokens, mask and segments `[b t]`. For the cosine instead `left` and
             `right`, tokens and mask of distinct texts, and `left_index` and `right_index`, int
-            `[b]`: the rows of a pair's texts there.
+            `[b]`: the row of each pair's text in them.
     """
     if cfg.reads_pairs:
         return head_logits(model, cfg, capacities.pairs, *batch["pairs"])
@@ -164,9 +165,10 @@ def pair_logits(
 def _cosines(
     model: PairModel, cfg: PairConfig, batch: Mapping, capacities: Capacities
 ) -> Float[Array, " b"]:
-    """The cosine of each pair's texts, which are embedded once however many pairs have them."""
+    """The cosine of each pair's texts. A text of several pairs is embedded once."""
 
     def vectors(side: str, capacity: int | None) -> Float[Array, "b e"]:
+        """The unit vector of each pair's text on a side, "left" or "right"."""
         x = embed(model.body, cfg.body, cfg.pooling, cfg.width, capacity, *batch[side])
         # Any device may need any text.
         x = jax.sharding.reshard(x, P())
@@ -193,6 +195,6 @@ def head_logits(
         return head(hidden, cfg)
     numbers = jnp.arange(MARKERS)[:, None]
     marked = tokens[:, None] == cfg.body.vocab + numbers
-    behind = jnp.cumsum(marked, axis=-1) > 0
-    visible = behind & ~marked & mask[:, None] & (segments[:, None] == numbers)
+    is_after_marker = jnp.cumsum(marked, axis=-1) > 0
+    visible = is_after_marker & ~marked & mask[:, None] & (segments[:, None] == numbers)
     return head(hidden, marked, visible)

@@ -57,7 +57,7 @@ class PairTokenizer:
             for block in text_blocks(share):
                 encodings = self._encode(block)
                 cut += sum(bool(encoding.overflowing) for encoding in encodings)
-                yield from map(self._row, encodings)
+                yield from map(self._ids_and_segments, encodings)
 
         rows = TokenRows.from_shares(encode, pairs)
         cut = distributed.sum_of_processes(cut)
@@ -73,7 +73,7 @@ class PairTokenizer:
         )
 
     def _encode(self, pairs: Sequence[Pair]) -> list:
-        """What the tokenizer makes of pairs."""
+        """The tokenizer's encoding of each pair, cut to leave room for the markers."""
         texts = [[text.lower() if self.lower else text for text in pair] for pair in pairs]
         return self.tokenizer(
             *map(list, zip(*texts, strict=True)),
@@ -82,7 +82,8 @@ class PairTokenizer:
             padding=False,
         ).encodings
 
-    def _row(self, encoding) -> list[int]:
+    def _ids_and_segments(self, encoding) -> list[int]:
+        """The ids of a pair, followed by as many segments; both with the markers."""
         ids, segments = encoding.ids, encoding.type_ids
         if self.markers:
             ids, segments = self._add_markers(ids, segments, encoding.sequence_ids)
@@ -91,17 +92,21 @@ class PairTokenizer:
     def _add_markers(
         self, ids: list[int], segments: list[int], sides: list[int | None]
     ) -> tuple[list[int], list[int]]:
-        """Puts a marker in front of each text, which may have no tokens."""
-        before, between = self._special_tokens
+        """(ids, segments) with a marker in front of each text, which may have no tokens.
+
+        Args:
+            sides: for each token 0 or 1, the text it belongs to; None for special tokens.
+        """
+        before, between = self._special_token_counts
         first, second = before, before + sides.count(0) + between
-        if not any(segments):  # the tokenizer does not tell the texts apart
+        if not any(segments):  # the tokenizer gives no segments
             segments = [int(i >= second) for i in range(len(ids))]
         ids = [*ids[:first], self.markers[0], *ids[first:second], self.markers[1], *ids[second:]]
         return ids, [*segments[:first], 0, *segments[first:second], 1, *segments[second:]]
 
     @functools.cached_property
-    def _special_tokens(self) -> tuple[int, int]:
-        """How many special tokens stand before the first text, and between the two."""
+    def _special_token_counts(self) -> tuple[int, int]:
+        """The number of special tokens before the first text, and between the two."""
         tokens = self.tokenizer("a", "a").encodings[0].sequence_ids
         before, second = tokens.index(0), tokens.index(1)
         return before, second - before - tokens.count(0)

@@ -28,7 +28,7 @@ from ark_jax.text.token_vectors import tokens_error
 
 __all__ = ["HEADS", "Capacities", "CrossEncoder", "PairConfig", "PairModel", "pair_logits"]
 
-_head_logits = functools.partial(jax.jit, static_argnums=(1, 2))(pair_heads.head_logits)
+_head_logits_jit = functools.partial(jax.jit, static_argnums=(1, 2))(pair_heads.head_logits)
 
 
 @dataclasses.dataclass
@@ -41,7 +41,7 @@ class CrossEncoder:
     base: Path  # where the body was read from: gives an export its names, types and tokenizer
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
-    prompts: dict[str, str]  # of the cosine: kind of text -> what is put in front of it
+    prompts: dict[str, str]  # of the cosine: kind of text -> the text put in front of it
     max_length: int  # tokens that a pair is cut to, and a text of the cosine
     lower: bool  # texts are converted to lower case before they are tokenised
 
@@ -86,28 +86,30 @@ class CrossEncoder:
                 f"head=..., one of {', '.join(HEADS)}, to put a new head on it"
             )
         else:
-            pair_folder.family_of(folder)
+            pair_folder.read_family(folder)
             scorer = cls.from_retriever(Retriever.from_pretrained(folder, **options))
         return scorer if head is None else scorer.with_head(head)
 
     @classmethod
-    def from_retriever(cls, retriever: Retriever, *, scale: float = pair_heads.SCALE):
-        """The cosine head on a retriever: its vectors are what the cosine compares.
+    def from_retriever(
+        cls, retriever: Retriever, *, scale: float = pair_heads.SCALE
+    ) -> "CrossEncoder":
+        """The cosine head on a retriever, whose vectors it compares.
 
         Raises:
             ValueError: the retriever is not an encoder, or keeps a vector for each token.
         """
         if retriever.pooling == "none":
             raise tokens_error(str(retriever.base))
-        family = pair_folder.family_of(retriever.base)
+        family = pair_folder.read_family(retriever.base)
         cfg = PairConfig(
             body=retriever.cfg,
             head="cosine",
             pooling=retriever.pooling,
             width=retriever.width,
             scale=scale,
-            activation=pair_folder.activation_of(family),
-            typed=_is_typed(retriever.cfg, retriever.tokenizer),
+            activation=pair_folder.head_activation(family),
+            typed=_reads_segments(retriever.cfg, retriever.tokenizer),
         )
         return cls(
             PairModel(retriever.model, None),
@@ -122,18 +124,20 @@ class CrossEncoder:
 
     @classmethod
     def _from_own_folder(cls, folder: Path, settings: dict, options: dict) -> "CrossEncoder":
+        """Opens a folder that `save_pretrained` wrote; `settings` are its pair_scorer.json."""
         body = Retriever.from_files(files.read_model(folder / "body"), **options)
         scorer = cls.from_retriever(body, scale=float(settings["scale"]))
         cfg = dataclasses.replace(scorer.cfg, head=settings["head"])
         if not cfg.reads_pairs:
             return scorer
-        family = pair_folder.family_of(folder / "body")
+        family = pair_folder.read_family(folder / "body")
         head, _ = pair_folder.read_head(hf.Checkpoint(folder / "head"), cfg, family)
         return dataclasses.replace(scorer, model=PairModel(body.model, head), cfg=cfg)
 
     @classmethod
     def _from_classifier(cls, folder: Path, options: dict) -> "CrossEncoder":
-        family = pair_folder.family_of(folder)
+        """Opens a sequence classifier; `options` are those of `hf.read_architecture`."""
+        family = pair_folder.read_family(folder)
         body, _, _ = hf.read_architecture(folder, **options)
         tokenizer = tk.load_tokenizer(str(folder), body.vocab)
         cfg = PairConfig(
@@ -142,8 +146,8 @@ class CrossEncoder:
             pooling="mean",
             width=body.width,
             scale=pair_heads.SCALE,
-            activation=pair_folder.activation_of(family),
-            typed=_is_typed(body, tokenizer),
+            activation=pair_folder.head_activation(family),
+            typed=_reads_segments(body, tokenizer),
         )
         model, extra_tensors = pair_folder.read_classifier(folder, cfg)
         limit, lower = files.read_max_length(folder, tokenizer), files.read_text_limit(folder)[1]
@@ -152,9 +156,9 @@ class CrossEncoder:
     def with_head(self, head: str, *, seed: int = 0) -> "CrossEncoder":
         """The same body with another head.
 
-        Weights are shared with this scorer. The head is this scorer's if that has what is asked
-        for; otherwise it is new, and drawn by `seed`. A new linear head takes BERT's pooler from
-        the checkpoint if that has one, as transformers does.
+        Weights are shared with this scorer, which is returned as it is if it has that head. A new
+        head is drawn by `seed`. A new linear head takes BERT's pooler from the checkpoint if that
+        has one, as transformers does.
         """
         if head not in HEADS:
             raise ValueError(f"head={head!r}: must be one of {', '.join(HEADS)}")
@@ -167,8 +171,8 @@ class CrossEncoder:
         return dataclasses.replace(self, model=PairModel(self.model.body, new), cfg=cfg)
 
     def _copy_pooler(self, head: pair_heads.LinearHead) -> None:
-        """Gives a new head the first layer that the checkpoint has for it."""
-        table = pair_folder.head_table("linear", pair_folder.family_of(self.base))
+        """Sets the first layer of a new head to the checkpoint's pooler, if there is one."""
+        table = pair_folder.head_table("linear", pair_folder.read_family(self.base))
         for name in ("dense", "dense_bias"):
             hf_name, pattern = table[name]
             tensor = self.extra_tensors.get(hf_name)
@@ -180,7 +184,7 @@ class CrossEncoder:
 
     @property
     def retriever(self) -> Retriever:
-        """The body as a retriever: gives the vectors whose cosine the head cosine takes."""
+        """The body as a retriever, whose vectors the cosine head compares."""
         return Retriever(
             self.model.body,
             self.cfg.body,
@@ -200,6 +204,7 @@ class CrossEncoder:
 
     @property
     def _pair_tokenizer(self) -> PairTokenizer:
+        """Tokenises pairs for the head; only the star head has markers."""
         markers = range(pair_heads.MARKERS) if self.cfg.head == "star" else ()
         ids = tuple(self.cfg.body.vocab + i for i in markers)
         return PairTokenizer(self.tokenizer, self.max_length, self.lower, ids)
@@ -217,7 +222,7 @@ class CrossEncoder:
         A higher logit is a better match; a sequence classifier's sigmoid is not applied.
 
         Args:
-            pairs: of the texts that are compared: for retrieval, a query and a passage.
+            pairs: the two texts that are compared: for retrieval, a query and a passage.
             batch_tokens: tokens of a batch on each device, which bounds memory; 0 suits the device.
             label: name of the progress line and of the line that reports cut pairs; without it
                 none is shown.
@@ -243,7 +248,7 @@ class CrossEncoder:
         return logits
 
     def _cosines(self, pairs: Sequence[Pair], batching: Batching, label: str) -> np.ndarray:
-        """The cosine of each pair's texts; equal texts are embedded once."""
+        """The cosine of each pair's texts, float32 `[n]`; equal texts are embedded once."""
         sides = []
         for side, kind in zip(zip(*pairs, strict=True), files.KINDS, strict=True):
             rows: dict[str, int] = {}
@@ -253,6 +258,7 @@ class CrossEncoder:
         return np.einsum("be,be->b", *sides)
 
     def _head_logits(self, pairs: Sequence[Pair], batching: Batching, label: str) -> np.ndarray:
+        """The head's logit of each pair, float32 `[n]`."""
         tokens = self.tokenize(pairs, label=label)
         out = np.zeros(len(tokens), np.float32)
         started = self._start_batches(tokens, batching)
@@ -273,7 +279,7 @@ class CrossEncoder:
             ids, mask = batch.arrays(tokens.ids)
             segments, _ = batch.arrays(tokens.segments)
             arrays = map(layout.rows, (ids, mask, segments))
-            yield batch, _head_logits(self.model, self.cfg, batch.room, *arrays)
+            yield batch, _head_logits_jit(self.model, self.cfg, batch.room, *arrays)
 
     def digest(self) -> str:
         """The sha256 of all that decides the logits: weights, tokenizer, prompts, settings.
@@ -289,12 +295,12 @@ class CrossEncoder:
         return digest.hexdigest()
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
-        """Writes a folder that `from_pretrained` opens; that of a linear head opens anywhere.
+        """Writes a folder that `from_pretrained` opens.
 
         A linear head becomes a sequence classifier with one label, for transformers,
-        sentence-transformers' CrossEncoder and text-embeddings-inference. Other heads are known to
-        ark_jax alone: sentence-transformers refuses their folder, in which `body` is the model of
-        their cosine for SentenceTransformer. Every process must call this; process 0 writes.
+        sentence-transformers' CrossEncoder and text-embeddings-inference. Only ark_jax knows the
+        other heads: sentence-transformers refuses their folder, but opens its folder `body`, which
+        computes their cosine. Every process must call this; process 0 writes.
 
         Args:
             folder: a local folder, or one in a bucket (gs://).
@@ -306,22 +312,24 @@ class CrossEncoder:
         with hf.local_folder(folder) as local:
             if local.resolve() in (self.base.resolve(), self.base.resolve().parent):
                 raise ValueError(f"{local} is the folder this model was read from; give another")
-            (self._save_classifier if self.cfg.head == "linear" else self._save_own)(local)
+            (self._save_classifier if self.cfg.head == "linear" else self._save_own_folder)(local)
             if distributed.is_first_process():
                 text = card or render_card(self.base, self.cfg, self.max_length)
                 (local / "README.md").write_text(text, encoding="utf-8")
 
-    def _save_own(self, folder: Path) -> None:
+    def _save_own_folder(self, folder: Path) -> None:
+        """Writes body/, head/ and pair_scorer.json."""
         self.retriever.save_pretrained(folder / "body")
         if self.cfg.reads_pairs:
-            table = pair_folder.head_table(self.cfg.head, pair_folder.family_of(self.base))
+            table = pair_folder.head_table(self.cfg.head, pair_folder.read_family(self.base))
             tensors = hf.named_tensors(self.model.head, self.cfg, table)
             hf.write_tensors(tensors, folder / "head")
         if distributed.is_first_process():
             pair_folder.write_settings(folder, self.cfg)
 
     def _save_classifier(self, folder: Path) -> None:
-        family = pair_folder.family_of(self.base)
+        """Writes a sequence classifier with one label, and its limit of tokens."""
+        family = pair_folder.read_family(self.base)
         _, _, table = hf.read_architecture(self.base)
         tensors = hf.named_tensors(self.model.body, self.cfg.body, table)
         head_table = pair_folder.head_table("linear", family)
@@ -332,6 +340,6 @@ class CrossEncoder:
             pair_folder.write_tokenizer_limit(folder, self.max_length)
 
 
-def _is_typed(body, tokenizer) -> bool:
+def _reads_segments(body, tokenizer) -> bool:
     """Whether the body reads the tokenizer's segment types."""
     return body.segments > 1 and "token_type_ids" in tokenizer.model_input_names

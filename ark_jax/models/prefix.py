@@ -53,7 +53,8 @@ def compute(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         _: None,
-    ):
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """The attention of a layer, and its keys and values with the heads first."""
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
         out = attention.attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention)
         return out, heads_first
@@ -90,7 +91,8 @@ def run_suffixes(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         layer_cache: tuple[Array, Array],
-    ):
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """The attention of a layer, and the suffixes' keys and values if `keep` is true."""
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         suffixes = KeyValues(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), causal_mask)
         prefixes = KeyValues(*layer_cache, prefix_mask)
@@ -120,7 +122,7 @@ def run_slots(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         layer_cache: tuple[Array, Array],
-    ):
+    ) -> tuple[Array, None]:
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_in_slots(
             q, k, v, prefixes, batch.prefix_indices, batch.texts, plan

@@ -23,8 +23,8 @@ class KeyValues(NamedTuple):
     mask: Bool[Array, "b s"] | Bool[Array, "b t s"]  # for each key, or for each query and key
 
 
-def _specs(cache: P, mask: P) -> KeyValues:
-    """Where keys, values and mask lie, for `shard_map`."""
+def _key_value_specs(cache: P, mask: P) -> KeyValues:
+    """The partition specs of keys, values and mask, for `shard_map`."""
     return KeyValues(cache, cache, mask)  # type: ignore[arg-type]  # in place of arrays
 
 
@@ -38,9 +38,9 @@ def attend_with_prefixes(
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, each of which continues a shared prefix.
 
-    A token sees its whole prefix, and its own text as `suffixes.mask` says. Queries of one prefix
-    meet its keys side by side, so no prefix is copied for each of its texts. The two parts are
-    softmaxed together afterwards.
+    A token sees its whole prefix, and the part of its own text that `suffixes.mask` shows. Queries
+    of one prefix are side by side, so no prefix is copied for each of its texts. One softmax covers
+    both parts.
 
     Args:
         suffixes: keys and values of the texts, with a mask `[b t s]`.
@@ -52,13 +52,13 @@ def attend_with_prefixes(
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     in_specs = (
         query,
-        _specs(cache, activation_spec("b t s")),
-        _specs(cache, index),
+        _key_value_specs(cache, activation_spec("b t s")),
+        _key_value_specs(cache, index),
         activation_spec("b"),
         *[index] * 4,
     )
 
-    def local(
+    def attend_shard(
         q: Array, suffixes: KeyValues, prefixes: KeyValues, prefix_indices: Array, *places: Array
     ) -> Array:
         prefixes = KeyValues(*(x[prefix_indices] for x in prefixes))
@@ -68,9 +68,9 @@ def attend_with_prefixes(
             _attend_to_part(q, prefixes._replace(mask=mask), *places[:2]),
             _attend_to_part(q, suffixes, *places[2:], before=0),
         ]
-        return _softmax_together(parts).astype(q.dtype)
+        return _combine_softmax(parts).astype(q.dtype)
 
-    return jax.shard_map(local, in_specs=in_specs, out_specs=query)(
+    return jax.shard_map(attend_shard, in_specs=in_specs, out_specs=query)(
         q,
         suffixes,
         prefixes,
@@ -98,11 +98,11 @@ def attend_in_slots(
     Args:
         prefixes: keys and values of all prefixes, with a mask `[prefixes s]`.
         prefix_indices: the prefix of each row, counted within those of a device.
-        texts: the text of its row that a token is of, from 1 on; 0: padding.
+        texts: number of the token's text in its row, from 1; 0: padding.
         plan: packs the rows.
     """
 
-    def local(
+    def attend_shard(
         q: Array,
         k: Array,
         v: Array,
@@ -114,24 +114,24 @@ def attend_in_slots(
     ) -> Array:
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
         chosen = KeyValues(*(x[prefix_indices] for x in prefixes))
-        join = lambda before, x: jnp.concatenate([before, x.transpose(0, 2, 1, 3)], axis=2)
+        join = lambda prefix, x: jnp.concatenate([prefix, x.transpose(0, 2, 1, 3)], axis=2)
         t, s = texts.shape[1], chosen.mask.shape[1]
-        text = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
-        prefix = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
-        mask = jnp.concatenate([prefix, text], axis=2)
-        out = _unnormalised(q, join(chosen.k, k), join(chosen.v, v), mask, before=s)
+        text_mask = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
+        prefix_mask = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
+        mask = jnp.concatenate([prefix_mask, text_mask], axis=2)
+        out = _unnormalised_attention(q, join(chosen.k, k), join(chosen.v, v), mask, before=s)
         out = (out[..., :-2] / out[..., -1:]).astype(q.dtype)
         return packing.pack_shard(out, places, sources)
 
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     keys = activation_spec("b s k h")
     return jax.shard_map(
-        local,
+        attend_shard,
         in_specs=(
             query,
             keys,
             keys,
-            _specs(cache, index),
+            _key_value_specs(cache, index),
             activation_spec("b"),
             index,
             index,
@@ -151,7 +151,7 @@ def attend_newest(
         prefix: keys and values of the one prefix that all texts share, once on each device.
     """
 
-    def local(q: Array, cache: KeyValues, prefix: KeyValues) -> Array:
+    def attend_shard(q: Array, cache: KeyValues, prefix: KeyValues) -> Array:
         b, _, n, h = q.shape
         q = (q * h**-0.5).reshape(b, cache.k.shape[1], -1, h)
         scores = dot("bkrh,bksh->bkrs", q, cache.k)
@@ -166,8 +166,8 @@ def attend_newest(
         return (out / total).astype(q.dtype).reshape(b, 1, n, h)
 
     query, keys, mask = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    spec = _specs(keys, mask)
-    run = jax.shard_map(local, in_specs=(query, spec, spec), out_specs=query)
+    spec = _key_value_specs(keys, mask)
+    run = jax.shard_map(attend_shard, in_specs=(query, spec, spec), out_specs=query)
     return run(q, cache, prefix)
 
 
@@ -179,13 +179,13 @@ def _attend_to_part(
     *,
     before: int | None = None,
 ) -> Float[Array, "1 a n h_and_2"]:
-    """`_unnormalised` of a stream's queries, unpacked to one row for each row of `part`."""
+    """`_unnormalised_attention` of a stream's queries, unpacked to the rows of `part`."""
     rows = packing.unpack_shard(q, places, sources)
-    return packing.pack_shard(_unnormalised(rows, *part, before), places, sources)
+    return packing.pack_shard(_unnormalised_attention(rows, *part, before), places, sources)
 
 
-def _softmax_together(parts: list[Float[Array, "1 a n h_and_2"]]) -> Float[Array, "1 a n h"]:
-    """Attention to two parts at once, from `_unnormalised` of each."""
+def _combine_softmax(parts: list[Float[Array, "1 a n h_and_2"]]) -> Float[Array, "1 a n h"]:
+    """Attention to two parts together, from `_unnormalised_attention` to each."""
     outputs, maxima, totals = zip(
         *((x[..., :-2], x[..., -2:-1], x[..., -1:]) for x in parts), strict=True
     )
@@ -195,7 +195,7 @@ def _softmax_together(parts: list[Float[Array, "1 a n h_and_2"]]) -> Float[Array
     return weigh(outputs) / jnp.maximum(weigh(totals), 1e-30)
 
 
-def _unnormalised(
+def _unnormalised_attention(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b k s h"],
     v: Float[Array, "b k s h"],
@@ -207,7 +207,8 @@ def _unnormalised(
     The last axis holds the weighted sum of the values, the highest score, and the weights' sum.
 
     Args:
-        before: where query i sees no key after key `before` + i. Later keys are left out.
+        before: query i sees no key after key `before` + i, so those are not computed. None: it may
+            see all keys.
     """
     size = max(64, -(-q.shape[1] // 4))
     if q.shape[1] > size:  # in tiles that fit a cache
@@ -216,7 +217,7 @@ def _unnormalised(
             end = start + size
             seen = slice(None if before is None else before + end)
             tile = q[:, start:end], k[:, :, seen], v[:, :, seen], mask[:, start:end, seen]
-            tiles.append(_unnormalised(*tile))
+            tiles.append(_unnormalised_attention(*tile))
         return jnp.concatenate(tiles, axis=1)
     scores = folded_scores(heads_first(q * q.shape[-1] ** -0.5, k.shape[1]), k, mask)
     highest = scores.max(-1, keepdims=True)

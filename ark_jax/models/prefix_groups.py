@@ -21,36 +21,6 @@ class PrefixGroup:
     members: list[int]
 
 
-def group_by_prefix(rows: Rows) -> list[PrefixGroup]:
-    """Groups rows by shared prefix, so that few tokens are computed twice.
-
-    The common prefixes of sorted neighbours make a binary tree. From the leaves up, a branch
-    becomes one group where that saves more tokens than its two parts save. A prefix shorter than
-    half of a row is not shared: padding would cost what it saves.
-    """
-    # As big-endian bytes, ids sort as the lists they are, at a fraction of the memory.
-    ids = [np.asarray(row, ">u4") for row, _ in rows]
-    order = sorted(range(len(rows)), key=lambda i: ids[i].tobytes())
-    common = [common_length(ids[a], ids[b]) for a, b in itertools.pairwise(order)]
-    tree = {(k, k): _Branch(0, rows[i][1], len(rows[i][0]), ()) for k, i in enumerate(order)}
-    # The first leaf of the branch that ends at a leaf, and the last of the one that begins there.
-    first, last = list(range(len(order))), list(range(len(order)))
-    for k in sorted(range(len(common)), key=lambda k: (-common[k], k)):
-        left, right = (first[k], k), (k + 1, last[k + 1])
-        span = left[0], right[1]
-        tree[span] = _join(tree, left, right, common[k])
-        first[span[1]], last[span[0]] = span
-    groups, stack = [], [(0, len(order) - 1)] if order else []
-    while stack:
-        span = stack.pop()
-        branch = tree[span]
-        if branch.parts:
-            stack += branch.parts
-        else:
-            groups.append(PrefixGroup(branch.prefix_length, order[span[0] : span[1] + 1]))
-    return groups
-
-
 Leaves = tuple[int, int]  # the first and the last of a range of sorted rows
 
 
@@ -63,8 +33,56 @@ class _Branch(NamedTuple):
     parts: tuple[Leaves, ...]  # empty where the rows are one group
 
 
-def _join(tree: dict[Leaves, _Branch], left: Leaves, right: Leaves, common: int) -> _Branch:
-    """Two neighbours as one group or two, whichever saves more."""
+def group_by_prefix(rows: Rows) -> list[PrefixGroup]:
+    """Groups rows by shared prefix, so that few tokens are computed twice.
+
+    The common prefixes of sorted neighbours make a binary tree. From the leaves up, a branch
+    becomes one group where that saves more tokens than its two parts save. A prefix shorter than
+    half of a row is not shared: padding would cost what it saves.
+    """
+    # As big-endian bytes, ids sort as the lists they are, at a fraction of the memory.
+    ids = [np.asarray(row, ">u4") for row, _ in rows]
+    order = sorted(range(len(rows)), key=lambda i: ids[i].tobytes())
+    common = [common_length(ids[a], ids[b]) for a, b in itertools.pairwise(order)]
+    tree = {(k, k): _Branch(0, rows[i][1], len(rows[i][0]), ()) for k, i in enumerate(order)}
+    # first[k]: the first leaf of the branch that ends at leaf k.
+    # last[k]: the last leaf of the branch that begins at leaf k.
+    first, last = list(range(len(order))), list(range(len(order)))
+    for k in sorted(range(len(common)), key=lambda k: (-common[k], k)):
+        left, right = (first[k], k), (k + 1, last[k + 1])
+        span = left[0], right[1]
+        tree[span] = _join_branches(tree, left, right, common[k])
+        first[span[1]], last[span[0]] = span
+    return _collect_groups(tree, order)
+
+
+def _collect_groups(tree: dict[Leaves, _Branch], order: list[int]) -> list[PrefixGroup]:
+    """The groups below the root of the tree.
+
+    Args:
+        order: the number of each sorted row.
+    """
+    groups: list[PrefixGroup] = []
+    stack = [(0, len(order) - 1)] if order else []
+    while stack:
+        span = stack.pop()
+        branch = tree[span]
+        if branch.parts:
+            stack += branch.parts
+        else:
+            groups.append(PrefixGroup(branch.prefix_length, order[span[0] : span[1] + 1]))
+    return groups
+
+
+def _join_branches(
+    tree: dict[Leaves, _Branch], left: Leaves, right: Leaves, common: int
+) -> _Branch:
+    """Two neighbours as one group or two, whichever saves more tokens.
+
+    Args:
+        tree: each branch by its leaves.
+        common: tokens that the last row of `left` and the first of `right` have in common.
+    """
     parts = tree[left], tree[right]
     prefix_length = min(common, *(part.prefix_length for part in parts))
     longest = max(part.longest for part in parts)

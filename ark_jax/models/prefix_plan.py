@@ -21,7 +21,7 @@ from ark_jax.text import tokens as tk
 # Tokens of a call, as parts of the budget. Large calls are faster; small ones take what is left.
 PREFIX_PARTS = (1, 4)
 SUFFIX_PARTS = (1, 3, 8, 20)
-# Tokens of the narrowest slot. Each slot copies the keys of its prefix, which costs about 14.
+# Tokens of the narrowest slot. Each slot copies its prefix's keys; that costs as much as 14 tokens.
 NARROWEST = 64
 
 
@@ -35,15 +35,15 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SuffixBatch:
-    """Suffixes of one call, in slots: array rows that hold texts behind one prefix, side by side.
+    """Suffixes of one call, in slots: array rows that hold suffixes of one prefix, side by side.
 
-    Each device has the suffixes of its own prefixes, so that no key or value travels.
+    Each device has the suffixes of its own prefixes, so that no key or value is sent.
     """
 
     spans: dict[int, Span]  # by row
     tokens: np.ndarray  # int32 [b t]
     positions: np.ndarray  # int32 [b t]: of each token in its row
-    texts: np.ndarray  # int32 [b t]: the text of the slot that a token is of, from 1 on; 0: padding
+    texts: np.ndarray  # int32 [b t]: number of the token's text in its slot, from 1; 0: padding
     prefix_indices: np.ndarray  # int32 [b]: the slot's prefix, counted within its device
     capacity: int  # at least the tokens of any device
 
@@ -59,9 +59,9 @@ class PrefixBatch:
 
 
 class Slot(NamedTuple):
-    """Rows whose suffixes stand side by side behind a prefix, counted within its device."""
+    """The rows whose suffixes are in a slot, side by side."""
 
-    prefix: int
+    prefix: int  # counted within its device
     members: list[int]
 
 
@@ -75,8 +75,8 @@ class SuffixLadder(NamedTuple):
     def slots(self, capacity: int) -> int:
         """Slots of a batch: more than its tokens fill, since texts leave some places empty.
 
-        At most about twice as many: where prefixes are short there are many, and wide slots for a
-        part of them would take more memory than anything else.
+        At most about twice as many. Short prefixes are many, and a wide slot for each would take
+        more memory than anything else.
         """
         filled = -(-9 * capacity // (8 * self.width))
         return filled + min(self.prefixes // 4, capacity // self.width)
@@ -101,48 +101,60 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
     suffix_lengths = {
         i: len(rows[i][0]) - group.prefix_length for group in groups for i in group.members
     }
-    places, _ = tk.balance(lengths, devices, len(groups))
-    queues: list[deque[PrefixGroup]] = [deque() for _ in range(devices)]
-    for group, device in zip(groups, places // len(groups), strict=True):
-        queues[device].append(group)
-    queues = list(map(_mixed, queues))
-    longest = _round_eighth(max(lengths[0], 1))
+    queues = _divide_groups(groups, devices)
+    longest = _round_to_eighth_octave(max(lengths[0], 1))
     prefixes, capacities = _prefix_ladder(lengths, longest, budget, max(map(len, queues)))
     ladder = _suffix_ladder(max(suffix_lengths.values()), budget, prefixes)
-    tokens = [_tokens_left([group.prefix_length for group in queue]) for queue in queues]
+    tokens = [_tokens_by_rest([group.prefix_length for group in queue]) for queue in queues]
     while any(queues):
-        left = max(n[len(queue)] for n, queue in zip(tokens, queues, strict=True))
-        capacity = _fitting(capacities, left)
+        left = max(rest[len(queue)] for rest, queue in zip(tokens, queues, strict=True))
+        capacity = _next_capacity(capacities, left)
         taken = [_take_prefixes(queue, capacity, prefixes) for queue in queues]
-        array_rows = [d * prefixes + i for d, batch in enumerate(taken) for i in range(len(batch))]
-        ids = [rows[g.members[0]][0][: g.prefix_length] for batch in taken for g in batch]
+        array_rows, ids = [], []
+        for device, batch in enumerate(taken):
+            for place, group in enumerate(batch, device * prefixes):
+                array_rows.append(place)
+                ids.append(rows[group.members[0]][0][: group.prefix_length])
         arrays = tk.pad_rows(ids, array_rows, devices * prefixes, longest)
-        suffixes = [_suffixes(suffix_lengths, batch) for batch in taken]
+        suffixes = [_order_suffixes(suffix_lengths, batch) for batch in taken]
         yield PrefixBatch(
             *arrays, capacity, list(_batch_suffixes(rows, suffix_lengths, suffixes, ladder))
         )
 
 
-def _tokens_left(lengths: Sequence[int]) -> list[int]:
-    """Tokens of a queue by how many of its texts are left."""
+def _divide_groups(groups: Sequence[PrefixGroup], devices: int) -> list[deque[PrefixGroup]]:
+    """A queue of groups for each device, with about as many prefix tokens each."""
+    lengths = [group.prefix_length for group in groups]
+    places, _ = tk.balance(lengths, devices, len(groups))
+    queues: list[deque[PrefixGroup]] = [deque() for _ in range(devices)]
+    for group, device in zip(groups, places // len(groups), strict=True):
+        queues[device].append(group)
+    return list(map(_alternate_ends, queues))
+
+
+def _tokens_by_rest(lengths: Sequence[int]) -> list[int]:
+    """For each n from 0 on, the tokens of the last n texts of a queue."""
     return [0, *itertools.accumulate(reversed(lengths))]
 
 
-def _mixed(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
-    """From both ends in turn: any few neighbours have about as many tokens as any others."""
-    mixed: deque[PrefixGroup] = deque()
+def _alternate_ends(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
+    """Takes groups from both ends in turn, so that all neighbours have about as many tokens."""
+    ordered: deque[PrefixGroup] = deque()
     while groups:
-        mixed.append(groups.popleft() if len(mixed) % 2 == 0 else groups.pop())
-    return mixed
+        ordered.append(groups.popleft() if len(ordered) % 2 == 0 else groups.pop())
+    return ordered
 
 
 def _prefix_ladder(
     lengths: Sequence[int], longest: int, budget: int, queue: int
 ) -> tuple[int, list[int]]:
-    """The rows of a prefix array on each device, and the tokens that its batches may have.
+    """The rows of a prefix array on each device, and its capacities in tokens, downwards.
 
     Args:
-        queue: prefixes of the device that has most.
+        lengths: tokens of each prefix.
+        longest: the largest of them, rounded up.
+        budget: tokens of a call on each device.
+        queue: number of prefixes of the device that has most.
     """
     fullest = max(round(budget / longest), 1)
     capacity = fullest * longest
@@ -157,17 +169,25 @@ def _prefix_ladder(
 
 
 def _suffix_ladder(longest: int, budget: int, prefixes: int) -> SuffixLadder:
+    """The array sizes for suffixes of at most `longest` tokens; `prefixes` on each device."""
     width = 1 << (max(longest, min(NARROWEST, budget)) - 1).bit_length()
     return SuffixLadder([max(budget // part, width) for part in SUFFIX_PARTS], width, prefixes)
 
 
-def _round_eighth(n: int) -> int:
-    """At least `n`: a multiple of 8, of eight values an octave."""
+def _round_to_eighth_octave(n: int) -> int:
+    """`n` rounded up to a multiple of 8, to one of eight values between powers of two."""
     return tk.round_up(n, max(8, 1 << (n - 1).bit_length() >> 4))
 
 
-def _fitting(capacities: list[int], tokens: int) -> int:
-    """The capacity of the next batch, where so many tokens are left."""
+def _next_capacity(capacities: list[int], tokens: int) -> int:
+    """The capacity of the next batch, if `tokens` are left.
+
+    That is the smallest which holds them all, or the next smaller one if they would fill no more
+    than 70 % of it.
+
+    Args:
+        capacities: downwards.
+    """
     sufficient = [capacity for capacity in capacities if capacity >= tokens]
     smaller = [capacity for capacity in capacities if capacity < tokens]
     if sufficient and (not smaller or tokens > 0.7 * sufficient[-1]):
@@ -184,8 +204,13 @@ def _take_prefixes(queue: deque[PrefixGroup], capacity: int, prefixes: int) -> l
     return taken
 
 
-def _suffixes(lengths: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffix]:
-    """A device's suffixes: side by side those of one prefix, the longest first."""
+def _order_suffixes(lengths: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffix]:
+    """A device's suffixes by prefix, and those of one prefix longest first.
+
+    Args:
+        lengths: tokens of each row's suffix.
+        groups: the prefixes of the device.
+    """
     return deque(
         (i, prefix)
         for prefix, group in enumerate(groups)
@@ -196,10 +221,11 @@ def _suffixes(lengths: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffi
 def _batch_suffixes(
     rows: Rows, lengths: dict[int, int], queues: list[deque[Suffix]], ladder: SuffixLadder
 ) -> Iterator[SuffixBatch]:
-    tokens = [_tokens_left([lengths[i] for i, _ in queue]) for queue in queues]
+    """Batches of the suffixes in the devices' queues, which it empties."""
+    tokens = [_tokens_by_rest([lengths[i] for i, _ in queue]) for queue in queues]
     while any(queues):
-        left = max(n[len(queue)] for n, queue in zip(tokens, queues, strict=True))
-        capacity = _fitting(ladder.capacities, left)
+        left = max(rest[len(queue)] for rest, queue in zip(tokens, queues, strict=True))
+        capacity = _next_capacity(ladder.capacities, left)
         taken = [_take_suffixes(queue, lengths, capacity, ladder) for queue in queues]
         yield _suffix_batch(rows, lengths, taken, capacity, ladder)
 
@@ -236,6 +262,11 @@ def _suffix_batch(
     capacity: int,
     ladder: SuffixLadder,
 ) -> SuffixBatch:
+    """The arrays of a batch.
+
+    Args:
+        taken: the slots of each device.
+    """
     count = ladder.slots(capacity)
     tokens, positions, texts = np.zeros((3, len(taken) * count, ladder.width), np.int32)
     prefix_indices, spans = np.zeros(len(tokens), np.int32), {}

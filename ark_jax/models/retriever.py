@@ -31,8 +31,8 @@ def pool(
 ) -> Float[Array, "b *t d"]:
     """One float32 vector for each text: the mean over its tokens, its first, or its last token.
 
-    With the pooling "none" each token keeps its own, and padding is zero. The mask alone tells
-    tokens from padding, since a pad token may occur in a text.
+    With the pooling "none" each token keeps its own vector, and padding gets zeros. Only the mask
+    marks padding, since a pad token may occur in a text.
     """
     if pooling == "none":
         return jnp.where(mask[:, :, None], hidden, 0).astype(jnp.float32)
@@ -56,12 +56,12 @@ def pooled_vectors(
     tokens: Int[Array, "b t"],
     mask: Bool[Array, "b t"],
 ) -> Float[Array, "b *t e"]:
-    """Vectors of tokenised texts, float32, of whatever length the model gives them.
+    """Vectors of tokenised texts, float32, not normalised.
 
     Args:
         width: number of leading components to keep (Matryoshka).
         capacity: an upper bound on the visible tokens of a device. With it, the layers skip
-            padding.
+            padding; None computes padding too.
     """
     return pool(model(tokens, mask, cfg, capacity), mask, pooling)[..., :width]
 
@@ -96,7 +96,7 @@ class Retriever:
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
     pooling: str
-    prompts: dict[str, str]  # kind of text -> what is put in front of it
+    prompts: dict[str, str]  # kind of text -> the text put in front of it
     max_length: int  # tokens that a text is truncated to
     width: int  # leading components of a vector that are kept
     lower: bool  # texts are converted to lower case before they are tokenised
@@ -145,7 +145,7 @@ class Retriever:
         model, cfg, extra_tensors = hf.load_model(
             str(folder), dtype=dtype, compute=compute, attention=attention, head=False
         )
-        pooling = cls._pooling(model_files.pooling, cfg, folder)
+        pooling = cls._choose_pooling(model_files.pooling, cfg, folder)
         width = (model_files.width or cfg.width) if width is None else width
         if not 0 < width <= cfg.width:
             raise ValueError(
@@ -167,8 +167,12 @@ class Retriever:
         )
 
     @classmethod
-    def _pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
-        """The pooling of a folder that declares this one, or None."""
+    def _choose_pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
+        """The declared pooling, or that of the model's family if `declared` is None.
+
+        Raises:
+            ValueError: the folder declares a vector for each token.
+        """
         if declared == "none":
             raise ValueError(
                 f"{folder}: the model keeps a vector for each token; open it with "
@@ -192,19 +196,20 @@ class Retriever:
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
         if isinstance(texts, str):
             raise ValueError(f"texts: {texts[:40]!r} is one text; give a list of them")
-        prompt, cut = self._prompt(kind), 0
+        prompt, truncated_count = self._prompt(kind), 0
 
         def encode(share: Sequence[str]) -> Iterator[list[int]]:
-            nonlocal cut
+            """The token ids of each text; counts the truncated texts."""
+            nonlocal truncated_count
             for block in text_blocks(share):
                 prompted = [prompt + text for text in block]
                 prompted = [text.lower() for text in prompted] if self.lower else prompted
                 for encoding in tk.truncated(self.tokenizer, prompted, self.max_length):
-                    cut += bool(encoding.overflowing)
+                    truncated_count += bool(encoding.overflowing)
                     yield encoding.ids
 
         rows = TokenRows.from_shares(encode, texts)
-        self.truncated[label] = count = distributed.sum_of_processes(cut)
+        self.truncated[label] = count = distributed.sum_of_processes(truncated_count)
         if label and count:
             say(
                 f"  {label}: {count:,} of {len(rows):,} texts are longer than {self.max_length} "
@@ -213,7 +218,8 @@ class Retriever:
         return rows
 
     def _prompt(self, kind: str) -> str:
-        return files.prompt_of(self.prompts, kind)
+        """What is put in front of a text of this kind."""
+        return files.prompt_for_kind(self.prompts, kind)
 
     def encode(
         self,
@@ -239,7 +245,7 @@ class Retriever:
         batches = self.encode_batches(
             texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
         )
-        return self._in_order(batches, len(texts))
+        return self._restore_order(batches, len(texts))
 
     def encode_batches(
         self,
@@ -250,7 +256,7 @@ class Retriever:
         label: str = "",
         batching: Batching | None = None,
     ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Unit vectors of texts, of which memory need not hold all.
+        """Unit vectors of texts, batch by batch, so that memory need not hold them all.
 
         Args:
             kind, batch_tokens, label, batching: as in `encode`.
@@ -268,7 +274,7 @@ class Retriever:
         with Progress(
             label or "embed", len(ids), "texts", interval=10 if label else float("inf")
         ) as bar:
-            for numbers, vectors in self._embed(ids, batching, unit=True):
+            for numbers, vectors in self._embed_batches(ids, batching, unit=True):
                 check_vectors(vectors, numbers, ids, texts, kind)
                 bar.add(len(numbers))
                 yield numbers, vectors
@@ -279,18 +285,22 @@ class Retriever:
         """Vectors of tokenised texts, float32 `[n e]`, in the order of `ids`; none is checked.
 
         Args:
-            unit: whether they get unit length.
+            unit: whether vectors are scaled to unit length.
         """
-        return self._in_order(self._embed(ids, batching, unit), len(ids))
+        return self._restore_order(self._embed_batches(ids, batching, unit), len(ids))
 
-    def _in_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> Any:
-        """The vectors of so many texts, `[n e]`, from those of each batch."""
+    def _restore_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> Any:
+        """The vectors of `count` texts, `[n e]`, in the order of the texts.
+
+        Args:
+            batches: the numbers of the texts of each batch, and their vectors.
+        """
         out = np.zeros((count, self.width), np.float32)
         for numbers, vectors in batches:
             out[numbers] = vectors
         return out
 
-    def _embed(
+    def _embed_batches(
         self, ids: Sequence[TokenIds], batching: Batching, unit: bool
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[b e]`."""
@@ -303,7 +313,7 @@ class Retriever:
     def _start_embedding(
         self, batch: tk.TextBatch, ids: Sequence[TokenIds], unit: bool
     ) -> jax.Array:
-        """The vectors `[b e]` of a batch's rows, which the device computes in the background."""
+        """The vectors `[b e]` of a batch's rows. The device computes them in the background."""
         arrays = map(layout.rows, batch.arrays(ids))
         function = _embed_jit if unit else _pooled_jit
         return function(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)
@@ -316,7 +326,7 @@ class Retriever:
         settings = (self.pooling, self._prompt(kind), self.max_length, self.width, self.lower)
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        # A call leaves its own limit there.
+        # Each call of the tokenizer stores its own limit there.
         tokenizer |= {"truncation": None, "padding": None}
         digest.update(json.dumps(tokenizer).encode())
         for _, value in hf.named_parameters(self.model):
@@ -349,7 +359,7 @@ class Retriever:
         )
 
     def _write_settings(self, folder: Path) -> None:
-        """The files that sentence-transformers reads beside those of the model."""
+        """Writes the files that sentence-transformers reads beside those of the model."""
         files.write_modules(folder)
         files.write_pooling(folder / "1_Pooling", self.pooling, self.cfg.width)
         (folder / "2_Normalize").mkdir(exist_ok=True)
@@ -358,7 +368,7 @@ class Retriever:
         files.write_prompts_and_width(folder, self.prompts, width)
 
     def _card(self, folder: Path) -> str:
-        """README.md for `folder`, whose other files are written."""
+        """The text of README.md for `folder`, whose other files are already written."""
         base = cards.hub_name(self.base)
         title = f"{base.rsplit('/', 1)[-1] or 'A retriever'}, saved by ark_jax"
         return cards.render_card(folder, title=title, base=base, about="")
@@ -371,7 +381,7 @@ def check_vectors(
     texts: Sequence[str],
     kind: str,
 ) -> None:
-    """Raises FloatingPointError if a vector is not finite or zero; the message names the text.
+    """Raises FloatingPointError if a vector is zero or not finite; the message names the text.
 
     Args:
         vectors: of the texts with these numbers, `[e]` or `[t e]` each.
@@ -391,7 +401,7 @@ def check_vectors(
 
 
 def _family_pooling(cfg, folder: Path) -> str:
-    """The pooling of a model whose folder declares none."""
+    """The pooling of a model whose folder declares none; reports a bare model in a line."""
     if not (folder / "modules.json").is_file():
         say(f"{folder.name}: no modules.json, a bare model; pooling is chosen by its family")
     return "lasttoken" if isinstance(cfg, decoder.Config) else "mean"

@@ -11,26 +11,28 @@ from jaxtyping import Int
 class Rollouts:
     """r sampled replies, ordered by prompt, then by sample.
 
-    Ids are kept, since the text of a reply may be tokenised otherwise than it was sampled.
+    Ids are kept, since tokenising a reply's text may give other tokens than those sampled.
     """
 
     prompts: np.ndarray  # int32 [r]: the place among the prompts
     samples: np.ndarray  # int32 [r]: the number among the prompt's samples
-    ids: list[np.ndarray]  # int32: the tokens, of which the last ends the reply if it has ended
+    ids: list[np.ndarray]  # int32: the tokens; the last one ends the reply if it has ended
     ended: np.ndarray  # bool [r]; the other replies are cut at max_new_tokens
     texts: list[str]  # without special tokens
-    # float32: log p(token | tokens before it) by `LanguageModel.token_log_likelihood`, in nats, of
-    # the model itself: at temperature 1, and without top-p.
+    # float32, in nats: log p(token | tokens before it) by `LanguageModel.token_log_likelihood`, at
+    # temperature 1 and without top-p.
     log_probs: list[np.ndarray] | None
 
 
 def draw_numbers(
     places: Sequence[int] | Sequence[Sequence[int]] | np.ndarray | None, prompts: int, samples: int
 ) -> Int[np.ndarray, "r parts"]:
-    """The numbers of each reply from which, with a seed, its draws follow: its place and sample.
+    """The numbers that decide, with a seed, each reply's draws: its place, then its sample.
 
     Args:
-        places: of each prompt, one number or several; None counts the prompts.
+        places: one number or several for each prompt; None counts the prompts.
+        prompts: number of prompts.
+        samples: number of replies to each prompt.
 
     Raises:
         ValueError: a place is not an integer from 0 to 2**31 - 1, or there is not one for each

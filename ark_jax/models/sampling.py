@@ -27,8 +27,12 @@ def row_keys(seed: int | Array, numbers: Int[Array, "b parts"]) -> UInt32[Array,
 
     Rows with equal numbers have equal keys.
     """
-    fold = lambda parts: functools.reduce(jax.random.fold_in, parts, jax.random.key(seed))
-    return jax.vmap(lambda parts: jax.random.key_data(fold(parts)))(numbers)
+
+    def row_key(parts: Int[Array, " parts"]) -> UInt32[Array, " 2"]:
+        key = functools.reduce(jax.random.fold_in, parts, jax.random.key(seed))
+        return jax.random.key_data(key)
+
+    return jax.vmap(row_key)(numbers)
 
 
 def next_tokens(
@@ -46,7 +50,7 @@ def next_tokens(
     # Each device draws for its own rows, from the logits of the whole vocabulary.
     rows = activation_spec("b")
     draw = jax.shard_map(
-        jax.vmap(_draw, in_axes=(0, 0, 0, None, None)),
+        jax.vmap(_draw_token, in_axes=(0, 0, 0, None, None)),
         in_specs=(rows, rows, rows, P(), P()),
         out_specs=rows,
     )
@@ -55,14 +59,14 @@ def next_tokens(
     return jnp.where(jax.sharding.reshard(finite, rows), tokens, NOT_FINITE)
 
 
-def _draw(
+def _draw_token(
     logits: Float[Array, " v"],
     key: UInt32[Array, " 2"],
     step: Int[Array, ""],
     temperature: Float[Array, ""],
     top_p: float | Float[Array, ""] | None,
 ) -> Int[Array, ""]:
-    """Draws by the Gumbel-max trick."""
+    """A random token by the Gumbel-max trick, from the most probable ones that `top_p` allows."""
     logits = logits / temperature
     if top_p is not None:
         descending = -jnp.sort(-logits)

@@ -1,4 +1,4 @@
-"""The files by which sentence-transformers says how a model's texts become vectors."""
+"""The files that tell sentence-transformers how a model turns texts into vectors."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ class ModelFiles:
     folder: Path  # of the weights, config.json and the tokenizer
     # "none": each token keeps its vector. None: a bare model, which declares no pooling.
     pooling: str | None
-    prompts: dict[str, str]  # kind of text -> what is put in front of it
+    prompts: dict[str, str]  # kind of text -> the text put in front of it
     width: int | None  # leading components of a vector that are kept; None keeps all
 
 
@@ -47,7 +47,7 @@ def read_model(folder: Path) -> ModelFiles:
             f"{folder}/modules.json: a Router, which has a model for queries and one for "
             "documents; open it with ark_jax.DualEncoder.from_pretrained"
         )
-    return ModelFiles(folder, _pooling(folder, modules, "modules.json"), prompts, width)
+    return ModelFiles(folder, _declared_pooling(folder, modules, "modules.json"), prompts, width)
 
 
 def read_models(folder: Path) -> dict[str, ModelFiles]:
@@ -65,7 +65,7 @@ def read_models(folder: Path) -> dict[str, ModelFiles]:
     models = {}
     for kind in KINDS:
         chain = routes[kind] + modules[1:]
-        pooling = _pooling(folder, chain, "router_config.json")
+        pooling = _declared_pooling(folder, chain, "router_config.json")
         if chain[0][0] != "Transformer" or not pooling:
             raise ValueError(
                 f"{folder}/router_config.json: the route {kind!r} has the modules "
@@ -86,7 +86,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         match module:
             case {"type": str(kind), "path": str(place)}:
                 hf.check_inside(path, place)
-                modules.append((_kind(kind, path, (*_CHAIN, _MASK, "Router")), place))
+                modules.append((_module_kind(kind, path, (*_CHAIN, _MASK, "Router")), place))
             case _:
                 raise ValueError(f"{path}: {module} has no type or no path; fetch the file again")
     if "Router" in [kind for kind, _ in modules[1:]]:
@@ -94,8 +94,12 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _kind(module_type: str, path: Path, known: Sequence[str]) -> str:
-    """The last part of a module's type, which differs before it from version to version."""
+def _module_kind(module_type: str, path: Path, known: Sequence[str]) -> str:
+    """The last part of a module's type, such as Pooling; versions differ in what precedes it.
+
+    Raises:
+        ValueError: the kind is not in `known`. The message names `path`.
+    """
     kind = module_type.rsplit(".", 1)[-1]
     if kind not in known:
         raise ValueError(f"{path}: module {module_type} is not implemented")
@@ -103,7 +107,11 @@ def _kind(module_type: str, path: Path, known: Sequence[str]) -> str:
 
 
 def _read_routes(folder: Path, router: str) -> dict[str, list[tuple[str, str]]]:
-    """(kind, path) of each module of the routes of a Router, which lies at the path `router`."""
+    """For each kind of text, (kind, path) of the modules of its route.
+
+    Args:
+        router: path of the Router within `folder`.
+    """
     path = folder / router / "router_config.json"
     if not path.is_file():
         raise FileNotFoundError(
@@ -112,7 +120,7 @@ def _read_routes(folder: Path, router: str) -> dict[str, list[tuple[str, str]]]:
         )
     settings = hf.read_json(path)
     types, structure = (settings.get(name) for name in ("types", "structure"))
-    if not _is_router(types, structure):
+    if not _are_valid_routes(types, structure):
         raise ValueError(f"{path}: no types or no structure of modules; fetch the file again")
     if missing := [kind for kind in KINDS if kind not in structure]:
         raise ValueError(
@@ -123,15 +131,15 @@ def _read_routes(folder: Path, router: str) -> dict[str, list[tuple[str, str]]]:
         hf.check_inside(path, module)
     return {
         kind: [
-            (_kind(types[id], path, _CHAIN), PurePosixPath(router, id).as_posix())
+            (_module_kind(types[id], path, _CHAIN), PurePosixPath(router, id).as_posix())
             for id in structure[kind]
         ]
         for kind in KINDS
     }
 
 
-def _is_router(types, structure) -> bool:
-    """Whether these fields of router_config.json map names to types and routes to such names."""
+def _are_valid_routes(types, structure) -> bool:
+    """Whether `types` maps module names to types, and `structure` routes to lists of such names."""
     if not (isinstance(types, dict) and isinstance(structure, dict)):
         return False
     routes = list(structure.values())
@@ -140,8 +148,13 @@ def _is_router(types, structure) -> bool:
     )
 
 
-def _pooling(folder: Path, modules: Sequence[tuple[str, str]], file: str) -> str | None:
-    """The pooling that modules declare, which `file` names; None if there is none."""
+def _declared_pooling(folder: Path, modules: Sequence[tuple[str, str]], file: str) -> str | None:
+    """The pooling that the modules declare: "none" with a token mask, None without a Pooling.
+
+    Args:
+        modules: (kind, path) of each.
+        file: name of the file that lists the modules, for messages.
+    """
     for kind, path in modules:
         if kind == _MASK:
             _check_mask(folder / path / "config.json")
@@ -171,21 +184,22 @@ def _read_pooling(folder: Path, module: str, file: str) -> str:
 def _check_mask(path: Path) -> None:
     """Refuses a MultiVectorMask that leaves out tokens."""
     for field in ("skiplist_words", "keep_only_token_ids"):
-        if skipped := _read_optional(path).get(field):
+        if skipped := _read_json_if_present(path).get(field):
             raise ValueError(
                 f"{path}: {field}={skipped} is not implemented; give a model that compares all "
                 "tokens"
             )
 
 
-def _read_optional(path: Path) -> dict:
+def _read_json_if_present(path: Path) -> dict:
+    """The object in a JSON file; empty if there is no file."""
     return hf.read_json(path) if path.is_file() else {}
 
 
 def read_prompts_and_width(folder: Path) -> tuple[dict[str, str], int | None]:
     """The prompts and the vector width that a sentence-transformers folder declares."""
     path = folder / "config_sentence_transformers.json"
-    settings = _read_optional(path)
+    settings = _read_json_if_present(path)
     prompts = settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise ValueError(
@@ -200,14 +214,14 @@ def read_prompts_and_width(folder: Path) -> tuple[dict[str, str], int | None]:
     return prompts, width
 
 
-def prompt_of(prompts: dict[str, str], kind: str) -> str:
-    """The prompt of queries or documents; older models call that of documents "passage"."""
+def prompt_for_kind(prompts: dict[str, str], kind: str) -> str:
+    """The prompt of "query" or "document"; older models name the second one "passage"."""
     default = prompts.get("passage", "") if kind == "document" else ""
     return prompts.get(kind, default)
 
 
 def read_max_length(folder: Path, tokenizer) -> int:
-    """Tokens of a text that a model folder reads, with prompt and special tokens."""
+    """The most tokens of a text that the model reads, prompt and special tokens included."""
     settings = hf.read_config(folder)
     kind, _, _ = hf.architecture(settings)
     positions = (
@@ -220,9 +234,9 @@ def read_max_length(folder: Path, tokenizer) -> int:
 
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:
-    """max_seq_length and do_lower_case of a sentence-transformers folder."""
+    """(max_seq_length, do_lower_case) of a folder; None and False if they are not declared."""
     path = folder / "sentence_bert_config.json"
-    settings = _read_optional(path)
+    settings = _read_json_if_present(path)
     limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False
     if limit is not None and not (type(limit) is int and limit > 0):
         raise ValueError(
@@ -236,7 +250,7 @@ def read_text_limit(folder: Path) -> tuple[int | None, bool]:
 
 
 def write_modules(folder: Path) -> None:
-    """modules.json of an ordinary folder, whose model lies in the folder itself."""
+    """Writes modules.json of an ordinary folder, which holds the model itself."""
     paths = ("", *(f"{i}_{kind}" for i, kind in enumerate(_CHAIN) if i))
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": _TYPE + kind}
@@ -246,7 +260,7 @@ def write_modules(folder: Path) -> None:
 
 
 def write_multi_vector_modules(folder: Path) -> None:
-    """modules.json of a folder whose model keeps a vector for each token, and the modules."""
+    """Writes modules.json of a model that keeps a vector for each token, and its modules."""
     modules = {
         "": "base.modules.transformer.Transformer",
         f"1_{_MASK}": f"multi_vector_encoder.modules.multi_vector_mask.{_MASK}",
@@ -263,7 +277,7 @@ def write_multi_vector_modules(folder: Path) -> None:
 
 
 def write_router(folder: Path) -> None:
-    """modules.json and router_config.json of a folder with a model for each kind of text."""
+    """Writes modules.json and router_config.json of a folder with a model for each kind of text."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}Router"}]
     _write_json(folder / "modules.json", modules)
     structure = {kind: [f"{kind}_{i}_{part}" for i, part in enumerate(_CHAIN)] for kind in KINDS}
@@ -281,7 +295,7 @@ def route_folder(folder: Path, kind: str, module: int) -> Path:
 
 
 def write_pooling(folder: Path, pooling: str, width: int) -> None:
-    """The config.json of a Pooling module, for vectors of `width` components."""
+    """Writes config.json of a Pooling module, for vectors of `width` components."""
     modes = {key: name == pooling for name, key in _POOLING_KEYS.items()}
     _write_json(
         folder / "config.json", {"word_embedding_dimension": width, **modes, "include_prompt": True}
@@ -289,7 +303,7 @@ def write_pooling(folder: Path, pooling: str, width: int) -> None:
 
 
 def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
-    """The limit of a text's tokens, in the folder of the model."""
+    """Writes sentence_bert_config.json, with the most tokens of a text, to the model's folder."""
     _write_json(
         folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": lower}
     )
@@ -298,7 +312,7 @@ def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
 def write_prompts_and_width(
     folder: Path, prompts: dict[str, str], width: int | None, *, multi_vector: bool = False
 ) -> None:
-    """What `read_prompts_and_width` reads; without `width`, all components are kept."""
+    """Writes the file that `read_prompts_and_width` reads; without `width`, all is kept."""
     _write_json(
         folder / "config_sentence_transformers.json",
         {
@@ -312,5 +326,6 @@ def write_prompts_and_width(
 
 
 def _write_json(path: Path, value) -> None:
+    """Writes `value` as JSON; makes the file's folder."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

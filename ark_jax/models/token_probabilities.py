@@ -31,8 +31,9 @@ def target_positions(
         rows: token ids, and how many of the last are the target.
 
     Returns:
-        (positions, labels, spans). Positions in each device's stream of tokens `[D p]`, the target
-        tokens that they predict `[D p]`, and the part of both that belongs to each row.
+        (positions, labels, spans). The positions in each device's stream of tokens and the target
+        tokens that they predict, both `[devices targets]`, and the part of both that belongs to
+        each row.
     """
     devices = layout.batch_multiple()
     positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
@@ -59,14 +60,14 @@ def suffix_log_probs(
     labels: Int[Array, "streams targets"],
     blocks: int | Int[Array, ""],
 ) -> Float[Array, "streams targets"]:
-    """Log-probabilities `[D p]` of the tokens `labels`, each predicted at its position.
+    """Log-probabilities of the tokens `labels`, each predicted at its position.
 
-    Only the first `blocks` blocks are computed, one at a time, since a position has as many logits
-    as the vocabulary has tokens.
+    Only the first `blocks` blocks of LOGIT_BLOCK positions are computed, one at a time.
     """
     x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
 
     def block(i, out):
+        """Writes the log-probabilities of block i into `out`."""
         cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
         log_probs = label_log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
         return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)
@@ -92,7 +93,7 @@ def token_log_probs(
 
     Args:
         tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
-        mask: `[b t]`, true for visible tokens; padding may stand on either side.
+        mask: `[b t]`, true for visible tokens; padding may be on either side.
         capacity: an upper bound on the visible tokens of a device. With it, the layers skip
             padding.
     """
@@ -105,7 +106,7 @@ def token_log_probs(
 
 
 def map_positions(function: Callable, length: int, *arrays: Array) -> Any:
-    """`function` of blocks of `length` positions, one block after another.
+    """Applies `function` to blocks of `length` positions, one block after another.
 
     The backward pass computes each block again, so that no more than one is in memory.
 
@@ -131,6 +132,7 @@ def _split_time(x: Array, length: int) -> Array:
 
 
 def _join_time(x: Float[Array, "blocks b length"]) -> Float[Array, "b t"]:
+    """The inverse of `_split_time`; the zeros of the last block stay."""
     rows = x.shape[1]
     return jnp.moveaxis(x, 0, 1).reshape(rows, -1, out_sharding=activation_spec("b t"))
 

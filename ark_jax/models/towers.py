@@ -51,7 +51,7 @@ class DualEncoder:
     ) -> "DualEncoder":
         """Opens a folder with a sentence-transformers Router, or an ordinary one as one tower.
 
-        A Router whose two routes lead to the same model is one tower, too.
+        A Router whose two routes name the same model is one tower, too.
 
         Args:
             name_or_folder: a folder, one in a bucket, or a hub name; see `Retriever`.
@@ -126,12 +126,12 @@ class DualEncoder:
                 )
 
     def _write_settings(self, folder: Path) -> None:
-        """The files that sentence-transformers reads beside those of the models."""
+        """Writes the files that sentence-transformers reads beside those of the models."""
         files.write_router(folder)
         prompts = {}
         for kind in files.KINDS:
             tower = self.tower(kind)
-            prompts[kind] = files.prompt_of(tower.prompts, kind)
+            prompts[kind] = files.prompt_for_kind(tower.prompts, kind)
             model, pooling = (files.route_folder(folder, kind, module) for module in (0, 1))
             files.write_text_limit(model, tower.max_length, lower=tower.lower)
             files.write_pooling(pooling, tower.pooling, tower.cfg.width)
@@ -139,7 +139,7 @@ class DualEncoder:
         files.write_prompts_and_width(folder, prompts, self.query.width if is_cut else None)
 
     def _card(self, folder: Path) -> str:
-        """README.md for `folder`, whose other files are written."""
+        """The text of README.md for `folder`, whose other files are already written."""
         base = cards.hub_name(self.document.base)
         title = f"{base.rsplit('/', 1)[-1] or 'Two towers'}, saved by ark_jax"
         return cards.render_card(folder, title=title, base=base, about="")

@@ -79,8 +79,8 @@ DISTILBERT = {
 ENCODERS = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "distilbert": DISTILBERT}
 
 
-def _classifier(dense: str, out: str) -> dict[str, tuple[str, str]]:
-    """The head of a sequence classifier: two layers over the first token's state."""
+def _classifier_table(dense: str, out: str) -> dict[str, tuple[str, str]]:
+    """The weight names of a classifier's head, from the modules of its two layers."""
     return {
         "dense": (f"{dense}.weight", "j d -> d j"),
         "dense_bias": (f"{dense}.bias", "j -> j"),
@@ -89,12 +89,12 @@ def _classifier(dense: str, out: str) -> dict[str, tuple[str, str]]:
     }
 
 
-_ROBERTA_CLASSIFIER = _classifier("classifier.dense", "classifier.out_proj")
+_ROBERTA_CLASSIFIER = _classifier_table("classifier.dense", "classifier.out_proj")
 CLASSIFIERS = {
-    "bert": _classifier("bert.pooler.dense", "classifier"),
+    "bert": _classifier_table("bert.pooler.dense", "classifier"),
     "roberta": _ROBERTA_CLASSIFIER,
     "xlm-roberta": _ROBERTA_CLASSIFIER,
-    "distilbert": _classifier("pre_classifier", "classifier"),
+    "distilbert": _classifier_table("pre_classifier", "classifier"),
 }
 # A head that no other library has; the names are ours.
 STAR_HEAD = {

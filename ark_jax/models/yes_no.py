@@ -1,4 +1,4 @@
-"""A decoder that judges pairs: whether it says yes or no, in the form of Qwen3-Reranker."""
+"""A decoder that scores pairs by its answer, yes or no, as Qwen3-Reranker does."""
 
 import dataclasses
 import functools
@@ -68,7 +68,7 @@ class YesNoScorer:
         check_pairs(pairs)
         prompts, cut = [], 0
         for query, document in pairs:
-            shorter = self._cut(query, document)
+            shorter = self._shorten(query, document)
             cut += len(shorter) < len(document)
             prompts.append(self.prompt(query, shorter))
         if label and cut:
@@ -83,14 +83,18 @@ class YesNoScorer:
         return sums[::2] - sums[1::2]
 
     def prompt(self, query: str, document: str) -> str:
-        """What the model is asked. Control tokens in a text are plain text."""
+        """The prompt that asks about a pair. Control tokens in its texts become plain text."""
         query, document = map(self.lm.as_data, (query, document))
         body = f"<Instruct>: {self.instruction}\n<Query>: {query}\n<Document>: {document}"
         return f"{_BEFORE}{body}{_AFTER}"
 
-    def _cut(self, query: str, document: str) -> str:
-        """The document, or the beginning of it that the prompt has room for."""
-        if len(document.encode()) + len(query.encode()) + self._frame <= self.max_length:
+    def _shorten(self, query: str, document: str) -> str:
+        """The document, or as much of its beginning as the prompt has room for.
+
+        Raises:
+            ValueError: the query leaves no room.
+        """
+        if len(document.encode()) + len(query.encode()) + self._frame_tokens <= self.max_length:
             return document  # a token has at least one byte
         room = self.max_length - self.lm.token_counts([self.prompt(query, "")])[0] - 1
         if room < 1:
@@ -102,6 +106,6 @@ class YesNoScorer:
         return document if len(offsets) <= room else document[: offsets[room - 1][1]]
 
     @functools.cached_property
-    def _frame(self) -> int:
-        """Tokens of a prompt without its texts, and one of the answer."""
+    def _frame_tokens(self) -> int:
+        """Tokens of a prompt with empty texts, plus one for the answer."""
         return self.lm.token_counts([self.prompt("", "")])[0] + 1

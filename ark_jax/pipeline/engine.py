@@ -1,4 +1,4 @@
-"""Runs stages that are not done; a stage is there whole or not at all.
+"""Runs stages that are not done. A stage's folder is complete or absent.
 
 A stage works in `.partial/NAME`, where it may keep its own progress. Its finished folder gets a
 `manifest.json` and is renamed into place. Of several processes the first one decides what has to
@@ -27,14 +27,14 @@ from ark_jax.pipeline.manifest import (
     Damaged,
     damage,
     finished_manifest,
-    outputs_of,
+    output_digests,
     read_manifest,
     refuse_earlier,
     sync,
     write_manifest,
 )
 from ark_jax.pipeline.parts import PARTS
-from ark_jax.pipeline.reads import Reads, Record, change, nothing_read
+from ark_jax.pipeline.reads import Reads, Record, change, empty_record
 from ark_jax.pipeline.recipe import schema_of
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine_stage, stages_to_verify
@@ -42,7 +42,7 @@ from ark_jax.pipeline.unfinished import READS, begin, keep_read
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import duration, say
 
-CHECKPOINTS = "checkpoints"  # a finished stage needs them no more
+CHECKPOINTS = "checkpoints"  # a folder that a finished stage no longer needs
 
 
 def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bool = False) -> None:
@@ -59,8 +59,8 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
         Interrupted: another run works in the workdir, or an input of `only` is not up to date.
     """
     with ExitStack() as stack:
-        stack.enter_context(_mesh_restored())
-        distributed.on_first_process(lambda: stack.enter_context(_locked(context.workdir)))
+        stack.enter_context(_restore_mesh())
+        distributed.on_first_process(lambda: stack.enter_context(_lock_workdir(context.workdir)))
         distributed.on_first_process(lambda: refuse_earlier(context.workdir))
         distributed.on_first_process(lambda: kept_config.keep(context.config, context.workdir))
         if shared := context.store:
@@ -73,7 +73,7 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
 
 
 def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool) -> int:
-    """Runs what has to run and returns how many stages that were."""
+    """Runs the stages that are not up to date, and returns their number."""
     verified = distributed.on_first_process(
         lambda: sorted(
             {stage.name for stage in stages}
@@ -83,7 +83,7 @@ def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool)
     )
     work, runs = _Work(context, schema_of(context.config), {*verified}), 0
     for number, stage in enumerate(stages, 1):
-        due = functools.partial(work.due, stage, only, stage.name in verified)
+        due = functools.partial(work.examine, stage, only, stage.name in verified)
         reason, work.fresh, work.unready = distributed.on_first_process(due)
         if reason is not None:
             say(f"[{number}/{len(stages)}] {stage.name}{reason}")
@@ -99,13 +99,13 @@ def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool)
 
 @dataclasses.dataclass
 class _Work:
-    """A run of some stages, and how far it is.
+    """A run of some stages, and its progress.
 
     Attributes:
         schema: of the config.
         whole: stages whose files were compared with their digests, or made by this run.
         fresh: stages that are up to date -> the fingerprints of their outputs.
-        unready: other stages -> where they stand, in words.
+        unready: other stages -> their state, in words.
     """
 
     context: Context
@@ -114,10 +114,10 @@ class _Work:
     fresh: dict[str, str] = dataclasses.field(default_factory=dict)
     unready: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def due(self, stage: Stage, only: str, verify: bool) -> tuple[str | None, dict, dict]:
-        """Why a stage has to run, as its line of the log ends; None if it does not.
+    def examine(self, stage: Stage, only: str, verify: bool) -> tuple[str | None, dict, dict]:
+        """(reason, fresh, unready), after the stage's status was added to the last two.
 
-        With it `fresh` and `unready`, which its status enters.
+        The reason ends the stage's line of the log; None if it does not have to run.
         """
         config, workdir = self.context.config, self.context.workdir
         status = examine_stage(stage, config, workdir, self.fresh, verify=verify)
@@ -131,7 +131,7 @@ class _Work:
         return reason, self.fresh, self.unready
 
     def _refuse_without_inputs(self, stage: Stage) -> None:
-        """Raises Interrupted if a stage has read another one before that is not up to date."""
+        """Raises Interrupted if an earlier run of a stage read one that is not up to date now."""
         with suppress(Damaged):
             manifest = read_manifest(self.context.workdir / stage.name)
             for name in manifest["inputs"] if manifest else ():
@@ -139,6 +139,12 @@ class _Work:
                     self._refuse(stage, name)
 
     def _refuse(self, stage: Stage, name: str) -> None:
+        """Raises an error since a stage cannot read the stage `name`.
+
+        Raises:
+            LookupError: it is not a stage before this one.
+            Interrupted: it is not up to date.
+        """
         if name not in self.unready:
             raise LookupError(f"stage {stage.name} reads {name}, which is not a stage before it")
         raise Interrupted(
@@ -147,47 +153,48 @@ class _Work:
         )
 
     def _check_files(self, stage: Stage, name: str) -> None:
-        """Raises Interrupted if a stage that is read, and was not before, is damaged."""
+        """Raises Interrupted if the stage `name`, which is read for the first time, is damaged."""
         folder = self.context.workdir / name
         manifest = None if name in self.whole else finished_manifest(folder)
         if manifest and (why := damage(manifest, folder, verify=True)):
             raise Interrupted(
-                f"stage {stage.name} reads {name}, of which {why}: run the same command again, "
+                f"stage {stage.name} reads {name}, but {why}: run the same command again, "
                 f"which makes {name} again"
             )
         self.whole.add(name)
 
-    def change_of(self, stage: Stage) -> Callable[[Record], str]:
-        """Says which of a stage's recorded reads gives something else now."""
+    def change_finder(self, stage: Stage) -> Callable[[Record], str]:
+        """A function of a record that says which of its reads has changed; see `reads.change`."""
         config, fresh = self.context.config, self.fresh
         return lambda record: change(record, stage.arguments, config, fresh)
 
     def obtain(self, stage: Stage) -> str:
         """Takes a stage from the store and returns the fingerprint of its outputs.
 
-        If the store lacks it, the stage is made there. Its progress lies there too, so that any run
-        goes on where another was killed.
+        If the store lacks it, the stage is made there. Its progress is stored there too, so that
+        any run can go on where another was killed.
         """
         shared = self.context.store
         assert shared is not None
         with ExitStack() as stack:
 
-            def look() -> tuple[str, str]:
-                """The finished folder, or none and the one to work in."""
-                found, partial = store.find(shared, stage.name, self.change_of(stage), stack)
+            def find_or_claim() -> tuple[str, str]:
+                """(finished folder, ""), or ("", folder to work in)."""
+                found, partial = store.find(shared, stage.name, self.change_finder(stage), stack)
                 return str(found or ""), str(partial or "")
 
-            found, partial = distributed.on_first_process(look)
+            found, partial = distributed.on_first_process(find_or_claim)
             if found:
                 say(f"  made already, taken from {found}")
                 self.context.metrics.write(stage.name, taken=Path(found).name)
             else:
                 place = lambda record: store.place(shared, stage.name, record)
-                found = self._make(stage, Path(partial), place)
-            return distributed.on_first_process(lambda: self._take(stage, Path(found)))
+                found = self._run_stage(stage, Path(partial), place)
+            return distributed.on_first_process(lambda: self._link_stored(stage, Path(found)))
 
-    def _take(self, stage: Stage, stored: Path) -> str:
-        partial, final = self._partial(stage), self.context.workdir / stage.name
+    def _link_stored(self, stage: Stage, stored: Path) -> str:
+        """Links a stored stage into the workdir; returns the fingerprint of its outputs."""
+        partial, final = self._partial_folder(stage), self.context.workdir / stage.name
         store.link(stored, partial)
         _put_into_place(partial, final)
         return fingerprint(finished_manifest(final)["outputs"])
@@ -195,31 +202,37 @@ class _Work:
     def execute(self, stage: Stage) -> str:
         """Runs a stage in the workdir and returns the fingerprint of its outputs."""
         final = self.context.workdir / stage.name
-        self._make(stage, self._partial(stage), lambda record: final)
+        self._run_stage(stage, self._partial_folder(stage), lambda record: final)
         outputs = lambda: finished_manifest(final)["outputs"]
         return distributed.on_first_process(lambda: fingerprint(outputs()))
 
-    def _partial(self, stage: Stage) -> Path:
+    def _partial_folder(self, stage: Stage) -> Path:
+        """The folder in which a stage of this workdir works."""
         return self.context.workdir / ".partial" / stage.name
 
-    def _make(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:
-        """Runs a stage in `partial`; returns the folder where it is put, which its reads decide."""
+    def _run_stage(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:
+        """Runs a stage in `partial`, and moves it to the folder that `place` gives for its reads.
+
+        Returns:
+            That folder.
+        """
         start = time.monotonic()
 
         def prepare() -> tuple[Record, dict | None]:
-            record = begin(partial, stage.arguments, self.change_of(stage))
+            """The reads so far, and the counts if the stage was finished but not moved."""
+            record = begin(partial, stage.arguments, self.change_finder(stage))
             finished = read_manifest(partial)
             return record, finished and finished["counts"]
 
         record, counts = distributed.on_first_process(prepare)
         if counts is None:
-            reads = self._reads(stage, record, partial)
+            reads = self._new_reads(stage, record, partial)
             context = dataclasses.replace(self.context, config=reads.view(self.schema), reads=reads)
             run = functools.partial(stage.run, context, partial)
             counts = distributed.on_first_process(run) if stage.alone else run()
             # Process 0 moves the folder once every process has read what it needs there.
             for part, name in itertools.chain.from_iterable(
-                distributed.of_all_processes(reads.names())
+                distributed.gather_from_processes(reads.names())
             ):
                 reads.note(part, name)
             record = reads.record
@@ -227,13 +240,14 @@ class _Work:
             lambda: str(_finish(stage, self.context, record, partial, place(record), counts, start))
         )
 
-    def _reads(self, stage: Stage, record: Record, partial: Path) -> Reads:
-        """An empty record on the other processes, which name what they read to the first."""
+    def _new_reads(self, stage: Stage, record: Record, partial: Path) -> Reads:
+        """Continues `record` on the first process. The others start an empty one."""
         config, refuse = self.context.config, functools.partial(self._refuse, stage)
         if not distributed.is_first_process():
-            return Reads(nothing_read({}), config, self.fresh, refuse, None)
+            return Reads(empty_record({}), config, self.fresh, refuse, None)
 
         def keep(read: list) -> None:
+            """Stores a read; checks the files of a stage that is read."""
             keep_read(partial, read)
             if read[0] == "inputs":
                 self._check_files(stage, read[1])
@@ -250,9 +264,9 @@ def _finish(
     counts: dict,
     start: float,
 ) -> Path:
-    """Puts the folder into its place, with its manifest. A kill at any moment loses nothing."""
+    """Writes the manifest, moves the folder to `final` and reports. A kill loses nothing."""
     names = (READS, PARTS, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
-    outputs = outputs_of(partial, tuple(partial / name for name in names))
+    outputs = output_digests(partial, tuple(partial / name for name in names))
     write_manifest(partial, stage.name, record, outputs, counts)
     if (partial / CHECKPOINTS).is_dir():
         shutil.rmtree(partial / CHECKPOINTS)
@@ -261,11 +275,11 @@ def _finish(
     (final / PARTS).unlink(missing_ok=True)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
-    say(f"  {_in_words(counts)} ({duration(seconds)})")
+    say(f"  {_describe_counts(counts)} ({duration(seconds)})")
     return final
 
 
-def _in_words(counts: dict) -> str:
+def _describe_counts(counts: dict) -> str:
     """`{"chunks": 1200, "first_loss": 1.25}` -> "1,200 chunks, first loss 1.25"."""
     words = []
     for name, value in counts.items():
@@ -283,14 +297,14 @@ def _put_into_place(partial: Path, final: Path) -> None:
     if final.is_dir() and not final.is_symlink():
         shutil.rmtree(final)
     else:
-        final.unlink(missing_ok=True)  # a link, to a folder on another disk perhaps, or a file
+        final.unlink(missing_ok=True)  # a file, or a link, perhaps to a folder on another disk
     os.replace(partial, final)
     sync(final.parent)
 
 
 @contextmanager
-def _mesh_restored() -> Iterator[None]:
-    """The mesh that stages set is taken away at the end, if they started jax."""
+def _restore_mesh() -> Iterator[None]:
+    """Restores the mesh that was set before the block, if jax has been started."""
     jax = sys.modules.get("jax")
     before = jax.sharding.get_mesh() if jax else None
     try:
@@ -301,8 +315,12 @@ def _mesh_restored() -> Iterator[None]:
 
 
 @contextmanager
-def _locked(workdir: Path) -> Iterator[None]:
-    """One run a workdir: a second one would write into the same partial folders."""
+def _lock_workdir(workdir: Path) -> Iterator[None]:
+    """Keeps a second run out of the workdir; it would write into the same partial folders.
+
+    Raises:
+        Interrupted: another run works here.
+    """
     workdir.mkdir(parents=True, exist_ok=True)
     with (workdir / ".lock").open("w") as file:
         try:

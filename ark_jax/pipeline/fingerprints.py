@@ -11,7 +11,7 @@ from pathlib import Path
 from ark_jax.data import readers
 from ark_jax.runtime import storage
 
-LARGE = 1 << 24  # bytes of a file whose digest is remembered on disk
+LARGE = 1 << 24  # bytes of a file from which on its digest is cached on disk
 
 
 def fingerprint(value) -> str:
@@ -20,34 +20,34 @@ def fingerprint(value) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a file's contents; this process reads a file that did not change once."""
-    return _contents_digest(path, _version(path))
+    """The sha256 of a file's contents. A process reads a file again only if it has changed."""
+    return _contents_digest(path, _file_version(path))
 
 
-def _version(path: Path) -> tuple[int, ...]:
-    """What changes with a file's contents. A program can set its mtime back, but not its ctime."""
+def _file_version(path: Path) -> tuple[int, ...]:
+    """Numbers that change with a file's contents. Programs can set its mtime, but not its ctime."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
 @functools.cache
 def _contents_digest(path: Path, version: tuple[int, ...]) -> str:
-    """`version` decides whether what was read before still holds."""
+    """The sha256 of a file. `version` is a key of the cache: a changed file is read again."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @functools.cache
 def model_digest(name_or_folder: str) -> str:
-    """As `read_model_digest`; a process reads the folder once."""
+    """`read_model_digest`, cached: a process reads the folder once."""
     return read_model_digest(name_or_folder)
 
 
 def read_model_digest(name_or_folder: str) -> str:
     """A digest that changes when a model does.
 
-    Of a folder it covers the names and contents of all files. A hub name stands for itself, with
-    the commit that the hub's cache holds.
+    For a folder it covers the names and contents of all its model files. For a hub name it is the
+    name, with the commit that the hub's cache holds.
     """
     folder = storage.local_copy(name_or_folder)
     if not (name_or_folder and folder.is_dir()):
@@ -74,10 +74,10 @@ def _hub_commit(name: str) -> str:
 
 
 def _weights_digest(path: Path) -> str:
-    """As `file_digest`. That of a large file is remembered on disk, since hashing takes seconds."""
+    """`file_digest`, which is cached on disk for a large file, since hashing takes seconds."""
     if path.stat().st_size < LARGE:
         return file_digest(path)
-    known = list(_version(path))
+    known = list(_file_version(path))
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
     remembered = storage.cache_folder() / "digests" / f"{name}.json"
     try:
@@ -87,7 +87,7 @@ def _weights_digest(path: Path) -> str:
     if seen == known:
         return digest
     digest = file_digest(path)
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
+    with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         remembered.parent.mkdir(parents=True, exist_ok=True)
         unfinished = remembered.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps([*known, digest]))
@@ -97,7 +97,7 @@ def _weights_digest(path: Path) -> str:
 
 @functools.cache
 def input_digest(path: str) -> str:
-    """As `read_input_digest`; a process reads the files once."""
+    """`read_input_digest`, cached: a process reads the files once."""
     return read_input_digest(path)
 
 
@@ -110,7 +110,7 @@ def read_input_digest(path: str) -> str:
 
 
 def files_digest(path: str) -> str:
-    """A digest of a file, of all files of a folder, or of those of a pattern, by name."""
+    """A digest of the names and contents of a file, a folder's files, or those of a pattern."""
     local = storage.local_copy(path)
     if local.is_dir():
         files = sorted(file for file in local.rglob("*") if file.is_file())

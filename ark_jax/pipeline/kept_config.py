@@ -20,11 +20,11 @@ PATHS = re.compile(
 
 
 def keep(config, workdir: Path) -> None:
-    """Writes a config into a workdir, whole or not at all, with absolute paths."""
+    """Writes a config into a workdir, with absolute paths; the file is complete or absent."""
     if is_kept(config, workdir):
         return
     unfinished = workdir / f".{CONFIG_FILE}.new"
-    unfinished.write_text(_text(config), encoding="utf-8")
+    unfinished.write_text(_config_text(config), encoding="utf-8")
     sync(unfinished)
     os.replace(unfinished, workdir / CONFIG_FILE)
 
@@ -32,7 +32,7 @@ def keep(config, workdir: Path) -> None:
 def is_kept(config, workdir: Path) -> bool:
     """Whether a workdir keeps this config."""
     try:
-        return (workdir / CONFIG_FILE).read_text(encoding="utf-8") == _text(config)
+        return (workdir / CONFIG_FILE).read_text(encoding="utf-8") == _config_text(config)
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
         return False
 
@@ -55,20 +55,22 @@ def read(workdir: Path) -> dict | None:
     return config
 
 
-def _text(config) -> str:
+def _config_text(config) -> str:
+    """The JSON text of a config, as `keep` writes it."""
     plain = config.to_dict() if hasattr(config, "to_dict") else config
-    plain = _absolute(json.loads(json.dumps(plain, default=str)), "")
+    plain = _with_absolute_paths(json.loads(json.dumps(plain, default=str)), "")
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
-def _absolute(value, field: str):
-    """A value of a field, or of a section, with absolute paths of files that are there."""
+def _with_absolute_paths(value, field: str):
+    """The value of a field or section, with absolute paths of existing files and folders."""
     if isinstance(value, dict):
         return {
-            name: _absolute(inner, f"{field}.{name}".lstrip(".")) for name, inner in value.items()
+            name: _with_absolute_paths(inner, f"{field}.{name}".lstrip("."))
+            for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [_absolute(inner, field) for inner in value]
+        return [_with_absolute_paths(inner, field) for inner in value]
     is_path = isinstance(value, str) and value and PATHS.fullmatch(field)
     if is_path and (Path(value).exists() or glob.glob(value)):
         return str(Path(value).absolute())
@@ -81,10 +83,10 @@ LENGTH = 120  # characters of a reason in a line
 def replaced_stages(
     stages: Sequence[Stage], config, workdir: Path, *, only: str = ""
 ) -> list[Status]:
-    """The finished stages that a run would replace, with a reason in a line; none if it may.
+    """The finished stages that a run would replace and that the user must confirm.
 
-    What the workdir's own config would do again needs no question: its data have changed, a stage
-    is damaged, or a run that was confirmed goes on.
+    Empty for the config that the workdir keeps: its stages run again because data have changed, a
+    stage is damaged, or a confirmed run goes on.
 
     Args:
         only: the stage that runs; empty if all do.
@@ -99,8 +101,8 @@ def replaced_stages(
     return stale if any(status.changed for status in stale) else []
 
 
-def count_of(replaced: Sequence[Status], workdir: Path) -> str:
-    """How many stages they are, in words."""
+def describe_count(replaced: Sequence[Status], workdir: Path) -> str:
+    """The number of replaced stages, in words."""
     return f"{len(replaced)} finished stage{'s' * (len(replaced) > 1)} of {workdir}"
 
 
@@ -108,8 +110,9 @@ def describe(replaced: Sequence[Status], workdir: Path) -> str:
     """Why stages would be replaced, how many and which, in one line."""
     reason = next(shortened(status.why) for status in replaced if status.changed)
     names = ", ".join(status.stage for status in replaced)
-    return f"{reason}: this would replace {count_of(replaced, workdir)} ({names})"
+    return f"{reason}: this would replace {describe_count(replaced, workdir)} ({names})"
 
 
 def shortened(text: str) -> str:
+    """The first `LENGTH` characters of a text, with dots if more follow."""
     return text if len(text) <= LENGTH else f"{text[:LENGTH]} ..."

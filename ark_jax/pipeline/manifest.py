@@ -10,7 +10,7 @@ from ark_jax.pipeline.fingerprints import file_digest, fingerprint
 from ark_jax.pipeline.reads import Record, is_record
 
 MANIFEST_FILE = "manifest.json"
-EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not say what stages read
+EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not record what stages read
 
 
 class Damaged(ValueError):
@@ -25,7 +25,7 @@ def read_manifest(folder: Path) -> dict | None:
     """The manifest of a stage's folder, None if the stage is not finished.
 
     Raises:
-        Damaged: it is not as it was written, or another version writes manifests of another form.
+        Damaged: it has been changed, or has the form of another version.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -67,6 +67,7 @@ def _manifest_problem(manifest: object) -> str:
 
 
 def _is_output(value: object) -> bool:
+    """Whether a value has the form [bytes, sha256]."""
     match value:
         case [int(), str()]:
             return True
@@ -74,20 +75,18 @@ def _is_output(value: object) -> bool:
 
 
 def _own_digest(manifest: dict) -> str:
-    """The digest of a manifest that covers all of it but the digest itself."""
+    """The digest of a manifest's other fields, which it stores as `digest`."""
     return fingerprint({name: value for name, value in manifest.items() if name != "digest"})
 
 
 def refuse_earlier(workdir: Path) -> None:
-    """Raises:
-    ValueError: the stages of a workdir were made by a version that recorded no reads.
-    """
+    """Raises ValueError if a workdir's stages were made by a version that recorded no reads."""
     for path in sorted(workdir.glob(f"*/{MANIFEST_FILE}")):
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             version = manifest["version"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            continue  # damaged, which the stage's status says
+            continue  # damaged; the stage's status reports it
         if isinstance(version, str) and EARLIER.match(version) and not is_record(manifest):
             raise ValueError(
                 f"{workdir} was made by ark_jax {version}, and version {__version__} cannot go on "
@@ -96,10 +95,11 @@ def refuse_earlier(workdir: Path) -> None:
 
 
 def write_manifest(folder: Path, stage: str, record: Record, outputs: dict, counts: dict) -> None:
-    """Writes it whole or not at all, and durably.
+    """Writes a stage's manifest to the disk; the file is complete or absent.
 
     Args:
         record: what the stage has read.
+        outputs: from `output_digests`.
     """
     manifest = {"stage": stage, **record, "outputs": outputs, "counts": counts}
     read_back = json.loads(json.dumps(manifest))  # keys are texts, as a reader finds them
@@ -110,8 +110,12 @@ def write_manifest(folder: Path, stage: str, record: Record, outputs: dict, coun
     os.replace(unfinished, folder / MANIFEST_FILE)
 
 
-def outputs_of(folder: Path, skipped: tuple[Path, ...]) -> dict[str, list]:
-    """file -> [bytes, sha256], of all files but those `skipped` and what lies below them."""
+def output_digests(folder: Path, skipped: tuple[Path, ...]) -> dict[str, list]:
+    """file -> [bytes, sha256] of a folder's files, which are synced to the disk.
+
+    Args:
+        skipped: files and folders that are left out.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     kept_files = [path for path in files if not any(map(path.is_relative_to, skipped))]
     for path in kept_files:

@@ -1,4 +1,4 @@
-"""What a config names outside the workdir, by what its schema says of the fields' contents."""
+"""What a config names outside the workdir: paths, models and endpoints, by the schema's fields."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,17 @@ from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.schema import setting
 
-# Where a section has a `backend`, one of its values reads what a field names.
+# Field -> the value of `backend` in its section with which a run reads what the field names.
 BACKENDS = {"path": "local", "replies": "replay"}
 
 
 def paths(recipe: Recipe, config, *contents: str) -> dict[str, str]:
-    """dotted field -> what it names, of the fields with one of these contents that a run reads.
+    """Dotted field -> what it names, for the fields that a run reads.
 
-    Of a field that names several, each is an entry: `field, path`.
+    A field that names several has an entry `field, path` for each.
+
+    Args:
+        contents: kinds of content that the schema declares, such as "model".
     """
     found: dict[str, str] = {}
     for spec in _read_fields(recipe, config):
@@ -26,12 +29,13 @@ def paths(recipe: Recipe, config, *contents: str) -> dict[str, str]:
 
 
 def _read_fields(recipe: Recipe, config) -> Iterator[schema.FieldSpec]:
+    """The fields of the schema that a run with this config reads."""
     unread = set(recipe.unread(config))
     for spec in schema.fields(recipe.schema) if recipe.schema else ():
         section, _, name = spec.name.rpartition(".")
         backend = setting(config, section).get("backend") if section else None
-        is_asked = name not in BACKENDS or backend in (None, BACKENDS[name])
-        if section not in unread and is_asked:
+        is_read_by_backend = name not in BACKENDS or backend in (None, BACKENDS[name])
+        if section not in unread and is_read_by_backend:
             yield spec
 
 
@@ -42,7 +46,7 @@ def data_path(recipe: Recipe, config) -> str | None:
 
 
 def roles(recipe: Recipe, config) -> tuple[str, ...]:
-    """The sections of the config that ask a language model."""
+    """The sections of the config that name a language model which a run asks."""
     sections = schema.sections(recipe.schema) if recipe.schema else {}
     endpoints = [name for name, kind in sections.items() if "base_url" in schema.own_fields(kind)]
     unread = set(recipe.unread(config))

@@ -1,8 +1,8 @@
 """Functions of the user's own, which a field of the config names as `module:function`.
 
 A module is found where Python finds one, and in the folder that a command is started in. It is
-imported when a run begins and when `plan` or `doctor` looks at the config; to look up what is done,
-its file is read alone, with the files beside it that it imports.
+imported when a run begins and when `plan` or `doctor` checks the config. To find out which stages
+are done, its file, and the files beside it that it imports, are read but not imported.
 """
 
 import ast
@@ -25,7 +25,7 @@ _imported: dict[str, str] = {}  # module -> digest of the files that it was impo
 
 
 def is_own(value: str) -> bool:
-    """Whether a field names a function of the user's own, and no built-in choice."""
+    """Whether a field's value names the user's own function, not a built-in choice."""
     return ":" in value
 
 
@@ -40,7 +40,7 @@ def search_working_folder() -> None:
 
 
 def digest(field: str, path: str) -> str:
-    """The digest of the file that a function lies in, without importing it.
+    """The digest of the file that defines a function, without importing it.
 
     It covers the user's files that this one imports, directly or not. It leaves out packages that
     are installed.
@@ -50,16 +50,16 @@ def digest(field: str, path: str) -> str:
         path: `module:function`.
 
     Raises:
-        ValueError: there is no such module, or it is no file.
+        ValueError: there is no such module, or it is not a Python file.
     """
     name = path.partition(":")[0]
-    return _digest(_sources(name, _file(f"config.{field}={path!r}", name)))
+    return _files_digest(_source_files(name, _module_file(f"config.{field}={path!r}", name)))
 
 
 def load(field: str, path: str, kind: type) -> Callable:
-    """The function that a field names. An error that it raises names field, file and line.
+    """The function that a field names. Its errors name the field, the error and its line.
 
-    A file that was edited since it was imported is imported again, with those that it imports.
+    A file that was edited since it was imported is imported again, with the files that it imports.
 
     Args:
         field: dotted, for messages.
@@ -71,9 +71,9 @@ def load(field: str, path: str, kind: type) -> Callable:
             function takes other parameters.
     """
     setting, (name, _, attribute) = f"config.{field}={path!r}", path.partition(":")
-    file = _file(setting, name)
+    file = _module_file(setting, name)
     try:
-        module = _import(name, _sources(name, file))
+        module = _import_current(name, _source_files(name, file))
     except (Exception, SystemExit) as error:
         raise ValueError(
             f"{setting}: {file} cannot be imported ({_describe(error, file)}); correct it, or "
@@ -90,14 +90,14 @@ def load(field: str, path: str, kind: type) -> Callable:
             "function"
         )
     _check_parameters(function, kind, setting, file)
-    return _explaining(function, setting, file)
+    return _with_explained_errors(function, setting, file)
 
 
 def check_processes() -> None:
     """Compares the user's files of all processes. All processes must call it.
 
     Raises:
-        ValueError: one has imported other files than process 0, as a host with an old copy does.
+        ValueError: a process has imported other files than process 0, such as an old copy.
     """
     for name, version in sorted(_imported.items()):
         if numbers := distributed.differing_processes(version):
@@ -108,9 +108,13 @@ def check_processes() -> None:
             )
 
 
-def _file(setting: str, name: str) -> Path:
-    """The source file of a module."""
-    if name == "__main__":  # whatever program runs: importing it anew would run it again
+def _module_file(setting: str, name: str) -> Path:
+    """The source file of a module.
+
+    Raises:
+        ValueError: there is no such module, or it is not a Python file.
+    """
+    if name == "__main__":  # importing the running program would run it again
         raise ValueError(
             f"{setting}: __main__ is the program that runs, which an import would run again; put "
             "the function into a file of its own and name that"
@@ -119,11 +123,11 @@ def _file(setting: str, name: str) -> Path:
     importlib.invalidate_caches()  # the file may be new
     try:
         spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:  # a package that is to hold it
+    except ModuleNotFoundError as error:  # perhaps of the package that should hold it
         if not f"{name}.".startswith(f"{error.name}."):
             raise ValueError(f"{setting}: {error}") from error
         spec = None
-    except Exception as error:  # of a package that holds it
+    except Exception as error:  # raised by a package that holds it
         raise ValueError(f"{setting}: {name} cannot be found ({error})") from error
     if spec is None:
         raise ValueError(
@@ -135,14 +139,14 @@ def _file(setting: str, name: str) -> Path:
     return Path(spec.origin)
 
 
-def _sources(name: str, file: Path) -> dict[str, Path]:
-    """A module and the modules of its folder that it imports, directly or not, by name."""
+def _source_files(name: str, file: Path) -> dict[str, Path]:
+    """Name -> file of a module, and of modules in its folder that it imports, directly or not."""
     is_package = file.name == "__init__.py"
     folder = file.parents[name.count(".") + is_package]
     sources, names = {name: file}, [name]
     while names:
         module = names.pop()
-        for imported in _imports(module, sources[module]):
+        for imported in _imported_names(module, sources[module]):
             stem = folder.joinpath(*imported.split("."))
             places = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
             source = next(filter(Path.is_file, places), None)
@@ -152,13 +156,13 @@ def _sources(name: str, file: Path) -> dict[str, Path]:
     return sources
 
 
-def _imports(module: str, file: Path) -> Iterator[str]:
-    """The modules that a file may import, with the packages that hold them."""
+def _imported_names(module: str, file: Path) -> Iterator[str]:
+    """The names of modules that a file may import, and of their packages."""
     if {"site-packages", "dist-packages"} & set(file.parts):  # installed
         return
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # the import says what is wrong
+    except (SyntaxError, ValueError):  # the import will report it
         return
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
@@ -175,19 +179,19 @@ def _imports(module: str, file: Path) -> Iterator[str]:
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _digest(sources: dict[str, Path]) -> str:
-    """That of a file alone is the digest of its contents."""
+def _files_digest(sources: dict[str, Path]) -> str:
+    """The sha256 of a module's files; that of a single file is the digest of its contents."""
     digests = [file_digest(file) for _, file in sorted(sources.items())]
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _import(name: str, sources: dict[str, Path]):
-    """The module as its files are now."""
-    version = _digest(sources)
+def _import_current(name: str, sources: dict[str, Path]):
+    """The module, imported again if one of its files has changed."""
+    version = _files_digest(sources)
     if name in sys.modules and _imported.get(name) != version:
-        for loaded in [*sys.modules]:  # with the packages that hold them, which keep them, too
+        for loaded in [*sys.modules]:  # also their packages, which hold references to them
             if loaded in sources or any(source.startswith(f"{loaded}.") for source in sources):
                 del sys.modules[loaded]
     module = importlib.import_module(name)
@@ -196,6 +200,7 @@ def _import(name: str, sources: dict[str, Path]):
 
 
 def _check_parameters(function: Callable, kind: type, setting: str, file: Path) -> None:
+    """Raises ValueError if a function cannot be called like the `__call__` of a Protocol."""
     parameters = [
         x for x in inspect.signature(kind.__call__).parameters.values() if x.name != "self"
     ]
@@ -215,8 +220,8 @@ def _check_parameters(function: Callable, kind: type, setting: str, file: Path) 
         ) from None
 
 
-def _explaining(function: Callable, setting: str, file: Path) -> Callable:
-    """The function, whose errors say that they are the user's own."""
+def _with_explained_errors(function: Callable, setting: str, file: Path) -> Callable:
+    """The function; an error in it becomes a RuntimeError that names setting, error and line."""
 
     @functools.wraps(function)
     def call(*values, **named_values):

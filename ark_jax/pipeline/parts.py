@@ -1,4 +1,4 @@
-"""Parts of a stage's work that outlive a kill, and shards of it that become parts."""
+"""Parts of a stage's work, which are kept when it is killed, and shards that become parts."""
 
 import contextlib
 import functools
@@ -13,13 +13,13 @@ from ark_jax.pipeline.manifest import sync
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import append_row, read_rows, say
-from ark_jax.runtime.map_shards import Prepare, Shard, are_few, map_shards
+from ark_jax.runtime.map_shards import Prepare, Shard, map_shards, peek_shards
 
 PARTS = "parts.jsonl"
 
 
 def store_part(path: Path, write: Callable[[Path], None]) -> None:
-    """Has `write` make a file, which is at `path` whole or not at all."""
+    """Lets `write` make a file, records its digest and moves it to `path`: complete or absent."""
     unfinished = path.with_suffix(".new")
     write(unfinished)
     sync(unfinished)
@@ -28,7 +28,7 @@ def store_part(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def whole_parts(folder: Path, pattern: str) -> list[Path]:
-    """The parts whose names match, sorted. Damaged ones are deleted, with a warning."""
+    """The undamaged parts whose names match, sorted. Damaged ones are deleted, with a warning."""
     rows = [row for row in read_rows(folder / PARTS) if isinstance(row, list)]
     stored = {tuple(row) for row in rows if all(isinstance(value, str) for value in row)}
     paths = []
@@ -42,7 +42,7 @@ def whole_parts(folder: Path, pattern: str) -> list[Path]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a part is there and as it was written. Every process must call this."""
+    """Whether a part exists undamaged; a damaged one is deleted. Every process must call it."""
     return distributed.on_first_process(
         lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
     )
@@ -59,22 +59,22 @@ def stored_rows(path: Path, make_rows: Callable[[], list[dict]]) -> list[dict]:
     return load_rows(path)
 
 
-FOLDER = "shards"  # in that of the stage, until the stage has merged them
+FOLDER = "shards"  # in the stage's folder, until the stage has merged the results
 
 
 def map_stored(
     folder: Path, name: str, prepare: Prepare, shards: Iterable[Shard]
 ) -> Iterator[bytes]:
-    """`map_shards`, of work that makes bytes; what an earlier run has made is read from its files.
+    """`map_shards` for results in bytes, which are stored; those of an earlier run are read.
 
-    A few shards are not worth a file.
+    The results of a few shards are not stored.
 
     Args:
         folder: of the stage.
         name: of this map, among those of the stage.
         shards: the same in every run of the stage.
     """
-    few, shards = are_few(shards)
+    few, shards = peek_shards(shards)
     if few:
         yield from map_shards(prepare, shards)
         return
@@ -85,6 +85,7 @@ def map_stored(
     numbers: list[int] = []  # of the missing shards, ahead of their results
 
     def missing() -> Iterator[Shard]:
+        """The shards without a stored result."""
         for number, shard in enumerate(shards):
             if path(number).name not in stored:
                 numbers.append(number)

@@ -2,11 +2,11 @@
 
 A stage declares none of it. It sees the config through a view, and earlier stages by
 `context / name`; each read is recorded with its value or its digest. A finished stage is up to date
-as long as every recorded read still gives the same (constructive traces: Mokhov, Mitchell,
+as long as every recorded read still gives the same value (constructive traces: Mokhov, Mitchell,
 Peyton Jones, "Build Systems à la Carte", 2018).
 
-A field says in its schema what a read of it records: its value; the digest of what it names, if
-`content` says so; nothing, if `affects_output` is False.
+A field's schema decides what a read of it records: its value; the digest of what it names, if it
+has a `content`; nothing, if `affects_output` is False.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ PARTS = ("inputs", "config", "external")  # stages, settings, contents that sett
 Record = dict[str, Any]  # the reads of a stage, as its manifest holds them
 
 
-def nothing_read(arguments: Mapping[str, object]) -> Record:
+def empty_record(arguments: Mapping[str, object]) -> Record:
     """The record of a stage that has read nothing beside its arguments."""
     return {"arguments": {**arguments}, **{part: {} for part in PARTS}, "version": __version__}
 
@@ -46,40 +46,44 @@ def is_record(value: object) -> TypeGuard[Record]:
     )
 
 
-def _input(field: str, path: str) -> str:
+def _input_digest(field: str, path: str) -> str:
+    """The digest of the files that a reader opens; "" if the field is empty."""
     return input_digest(path) if path else ""
 
 
-def _file(field: str, path: str) -> str:
+def _optional_file_digest(field: str, path: str) -> str:
+    """The digest of a file; "" if there is none."""
     return file_digest(Path(path)) if Path(path).is_file() else ""
 
 
-def _models(field: str, paths: list[str]) -> str:
+def _models_digest(field: str, paths: list[str]) -> str:
+    """One digest of several models, in their order."""
     return fingerprint([model_digest(path) for path in paths])
 
 
-def _prompt(field: str, path: str) -> str:
+def _prompt_digest(field: str, path: str) -> str:
+    """The digest of a prompt's template; the last part of the field is its name."""
     return prompts.text_digest(prompts.load_template(field.rpartition(".")[2], path))
 
 
-# Kind of a content -> (field, value of the field) -> its digest.
+# Kind of content -> a function of a field and its value, which gives a digest of what it names.
 CONTENTS: dict[str, Callable[[str, Any], str]] = {
     "model": lambda field, path: model_digest(path),
-    "models": _models,
-    "input": _input,
+    "models": _models_digest,
+    "input": _input_digest,
     "files": lambda field, path: files_digest(path) if path else "",
-    "file": _file,
-    "prompt": _prompt,
+    "file": _optional_file_digest,
+    "prompt": _prompt_digest,
     "function": own_functions.digest,
 }
 
 
 def value_now(part: str, name: str, config, fresh: Mapping[str, str]):
-    """What a read gives now; None if there is nothing to read.
+    """The current value of a read; None if there is nothing to read.
 
     Args:
         part: one of `PARTS`.
-        name: of a stage; a dotted field; or a kind of content, a blank and a dotted field.
+        name: a stage; a dotted field; or a kind of content, a blank and a dotted field.
         fresh: stages that are up to date -> the fingerprints of their outputs.
     """
     if part == "inputs":
@@ -95,7 +99,7 @@ def value_now(part: str, name: str, config, fresh: Mapping[str, str]):
 
 
 def changed_settings(record: Record, arguments: Mapping[str, object], config) -> str:
-    """Which arguments and settings were others, in words; empty if none was."""
+    """Which arguments and settings differ from the record, in words; empty if none does."""
     names = {*record["arguments"], *arguments}
     changed = [
         f"was made with {name}={record['arguments'].get(name)}, is with {arguments.get(name)}"
@@ -111,7 +115,7 @@ def changed_settings(record: Record, arguments: Mapping[str, object], config) ->
 def change(
     record: Record, arguments: Mapping[str, object], config, fresh: Mapping[str, str]
 ) -> str:
-    """Which of a stage's reads gives something else now, in words; empty if none does."""
+    """Which of a stage's recorded reads has another value now, in words; empty if none has."""
     if changed := changed_settings(record, arguments, config):
         return changed
     for name, before in record["inputs"].items():
@@ -130,12 +134,12 @@ class Reads:
     """What a running stage has read so far.
 
     Args:
-        record: what is known already, of an earlier run that was killed.
+        record: the reads of an earlier run that was killed, or an empty record.
         config: the settings themselves.
         fresh: stages that are up to date -> the fingerprints of their outputs.
         refuse: is called with the name of a stage that is not among them, and raises.
-        keep: is called with each new read, so that a run after a kill knows it; None on processes
-            that only pass on what they have read.
+        keep: is called with each new read `[part, name, value]`, so that a run after a kill knows
+            it; None on processes other than the first, which record no values.
     """
 
     def __init__(
@@ -168,11 +172,11 @@ class Reads:
             self.record[part][name] = value
 
     def is_fresh(self, stage: str) -> bool:
-        """Whether a stage may be read."""
+        """Whether a stage is up to date, so that it may be read."""
         return stage in self._fresh
 
     def names(self) -> list[list[str]]:
-        """What was read, without the values."""
+        """`[part, name]` of each read."""
         return [[part, name] for part in PARTS for name in self.record[part]]
 
     def view(self, kind: type | None):
@@ -181,7 +185,7 @@ class Reads:
         Args:
             kind: the schema; None: every field is recorded by its value.
         """
-        return _view(self._config, kind, self.note, "")
+        return _new_view(self._config, kind, self.note, "")
 
 
 def element(section, name: str, index: int):
@@ -210,10 +214,10 @@ class View:
         section, kind, note, prefix = self._source
         value, field = section[name], f"{prefix}{name}"
         if hasattr(value, "items"):
-            return _view(
+            return _new_view(
                 value, schema.sections(kind).get(name) if kind else None, note, f"{field}."
             )
-        for part, read in _recorded(kind, name, value, field):
+        for part, read in _reads_of_field(kind, name, value, field):
             note(part, read)
         return value
 
@@ -233,6 +237,7 @@ class View:
         return len(self._source[0])
 
     def get(self, name: str, default: object = None):
+        """A field, which is recorded as read, or `default` if there is none."""
         try:
             return self[name]
         except KeyError:
@@ -242,23 +247,33 @@ class View:
         return list(self)
 
     def values(self) -> list:
+        """The values of all fields, each of which is recorded as read."""
         return [self[name] for name in self]
 
     def items(self) -> list[tuple[str, object]]:
+        """The names and values of all fields, each of which is recorded as read."""
         return [(name, self[name]) for name in self]
 
     def __reduce__(self):
-        # What another process reads of a copy would be recorded nowhere.
+        # Reads of a copy in another process would not be recorded.
         raise TypeError("a section of the config cannot leave its process: pass on its values")
 
 
-def _recorded(kind: type | None, name: str, value: Any, field: str) -> Iterator[tuple[str, str]]:
-    """What is recorded when a field is read, as of `value_now`."""
+def _reads_of_field(
+    kind: type | None, name: str, value: Any, field: str
+) -> Iterator[tuple[str, str]]:
+    """(part, name) of each read that is recorded when a field is read; see `value_now`.
+
+    Args:
+        kind: the schema of the section.
+        name: of the field in its section.
+        field: its dotted name.
+    """
     declared = schema.own_fields(kind).get(name) if kind else None
     if declared and not declared.affects_output:
         return
     content = declared.content if declared else ""
-    if content in ("", "models", "function"):  # the value counts beside what it names
+    if content in ("", "models", "function"):  # the value itself decides, too
         yield "config", field
     if content and not (content == "function" and not own_functions.is_own(value)):
         yield "external", f"{content} {field}"
@@ -266,11 +281,18 @@ def _recorded(kind: type | None, name: str, value: Any, field: str) -> Iterator[
 
 @functools.cache
 def _view_class(kind: type | None) -> type:
-    # An instance of its schema, so that code that takes a section of settings takes the view.
+    """`View` as a subclass of the schema, so that code that takes such a section takes a view."""
     return type(kind.__name__, (View, kind), {}) if kind else View
 
 
-def _view(section, kind: type | None, note: Callable[[str, str], None], prefix: str):
+def _new_view(section, kind: type | None, note: Callable[[str, str], None], prefix: str):
+    """A view of a section.
+
+    Args:
+        kind: the schema of the section; None if it has none.
+        note: is called with each read, as `Reads.note`.
+        prefix: of the section's dotted fields: "" or "section.".
+    """
     view: Any = object.__new__(_view_class(kind))
     object.__setattr__(view, "_source", (section, kind, note, prefix))
     return view

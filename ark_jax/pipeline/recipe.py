@@ -1,4 +1,4 @@
-"""What the tools of the command line know of a method: one value, `Recipe`."""
+"""`Recipe`: all that the command line's tools know of a method."""
 
 import dataclasses
 import importlib
@@ -13,13 +13,13 @@ from ark_jax.pipeline.stage import Context, Stage
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What a run has still to do, as a recipe foresees it for `ark-jax plan`.
+    """A recipe's forecast of a run's remaining work, for `ark-jax plan`.
 
     Attributes:
-        inputs: what the input holds -> how many.
+        inputs: kind of input, such as documents -> their number.
         work: `estimate.work.Work` of all stages.
-        disk: what is stored beside models and vectors -> bytes.
-        notes: what the figures rest on.
+        disk: name of what is stored, other than models and vectors -> bytes.
+        notes: the assumptions behind the figures.
     """
 
     inputs: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -30,10 +30,10 @@ class Forecast:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a finished run is compared by in a sweep.
+    """The values by which a sweep compares a finished run.
 
     Attributes:
-        system: what was measured.
+        system: name of the measured system.
         values: metric -> {"mean"} and, if there is an interval, {"low", "high"}.
         by_question: metric -> question -> value, for differences question by question.
         seed: of the bootstrap of these differences.
@@ -64,7 +64,7 @@ class Pooled:
 
 
 def counted_outcome(workdir: Path) -> Outcome:
-    """The numbers that the stages of a finished run counted."""
+    """An outcome with the numbers in the manifests of a finished run's stages."""
     values = {}
     for folder in sorted(path.parent for path in workdir.glob(f"*/{MANIFEST_FILE}")):
         for name, value in finished_manifest(folder)["counts"].items():
@@ -82,10 +82,10 @@ class Recipe:
         stages: config -> its stages in order; must not start jax.
         schema: the type of its config; None if a read of a field always records its value.
         check: raises ValueError for a config that some stage would fail on.
-        unread: config -> its sections of which a run reads no model, no file and no endpoint.
+        unread: config -> the sections whose models, files and endpoints a run does not use.
         look: config -> what `config.data` holds, in one line.
-        metrics: what a sweep can compare runs by -> how a table calls it.
-        headline: the metric that a sweep sorts by, unless it is told another.
+        metrics: name of a metric that a sweep can compare runs by -> its heading in a table.
+        headline: the metric that a sweep sorts by, unless the user names another.
         outcome: the values of a finished workdir by these metrics; by default, what its stages
             counted.
         pool: the pooled results of finished workdirs that each held out another part of the
@@ -93,8 +93,8 @@ class Recipe:
         training_files: name of a format -> writes what the stages are trained on in that format.
         prepared: stages that `plan` runs in a temporary folder, since they only read the input.
         forecast: (context, done stages) -> the work of all stages; must not start jax.
-        index_words: (config, workdir) -> the words of `ark-jax index` that make the documents of a
-            finished run searchable; none if it tunes no retriever of documents.
+        index_words: (config, workdir) -> the command-line words with which `ark-jax index` makes a
+            finished run's documents searchable; empty if the run tunes no document retriever.
     """
 
     name: str
@@ -124,18 +124,18 @@ def load_recipe(name: str) -> Recipe:
     path = name if "." in name else f"ark_jax.recipes.{name}.recipe"
     if not all(map(str.isidentifier, path.split("."))):
         raise ValueError(
-            f"config.recipe={name!r}: no name of a module; name a recipe of ark_jax ({_names()}) "
-            "or the dotted path of your own module"
+            f"config.recipe={name!r}: not the name of a module; name a recipe of ark_jax "
+            f"({_listed_recipes()}) or the dotted path of your own module"
         )
     own_functions.search_working_folder()
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name and not f"{path}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
+            raise  # the module exists, but not what it imports
         raise ValueError(
-            f"config.recipe={name!r}: no module {path}; name a recipe of ark_jax ({_names()}) or "
-            "the dotted path of your own module"
+            f"config.recipe={name!r}: no module {path}; name a recipe of ark_jax "
+            f"({_listed_recipes()}) or the dotted path of your own module"
         ) from None
     recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
@@ -143,7 +143,7 @@ def load_recipe(name: str) -> Recipe:
     return recipe
 
 
-def _names() -> str:
+def _listed_recipes() -> str:
     return ", ".join(sorted(recipe_names()))
 
 
@@ -154,7 +154,7 @@ def recipe_names() -> Iterable[str]:
 
 
 def recipe_of(config) -> Recipe:
-    """The recipe of a config. A config of an earlier version names none and means "ark"."""
+    """The recipe that a config names; "ark" if it names none, as in an earlier version."""
     return load_recipe(config.get("recipe", "ark"))
 
 
@@ -164,6 +164,6 @@ def schema_of(config) -> type | None:
 
 
 def search_command(workdir: Path) -> str:
-    """The commands that make the documents of a run searchable by its export, and search them."""
+    """The shell commands that index a run's documents with its export, and search them."""
     flag = f"--workdir={shlex.quote(str(workdir))}"
     return f'ark-jax index {flag} && ark-jax search {flag} "QUESTION"'

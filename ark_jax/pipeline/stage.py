@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.runtime.log import Metrics
-from ark_jax.schema import plain
+from ark_jax.schema import to_json_value
 
 if TYPE_CHECKING:
     from ark_jax.pipeline.reads import Reads, View  # it imports this module
@@ -28,8 +28,8 @@ class Stage:
         name: the folder in the workdir, and the verb of the command line.
         run: `run(context, folder)` fills `folder` and returns counts for the manifest. It may be a
             `functools.partial` with keywords, which are recorded as reads are.
-        alone: of several processes the first runs it for all; else each does, to use its devices.
-        shared: whether the runs of a sweep may share its output; a report tells of one run alone.
+        alone: whether the first process runs it for all; else each runs it, to use its devices.
+        shared: whether the runs of a sweep may share its output; not so for a report on one run.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Stage:
 
     @property
     def arguments(self) -> dict[str, object]:
-        """What its function was given beside code, as JSON values.
+        """The keyword arguments of `run` that are not functions, as JSON values.
 
         Raises:
             TypeError: an argument has no name, or is neither a function nor a JSON value, so it
@@ -50,7 +50,7 @@ class Stage:
         if unnamed := [value for value in self.run.args if not callable(value)]:
             raise TypeError(f"stage {self.name}: give {unnamed[0]!r} to its function by keyword")
         given = self.run.keywords
-        return {name: plain(value) for name, value in given.items() if not callable(value)}
+        return {name: to_json_value(value) for name, value in given.items() if not callable(value)}
 
 
 @dataclasses.dataclass
@@ -59,10 +59,10 @@ class Context:
 
     Attributes:
         config: the settings; while a stage runs, a view that records what it reads.
-        metrics: where it writes rows about its progress.
+        metrics: gets rows about its progress.
         store: the folder where runs share finished stages (`pipeline.store`), if they do.
-        models: models in memory, which the next stage may use again.
-        reads: what the stage that runs has read; None outside a run.
+        models: role -> (options, model) in memory, which the next stage may use again.
+        reads: what the running stage has read; None outside a run.
     """
 
     config: "ConfigDict | View"
@@ -83,7 +83,7 @@ class Context:
         return self.workdir / stage
 
     def is_fresh(self, name: str) -> bool:
-        """Whether a name is that of a stage that may be read."""
+        """Whether `name` is a stage that is up to date, so that it may be read."""
         return self.reads is not None and self.reads.is_fresh(name)
 
     def model(self, role: str, open_model: Callable, path: str | Path, **options: object):
@@ -99,7 +99,7 @@ class Context:
         return self.models[role][1]
 
     def enter_mesh(self) -> None:
-        """Sets the mesh of the config unless one is set; `engine.run` takes it away at its end."""
+        """Sets the config's mesh unless one is set; `engine.run` restores the former one."""
         from ark_jax import layout
 
         layout.enter_mesh(self.config.mesh)

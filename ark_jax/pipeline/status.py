@@ -1,4 +1,4 @@
-"""Where stages stand: which are done, which are stale and why."""
+"""The status of stages: which are done, which are stale and why."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -13,12 +13,12 @@ from ark_jax.pipeline.unfinished import read_so_far
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """Where a stage stands.
+    """The status of a stage.
 
     Attributes:
         state: done, stale or missing.
-        why: in words.
-        changed: whether it was finished, whole and of other settings or inputs.
+        why: the reason in words.
+        changed: whether it is finished and undamaged, but was made with other settings or inputs.
     """
 
     stage: str
@@ -30,7 +30,7 @@ class Status:
 def examine(
     stages: Sequence[Stage], config, workdir: Path, *, verify: Collection[str] = ()
 ) -> Iterator[Status]:
-    """Where each stage stands, in order. A stage that reads from a stale one is stale too.
+    """The status of each stage, in order. A stage that reads a stale one is stale too.
 
     Args:
         verify: stages whose files are compared by digest; those of the others by size.
@@ -70,9 +70,9 @@ def examine_stage(
 def stages_to_verify(
     stages: Sequence[Stage], config, workdir: Path, *, only: str = ""
 ) -> frozenset[str]:
-    """Finished stages that a run will read, or may read where nothing says what it will.
+    """Finished stages that a run will read, or may read if its reads are not known.
 
-    A damaged one among them has to run again, and reads from stages before it in turn.
+    A damaged one among them has to run again, and reads earlier stages in turn.
 
     Args:
         only: the stage that runs; empty if all do.
@@ -82,24 +82,24 @@ def stages_to_verify(
         statuses = examine(stages, config, workdir, verify=verified)
         due = {status.stage for status in statuses if status.state != "done"}
         running = due & {only} if only else due
-        read = _read_by(running, stages, workdir)
+        read = _stages_read_by(running, stages, workdir)
         if read - due <= verified:
             return verified
         verified |= read - due
 
 
-def _read_by(running: Collection[str], stages: Sequence[Stage], workdir: Path) -> set[str]:
-    """The stages that some stages have read before, and all before one that was never begun."""
+def _stages_read_by(running: Collection[str], stages: Sequence[Stage], workdir: Path) -> set[str]:
+    """The stages that `running` read before; all stages before one whose reads are not known."""
     names, read = [stage.name for stage in stages], set()
     for place, name in enumerate(names):
         if name in running:
-            known = _inputs(workdir, name)
+            known = _recorded_inputs(workdir, name)
             read |= {*names[:place]} if known is None else known & {*names}
     return read
 
 
-def _inputs(workdir: Path, name: str) -> set[str] | None:
-    """The stages that a stage has read when it ran; None if nothing says so."""
+def _recorded_inputs(workdir: Path, name: str) -> set[str] | None:
+    """The stages that a stage read when it ran; None if that is not known."""
     try:
         records = [read_manifest(workdir / name), read_so_far(workdir / ".partial" / name)]
     except Damaged:

@@ -1,8 +1,8 @@
 """A folder of finished stages that several runs share: a stage is made once for all of them.
 
 It holds `STAGE-FINGERPRINT` for each stage and each record of what it has read, and unfinished ones
-in `.partial`. A run takes a stage if each recorded read gives the same to it. It gets hard links:
-they take no space, stay when the store is deleted, and move with the run.
+in `.partial`. A run takes a stage if each recorded read has the same value there. It gets hard
+links: they take no space, remain when the store is deleted, and move with the run.
 """
 
 import fcntl
@@ -19,31 +19,31 @@ from ark_jax.pipeline.reads import Record
 from ark_jax.pipeline.unfinished import Change, is_whole, read_so_far
 from ark_jax.runtime.log import say
 
-POLL = 0.5  # seconds between two looks at what another run is making
+POLL = 0.5  # seconds between two checks of what another run is making
 
 
 def place(store: Path, stage: str, record: Record) -> Path:
-    """The folder of a finished stage that has read this."""
+    """The folder of a finished stage with this record of reads."""
     return store / f"{stage}-{fingerprint(record)[:32]}"
 
 
 def find(
     store: Path, stage: str, change: Change, stack: ExitStack
 ) -> tuple[Path | None, Path | None]:
-    """The finished folder of a stage that fits this run, or else one to make it in.
+    """(finished folder of a stage that fits this run, None), or (None, folder to make it in).
 
-    Another run may be making the stage, and perhaps with other settings, which it has not read yet.
-    So this one waits as long as all that it has read is the same here.
+    Another run may be making the stage, perhaps with other settings that it has not read yet. This
+    run waits for it as long as its reads so far are the same here.
 
     Args:
-        stack: holds the claim on the folder to work in; it ends with the process, too.
+        stack: holds the lock on the folder to work in, which also ends with the process.
     """
     is_waiting = False
     while True:
         with locked(store / ".locks" / stage):
-            if found := _finished(store, stage, change):
+            if found := _find_finished(store, stage, change):
                 return found, None
-            partial = _begun(store, stage, change, stack)
+            partial = _claim_unfinished(store, stage, change, stack)
         if partial:
             return None, partial
         if not is_waiting:
@@ -52,16 +52,16 @@ def find(
         time.sleep(POLL)
 
 
-def _finished(store: Path, stage: str, change: Change) -> Path | None:
-    """A whole folder whose record fits."""
+def _find_finished(store: Path, stage: str, change: Change) -> Path | None:
+    """An undamaged finished folder whose recorded reads are the same now; None if there is none."""
     for folder in sorted(store.glob(f"{stage}-{'[0-9a-f]' * 32}")):
         if is_whole(folder, change):
             return folder
     return None
 
 
-def _begun(store: Path, stage: str, change: Change, stack: ExitStack) -> Path | None:
-    """A folder to work in, which is claimed; None if another run makes what may fit."""
+def _claim_unfinished(store: Path, stage: str, change: Change, stack: ExitStack) -> Path | None:
+    """A folder to work in, with a lock on it; None while another run makes what may fit."""
     begun = store / ".partial"
     for partial in sorted(begun.glob(f"{stage}-{'[0-9a-f]' * 32}")):
         record = read_so_far(partial)
@@ -100,7 +100,7 @@ def clear(store: Path) -> None:
 def link(source: Path, target: Path) -> None:
     """Replaces the folder `target` by hard links to the files of `source`."""
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, copy_function=_link)
+    shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
 def share_replies(store: Path, workdir: Path) -> None:
@@ -114,10 +114,11 @@ def share_replies(store: Path, workdir: Path) -> None:
             shared.parent.mkdir(parents=True, exist_ok=True)
             linked.parent.mkdir(parents=True, exist_ok=True)
             shared.touch()
-            _link(shared, linked)
+            _link_or_copy(shared, linked)
 
 
-def _link(source: str | Path, target: str | Path) -> None:
+def _link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Makes a hard link, or a copy if that is not possible."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from ark_jax.runtime.distributed import is_first_process
 
-ROW_GROUP = 1 << 20  # rows, as `pyarrow.parquet.write_table` has by itself
-STREAMED_ROWS = 1024  # that are dicts at once
+ROW_GROUP = 1 << 20  # rows, the default of `pyarrow.parquet.write_table`
+STREAMED_ROWS = 1024  # rows that are dicts at the same time
 
 
 def save_rows(rows: Sequence[Any], path: Path, row_type=None) -> None:
@@ -23,7 +23,7 @@ def save_rows(rows: Sequence[Any], path: Path, row_type=None) -> None:
 
     Args:
         rows: all of one type; dicts have the keys of the first one.
-        row_type: the dataclass whose fields are the columns when there is no row.
+        row_type: the dataclass whose fields are the columns if there is no row.
     """
     if not is_first_process():
         return
@@ -34,10 +34,10 @@ def save_rows(rows: Sequence[Any], path: Path, row_type=None) -> None:
 
 
 class RowsFile:
-    """A file of rows that come table by table; it equals that of `save_rows`, byte for byte.
+    """Writes rows that come table by table. The file is that of `save_rows`, byte for byte.
 
     Args:
-        row_type: the dataclass whose fields are the columns when there is no row; None: none are.
+        row_type: the dataclass whose fields are the columns if there is no row; None: no columns.
     """
 
     def __init__(self, path: Path, row_type: type | None = None):
@@ -47,7 +47,7 @@ class RowsFile:
         self._waiting = self.rows = 0  # rows that are not written yet, and all
 
     def write(self, table: pa.Table) -> None:
-        """Adds the rows of a table that has the columns of all others."""
+        """Adds the rows of a table, which must have the columns of the others."""
         self._tables.append(table)
         self._waiting += len(table)
         self.rows += len(table)
@@ -55,6 +55,7 @@ class RowsFile:
             self._write_group()
 
     def _write_group(self) -> None:
+        """Writes the first `ROW_GROUP` waiting rows, or all if there are fewer."""
         table = pa.concat_tables(self._tables)
         if self._file is None:
             self._file = pq.ParquetWriter(self._path, table.schema)
@@ -102,7 +103,7 @@ def load_rows(path: Path, row_type=dict) -> list:
 
 
 def stream_records(path: Path, row_type=dict) -> Iterator:
-    """As `load_rows`, but row by row."""
+    """`load_rows`, row by row."""
     rows = stream_rows(read_table(path))
     if row_type is dict:
         return rows
@@ -121,7 +122,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     try:
         return pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise _read_error(path, error) from error
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -133,11 +134,11 @@ def read_array(path: Path) -> np.ndarray:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise _unreadable(path, error) from error
+        raise _read_error(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> Exception:
-    """The error with the file and the fix; of a missing file, the error itself."""
+def _read_error(path: Path, error: Exception) -> Exception:
+    """A ValueError that names the file and the fix; `error` itself if the file is missing."""
     if isinstance(error, FileNotFoundError):
         return error
     stage = path.parent
@@ -164,4 +165,4 @@ def load_json(path: Path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise _unreadable(path, error) from error
+        raise _read_error(path, error) from error

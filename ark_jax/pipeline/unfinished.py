@@ -7,24 +7,26 @@ from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import MANIFEST_FILE, Damaged, damage, read_manifest
-from ark_jax.pipeline.reads import PARTS, Record, is_record, nothing_read
+from ark_jax.pipeline.reads import PARTS, Record, empty_record, is_record
 from ark_jax.runtime.log import append_row, read_rows, say
 
 READS = "reads.jsonl"  # what an unfinished stage has read: its arguments, then read by read
-Change = Callable[[Record], str]  # which read gives something else now, in words; empty if none
+Change = Callable[[Record], str]  # which read has another value now, in words; empty if none
 
 
 def begin(partial: Path, arguments: dict, change: Change) -> Record:
-    """Prepares the folder that a stage works in, and returns what is known of its reads.
+    """Prepares the folder that a stage works in, and returns its reads so far.
 
-    Work that was begun with other settings or inputs is set aside. Work that was set aside is taken
-    up again if nothing that it has read is another now.
+    Work that was begun with other settings or inputs is set aside. Work that was set aside before
+    is continued if all its reads have the same values now.
     """
-    if partial.exists() and (why := _misfit(partial, change)) is not None:
+    if partial.exists() and (why := _reason_not_to_resume(partial, change)) is not None:
         _set_aside(partial, why)
     if not partial.exists():
         asides = sorted(partial.parent.glob(f"{partial.name}.*"))
-        if earlier := next((path for path in asides if _misfit(path, change) is None), None):
+        if earlier := next(
+            (path for path in asides if _reason_not_to_resume(path, change) is None), None
+        ):
             os.replace(earlier, partial)
             say(f"  goes on with {earlier.name}, which was set aside")
     if (partial / MANIFEST_FILE).exists() and not is_whole(partial, change):
@@ -33,8 +35,8 @@ def begin(partial: Path, arguments: dict, change: Change) -> Record:
     partial.mkdir(parents=True, exist_ok=True)
     if (record := read_so_far(partial)) is not None:
         return record
-    append_row(nothing_read(arguments), partial / READS)
-    return nothing_read(arguments)
+    append_row(empty_record(arguments), partial / READS)
+    return empty_record(arguments)
 
 
 def keep_read(partial: Path, read: list) -> None:
@@ -58,7 +60,7 @@ def read_so_far(partial: Path) -> Record | None:
 
 
 def is_whole(folder: Path, change: Change) -> bool:
-    """Whether a folder holds a finished stage, bit for bit, whose reads give the same now."""
+    """Whether a folder holds an undamaged finished stage, whose reads have the same values now."""
     try:
         manifest = read_manifest(folder)
     except Damaged:
@@ -68,7 +70,7 @@ def is_whole(folder: Path, change: Change) -> bool:
     )
 
 
-def _misfit(partial: Path, change: Change) -> str | None:
+def _reason_not_to_resume(partial: Path, change: Change) -> str | None:
     """Why a run cannot go on in a folder, in words; None if it can."""
     record = read_so_far(partial)
     if record is None:
@@ -77,10 +79,10 @@ def _misfit(partial: Path, change: Change) -> str | None:
 
 
 def _set_aside(partial: Path, why: str) -> None:
-    """Keeps unfinished work that has read something else, in a folder of its own."""
+    """Renames a folder of unfinished work to one that is named by its reads, and reports it."""
     place = partial.with_name(f"{partial.name}.{fingerprint(read_so_far(partial))[:8]}")
     if place.exists():
-        shutil.rmtree(place)  # of the same reads, and older
+        shutil.rmtree(place)  # older work with the same reads
     os.replace(partial, place)
     say(
         f"  unfinished work is set aside ({why}): a run with its settings goes on with it; delete "

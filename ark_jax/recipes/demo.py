@@ -24,7 +24,7 @@ from ark_jax.recipes.core.presets import named
 # The split was drawn before any training. Six training documents and one epoch per stage keep the
 # demo short on two slow cores. The number of candidates was chosen on the ignored documents.
 DEMO = {
-    # The recorded replies answer passages of so many tokens, without titles.
+    # The recorded replies answer passages of this length, without titles.
     "data.titles": False,
     "data.chunking": "tokens",
     "data.chunk_tokens": 160,
@@ -107,7 +107,7 @@ SWEEPS = {
 
 
 def get_config(words: str = ""):
-    """`words` may be `documents_only`, and `sweep=NAME`, which `ark-jax sweep` reads."""
+    """The config for the words after the colon: `documents_only`, and `sweep=NAME`."""
     names = named(words)
     if names not in ([], ["documents_only"]):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Arms of a sweep: runs that differ in their seed alone are one, and arms are compared with base.
+"""Arms of a sweep: groups of runs that differ only in their seed, compared with base.
 
-A difference between two runs may be one of their seeds. That of two arms is of each question's mean
-over the seeds that both have.
+A difference between two runs may come from their seeds. So arms are compared by the mean of each
+question over the seeds that both arms have.
 """
 
 import json
@@ -19,13 +19,13 @@ SEED = "seed"  # the field that runs of an arm differ in
 
 
 def compare_arms(runs: Mapping[str, tuple[Mapping, Outcome]], metrics: Sequence[str]) -> list[dict]:
-    """A row of each arm: `arm`, `seeds`, and `values` by metric, with `against_base` if it is not.
+    """A row for each arm: `arm`, `seeds`, and `values` by metric.
 
-    There are none unless base has several seeds, and no values of an arm that shares no seed with
-    it or was asked other questions.
+    All but base have `against_base`. There are no rows unless base has several seeds. An arm has no
+    values if it shares no seed with base, or has other questions.
 
     Args:
-        runs: name -> its changes of the config, and its outcome.
+        runs: name -> changes of the config, and outcome.
     """
     arms: dict[str, dict[object, Outcome]] = {}
     names: dict[str, str] = {}
@@ -36,7 +36,7 @@ def compare_arms(runs: Mapping[str, tuple[Mapping, Outcome]], metrics: Sequence[
     if len(arms.get(BASE, {})) < 2 or len(arms) < 2:
         return []
     rows = [
-        {"arm": arm, "seeds": len(by_seed), "values": _values(by_seed, arms[BASE], metrics)}
+        {"arm": arm, "seeds": len(by_seed), "values": _arm_values(by_seed, arms[BASE], metrics)}
         for arm, by_seed in arms.items()
     ]
     for metric in metrics:
@@ -47,9 +47,14 @@ def compare_arms(runs: Mapping[str, tuple[Mapping, Outcome]], metrics: Sequence[
     return rows
 
 
-def _values(
+def _arm_values(
     arm: Mapping[object, Outcome], base: Mapping[object, Outcome], metrics: Sequence[str]
 ) -> dict[str, dict]:
+    """metric -> mean and interval of an arm, and its test against base.
+
+    Args:
+        arm, base: seed -> outcome.
+    """
     seeds = [seed for seed in base if seed in arm]
     values = {}
     for metric in metrics:
@@ -75,22 +80,23 @@ def _values(
 
 
 def arms_cells(rows: Sequence[dict], names: Mapping[str, str]) -> list[list[str]]:
-    """The arms as lines of a table, its head first.
+    """The lines of a table of arms, its head first.
 
     Args:
-        names: metric -> how the table calls it.
+        names: metric -> heading.
     """
     head = ["arm", "seeds", *names.values()]
     return [
         head,
         *(
-            [row["arm"], str(row["seeds"]), *(_cell(row["values"].get(m)) for m in names)]
+            [row["arm"], str(row["seeds"]), *(_arm_cell(row["values"].get(m)) for m in names)]
             for row in rows
         ),
     ]
 
 
-def _cell(value: Mapping | None) -> str:
+def _arm_cell(value: Mapping | None) -> str:
+    """Mean, difference to base, its interval and p, as far as there are any."""
     if value is None:
         return "–"
     mean, against = format_number(value["mean"]), value.get("against_base")

@@ -1,4 +1,4 @@
-"""The report's drawing of a graph: places of nodes and labels, and the SVG text."""
+"""The report's drawing of a graph: positions of nodes and labels, and the SVG text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,13 @@ def graph_layout(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
     distances = {a: {b: row.get(b, apart) for b in graph} for a, row in lengths.items()}
     layout = nx.kamada_kawai_layout(graph, dist=distances)
     positions = np.array([layout[i] for i in range(n)])
+    # Rotate to the principal axes. The largest component of each is positive, so none is mirrored.
     axes = np.linalg.eigh(positions.T @ positions)[1][:, ::-1]
     axes = axes * np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1.0, 1.0)
     positions = positions @ axes
     extent = np.ptp(positions, axis=0)
-    extent = np.maximum(extent, 0.3 * extent.max() or 1.0)  # keeps a straight line straight
+    # A nearly straight graph is not stretched to fill the square.
+    extent = np.maximum(extent, 0.3 * extent.max() or 1.0)
     return 0.5 + (positions - (positions.max(0) + positions.min(0)) / 2) / extent
 
 
@@ -54,6 +56,8 @@ def push_apart(
 
     Args:
         positions: pixels, `[n 2]`.
+        low, high: corners of the box, pixels `[2]`.
+        half_axes: of the ellipses, pixels.
     """
     for _ in range(80):
         gaps = (positions[:, None] - positions[None]) / np.array(half_axes)
@@ -129,7 +133,7 @@ def graph(
     Seeds are diamonds, members of the small community discs, the others rings. Size shows rank.
 
     Args:
-        desc: what a reader who does not see it is told; without it, what a community is.
+        desc: description for screen readers; empty: counts of the community.
     """
     top_rank = max(node["rank"] for node in nodes) or 1.0
     radii = np.array([5 + 9 * math.sqrt(max(node["rank"], 0.0) / top_rank) for node in nodes])
@@ -160,6 +164,7 @@ def graph(
 
 
 def _node_mark(node: Mapping, position: np.ndarray, radius: float) -> str:
+    """The SVG of a node, with a tooltip."""
     x, y = position
     shape = f'<circle class="{membership(node)}" cx="{px(x)}" cy="{px(y)}" r="{px(radius)}"/>'
     if node["seed"]:

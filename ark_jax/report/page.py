@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file of sections, made of the pieces in page.html.
+"""The page of a report: one HTML file of sections, made with the macros of page.html.
 
 It uses no network, script or external font; its content security policy forbids them. Equal data
 gives equal bytes.
@@ -23,9 +23,9 @@ class Section:
     """A part of a page.
 
     Attributes:
-        anchor: the id that links name, unique on the page.
-        body: pieces, as the macros of `html` return them; plain text is a paragraph.
-        empty: the sentence that stands for a body without pieces.
+        anchor: the id for links, unique on the page.
+        body: pieces of HTML from the macros of `html`; plain text becomes a paragraph.
+        empty: the sentence that is shown if the body is empty.
     """
 
     title: str
@@ -35,10 +35,10 @@ class Section:
 
 
 def render(title: str, verdict: str, sections: Sequence[Section]) -> str:
-    """The page.
+    """The HTML of a page.
 
     Args:
-        verdict: a statement; what follows a colon in it is shown smaller.
+        verdict: a statement; the part after a colon is shown smaller.
     """
     statement, colon, numbers = verdict.partition(": ")
     return clean(html.page(title, statement + colon.strip(), numbers, sections))
@@ -80,15 +80,15 @@ def answer_pattern(answers: Sequence[str]) -> re.Pattern | None:
 
 
 def split_at(text: str, answers: Sequence[str]) -> list[str]:
-    """`text` cut at its answers, which are every second part."""
+    """Splits `text` at the answers in it; every second part is an answer."""
     pattern = answer_pattern(answers)
     return pattern.split(text) if pattern else [text]
 
 
 def excerpt_range(text: str, answers: Sequence[str]) -> tuple[int, int]:
-    """Where an excerpt around the first answer begins and ends; all of a text that is short.
+    """Start and end of an excerpt around the first answer; a short text is whole.
 
-    It is cut at blanks; if none is near, as in Chinese, between any two characters.
+    It is cut at blanks or, if none is near, as in Chinese, between any two characters.
     """
     if len(text) <= EXCERPT * 1.2:
         return 0, len(text)
@@ -103,7 +103,7 @@ def excerpt_range(text: str, answers: Sequence[str]) -> tuple[int, int]:
 
 
 def load_macros(package: str):
-    """The macros of a package's page.html, each a function that returns HTML."""
+    """A module of the macros in a package's page.html, which are functions that return HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package, ""),
         autoescape=True,

@@ -21,9 +21,9 @@ from ark_jax.report.results import (
 
 
 def save_pooled(pooled: Pooled | None, folder: Path) -> None:
-    """Writes what a run has in its folder `evaluate`: questions.parquet and metrics.json.
+    """Writes questions.parquet and metrics.json, as a run does in its folder `evaluate`.
 
-    None removes what was written earlier.
+    None deletes the folder.
     """
     if pooled is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -35,7 +35,7 @@ def save_pooled(pooled: Pooled | None, folder: Path) -> None:
 
 
 def pooled_parts(pooled: Pooled) -> tuple[str, Section]:
-    """Systems by metrics: as Markdown, where a star marks a significant difference, and as HTML."""
+    """The table of systems by metrics, as Markdown and as a section of a page."""
     questions = len({row["question"] for row in pooled.rows})
     runs = len({row["run"] for row in pooled.rows})
     about = [
@@ -45,7 +45,7 @@ def pooled_parts(pooled: Pooled) -> tuple[str, Section]:
     ]
     lines = [["system", *map(metric_heading, pooled.metrics)]]
     for row in pooled.table:
-        lines.append([row["system"], *(_cell(row["values"].get(m)) for m in pooled.metrics)])
+        lines.append([row["system"], *(_pooled_cell(row["values"].get(m)) for m in pooled.metrics)])
     table = markdown_table(lines)
     marks = "\\* differs from base." if "\\*" in table else ""
     shown = results(pooled.table, pooled.metrics)
@@ -53,7 +53,8 @@ def pooled_parts(pooled: Pooled) -> tuple[str, Section]:
     return "\n\n".join(filter(None, [table, marks, *about])), section
 
 
-def _cell(value: Mapping | None) -> str:
+def _pooled_cell(value: Mapping | None) -> str:
+    """Mean and interval, with a star if the difference to base is significant."""
     if not is_measured(value):
         return "–"
     mean, low, high = (format_number(value[name]) for name in ("mean", "low", "high"))

@@ -74,7 +74,7 @@ def metric_heading(metric: str) -> str:
 def is_significant(value: Mapping | None) -> bool:
     """Whether a value was tested against the base and differs significantly.
 
-    A hybrid that is below its part gains nothing by the other one, however bad the base is.
+    A gain of a hybrid does not count if it is worse than the part that it was tested against.
     """
     if not value or "against_base" not in value or value["against_base"]["p_holm"] >= ALPHA:
         return False
@@ -90,7 +90,7 @@ def describe_difference(metric: str, tested: Mapping) -> str:
 
 
 def against_parts(rows: Sequence[Mapping], metrics: Sequence[str]) -> list[str]:
-    """A line for each hybrid: its differences to the part that it was tested against."""
+    """A line for each hybrid, with its differences to the part that it was tested against."""
     lines = []
     for row in rows:
         values = {metric: row["values"].get(metric) or {} for metric in metrics}
@@ -105,7 +105,7 @@ def against_parts(rows: Sequence[Mapping], metrics: Sequence[str]) -> list[str]:
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """A table whose first line is its head."""
+    """A Markdown table, whose head is the first line."""
     rule = ["---"] * len(lines[0])
     return "\n".join("| " + " | ".join(line) + " |" for line in (lines[0], rule, *lines[1:]))
 
@@ -119,10 +119,13 @@ def result_table(
     head: str = "system",
     starred: bool = False,
 ) -> str:
-    """A table of systems by metrics: means, differences to base with their tests, and intervals.
+    """An HTML table of systems by metrics: means, tested differences to base, and intervals.
 
     Args:
-        starred: marks the best of each metric, as its mean is shown, so ties are too.
+        name: caption of the table.
+        base: the system that the others are compared with.
+        head: heading of the first column.
+        starred: marks the best of each metric; means that are equal as shown are all marked.
     """
     body = [[row["system"]] for row in rows]
     for metric in metrics:
@@ -131,31 +134,31 @@ def result_table(
         best = max(means) if starred and len(means) > 1 else math.nan
         for cells, (system, value) in zip(body, values.items(), strict=True):
             against = values.get(base) if system != base else None
-            cells.append(_measure(value, against, best) if is_measured(value) else "–")
+            cells.append(_value_cell(value, against, best) if is_measured(value) else "–")
     heads = [head, *(f"#{metric_heading(metric)}" for metric in metrics)]
     return html.table(name, heads, body, "results")
 
 
-def _measure(value: Mapping, base: Mapping | None, best: float) -> str:
-    """One system's value of one metric: mean, difference to base with its test, and interval."""
+def _value_cell(value: Mapping, base: Mapping | None, best: float) -> str:
+    """The HTML of one cell: mean, tested difference to base, and interval."""
     interval = f"{format_number(value['low'])} to {format_number(value['high'])}"
-    difference = _difference(value, base) if is_measured(base) else None
+    difference = _difference_parts(value, base) if is_measured(base) else None
     is_best = round(value["mean"], 3) == best
     return html.measure(format_number(value["mean"]), interval, is_best, difference)
 
 
-def _difference(value: Mapping, base: Mapping) -> tuple[str, str, str]:
-    """The difference of the means to base: its css class, its text, and its p-value if tested."""
+def _difference_parts(value: Mapping, base: Mapping) -> tuple[str, str, str]:
+    """CSS class, text and p-value (or "") of the difference of the means to base."""
     difference = round(value["mean"] - base["mean"], 3)
-    kind, sign = (
-        ("up", "+") if difference > 0 else ("down", "−") if difference < 0 else ("same", "±")
-    )
+    kind, sign = "same", "±"
+    if difference:
+        kind, sign = ("up", "+") if difference > 0 else ("down", "−")
     css, mark = (f"{kind} sure", "*") if is_significant(value) else (kind, "")
     return css, f"{sign}{abs(difference):.3f}{mark}", tested_p(value.get("against_base"))
 
 
 def tested_p(tested: Mapping | None) -> str:
-    """`p 0.012` of a test, if there was one."""
+    """`p 0.012` or `p < 0.001`; empty without a test."""
     if not tested:
         return ""
     p = tested["p_holm"]
@@ -172,7 +175,7 @@ def results(
 
     Args:
         base: the system that the others are compared with.
-        questions: what the means are over.
+        questions: the questions that means are over, in words.
     """
     if not table or not metrics:
         empty = "No system was evaluated in this run, so there are no results to show."
@@ -198,7 +201,7 @@ def results(
 
 
 def _explanations(is_tested: bool, base: str) -> tuple[str, str]:
-    """What the marks in the table mean, and how the plots are to be read."""
+    """Sentences that explain the marks of the table, and the plots."""
     if is_tested:
         return (
             f" An asterisk marks a significant difference: p below {ALPHA} in a paired "
@@ -217,7 +220,13 @@ def _explanations(is_tested: bool, base: str) -> tuple[str, str]:
 def metric_plot(
     id: str, heading: str, values: Mapping[str, Mapping], is_tested: bool, base: str = "base"
 ) -> str:
-    """The systems' intervals of one metric, or those of their differences to base if tested."""
+    """A plot of intervals of one metric: of differences to base if tested, else of means.
+
+    Empty if there is nothing to plot.
+
+    Args:
+        values: system -> value.
+    """
     if not values:
         return ""
     if not is_tested:
@@ -249,7 +258,7 @@ def by_group(
     title: str = "By group",
     anchor: str = "groups",
 ) -> Section:
-    """A table of each group of questions, compared with its first system."""
+    """A table for each group of questions; systems are compared with the first one."""
     tables = [
         result_table(f"Results of {name}", rows, metrics, rows[0]["system"])
         for name, rows in groups.items()
@@ -257,8 +266,8 @@ def by_group(
     return Section(title, anchor, tables, "The test questions form one group.")
 
 
-def judged(judge: Mapping) -> Section:
-    """The judge: win rates of the last stage, and the judge's reliability."""
+def judge_verdicts(judge: Mapping) -> Section:
+    """The judge's win rates for pairs of systems, and how reliable the judge is."""
     if not judge:
         return Section("The judge", "judge", [], "No judge compared answers in this run.")
     drawings, tables = [], []
@@ -281,6 +290,7 @@ def judged(judge: Mapping) -> Section:
 
 
 def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
+    """A plot of win rates by criterion; empty if none was judged."""
     intervals = [
         (criterion, *(x["win_rate"][k] for k in ("mean", "low", "high")))
         for criterion, x in criteria.items()
@@ -294,6 +304,7 @@ def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
 
 
 def _verdict_row(criterion: str, verdicts: Mapping) -> list[str]:
+    """The cells under `VERDICT_HEADS`."""
     names = ("won", "lost", "tied", "inconsistent", "disqualified")
     rates = [rate for rate in verdicts["by_repeat"] if rate is not None]
     rate_range = f"{format_number(min(rates))} to {format_number(max(rates))}" if rates else "–"

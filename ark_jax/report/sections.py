@@ -17,13 +17,17 @@ USAGE_HEADS = {  # fields of `llm.pricing.Usage` -> heads of the table of time a
 
 
 def facts(items: Sequence[Sequence]) -> Section:
-    """The run's settings and sizes: labels and values."""
+    """The run's settings and sizes, from pairs of label and value."""
     body = [html.facts([[label, format_value(x)] for label, x in items])] if items else []
     return Section("The run", "facts", body, "No facts about this run were recorded.")
 
 
 def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
-    """Loss and learning rate, stage by stage: the rows of its curve.jsonl."""
+    """Loss and learning rate of each stage.
+
+    Args:
+        curves: stage -> the rows of its curve.jsonl.
+    """
     figures = [_training_figure(i, *curve) for i, curve in enumerate(curves.items())]
     about = (
         "The contrastive loss of each stage, with the learning rate below it. The losses of two "
@@ -35,6 +39,7 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
 
 
 def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
+    """The charts of one stage; `i` makes their ids unique."""
     loss, rate = (
         svg.line_chart(
             f"{name}-{i}",
@@ -58,7 +63,10 @@ def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
 def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Mapping]) -> Section:
     """Questions whose rank rose or fell between base and the last stage.
 
-    The rank is that of the first gold passage. The first question of each list is open.
+    The rank is that of the first gold passage. The first question of each list is unfolded.
+
+    Args:
+        tally: direction, as the text names it -> number of questions.
     """
     counted = ", ".join(f"{count:,} {direction}" for direction, count in tally.items())
     about = (
@@ -103,13 +111,17 @@ def _first_passage(move: Mapping, system: str) -> list[str]:
 
 
 def answers(about: str = "", rows: Sequence[Mapping] = ()) -> Section:
-    """Answers of several systems beside the reference, and a sentence about them."""
+    """Answers of several systems and the reference, side by side.
+
+    Args:
+        about: a sentence about them.
+    """
     systems = list(dict.fromkeys(system for row in rows for system in row["given"]))
     cells = [
         [
             html.auto(row["question"]),
             html.references(row["answers"]),
-            *(_answer(row["given"].get(system), row["answers"]) for system in systems),
+            *(_answer_cell(row["given"].get(system), row["answers"]) for system in systems),
         ]
         for row in rows
     ]
@@ -118,12 +130,13 @@ def answers(about: str = "", rows: Sequence[Mapping] = ()) -> Section:
     return Section("Answers", "answers", body, about or "No answers were read in this run.")
 
 
-def _answer(text: str | None, references: Sequence[str]) -> str:
+def _answer_cell(text: str | None, references: Sequence[str]) -> str:
+    """The HTML of an answer, in which the references are marked."""
     return "–" if text is None else html.auto(html.marked(text, references))
 
 
 def set_aside(counts: Sequence[Sequence], quarantine: Sequence[Mapping] = ()) -> Section:
-    """Records that were rejected, cut or set aside, so that no loss is silent.
+    """Records that were rejected, cut or set aside.
 
     Args:
         counts: labels and numbers.
@@ -146,8 +159,13 @@ def format_elapsed(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
-def spent(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
-    """Time, calls, tokens and money, step by step: [stage, seconds], and its use of an LLM."""
+def time_and_cost(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
+    """Time, calls, tokens and cost of each step.
+
+    Args:
+        times: pairs of stage and seconds.
+        usage: `stage` and the fields of `USAGE_HEADS`, for stages that ask a language model.
+    """
     seconds, used = dict(times), {row["stage"]: row for row in usage}
     fields = USAGE_HEADS if usage else {}
     total, longest = sum(seconds.values()), max(seconds.values(), default=0.0)
@@ -165,13 +183,14 @@ def spent(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
 
 
 def _usage_cells(usage: Mapping | None, fields: Collection[str]) -> list[str]:
+    """The cells of a step's use of a language model; dashes if there is none."""
     if usage is None:
         return ["–"] * len(fields)
     return [f"{usage[name]:.2f}" if name == "cost" else f"{usage[name]:,}" for name in fields]
 
 
 def manifest(data: Mapping) -> Section:
-    """The manifest as JSON, folded."""
+    """The manifest as JSON, folded away."""
     summary = "Versions, digests and settings that reproduce this run"
     shown = html.json_fold(summary, json.dumps(data, indent=2, ensure_ascii=False))
     return Section("Manifest", "manifest", [shown] if data else [], "No manifest was recorded.")

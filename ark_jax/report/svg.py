@@ -43,18 +43,18 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """The texts of ticks, all with as many decimals as are needed to tell them apart."""
+    """The texts of ticks, with just enough decimals that no two are equal."""
     largest = max((abs(value) for value in values), default=0.0)
     if largest < 1e-3 or largest >= 1e6:
-        shorten = lambda text: text.replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
-        return [shorten(f"{value:.3g}") for value in values]
+        texts = (f"{value:.3g}" for value in values)
+        return [x.replace("e-0", "e-").replace("e+0", "e").replace("-", "−") for x in texts]
     step = values[1] - values[0] if len(values) > 1 else largest
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{value:,.{decimals}f}".replace("-", "−") for value in values]
 
 
 def px(value: float) -> str:
-    """A coordinate to a tenth of a pixel: short, and never `-0`."""
+    """A coordinate in pixels as text, to one decimal, and never `-0`."""
     return f"{round(float(value), 1) + 0.0:g}"
 
 
@@ -72,19 +72,19 @@ def svg(name: str, title: str, desc: str, size: tuple[int, int], body: Sequence[
 
 
 def label(x: float, y: float, value: object, style: str = "tick", anchor: str = "start") -> str:
-    """Text with its baseline at `y`."""
+    """The SVG of a text with its baseline at `y`."""
     position = f'x="{px(x)}" y="{px(y)}" text-anchor="{anchor}"'
     return f'<text class="{style}" {position}>{escape(value)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
-    """A straight line between two points."""
+    """The SVG of a straight line between two points."""
     return f'<line class="{style}" x1="{px(x1)}" y1="{px(y1)}" x2="{px(x2)}" y2="{px(y2)}"/>'
 
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A plot area, and the ranges of the data it shows.
+    """A plot area, and the ranges of the data in it.
 
     Args:
         box: left, top, right and bottom, in pixels.
@@ -105,7 +105,7 @@ class Frame:
         return self.box[3] - (value - low) / (high - low) * (self.box[3] - self.box[1])
 
     def x_axis(self, title: str, *, integers: bool = False, count: int = 5) -> list[str]:
-        """About `count` ticks with numbers, and the title, below the plot.
+        """The SVG of about `count` ticks with numbers, and the title, below the plot.
 
         Args:
             integers: leaves out fractions.
@@ -123,7 +123,7 @@ class Frame:
         return [*out, label((left_edge + right) / 2, bottom + 34, title, "name", "middle")]
 
     def y_axis(self, title: str, count: int = 4, mirrored: bool = False) -> list[str]:
-        """About `count` grid lines with numbers, and the title above, where it stands upright.
+        """The SVG of about `count` grid lines with numbers, and the title above them.
 
         Args:
             mirrored: shows numbers below zero without their sign.
@@ -140,7 +140,7 @@ class Frame:
         return out
 
     def path(self, xs: Sequence[float], ys: Sequence[float], style: str) -> str:
-        """A line through the points, in the data's units."""
+        """The SVG of a line through points in the data's units."""
         points = "L".join(f"{px(self.x(x))} {px(self.y(y))}" for x, y in zip(xs, ys, strict=True))
         return f'<path class="{style}" d="M{points}"/>'
 
@@ -162,7 +162,7 @@ def line_chart(
     height: int = 210,
     noisy: bool = False,
 ) -> str:
-    """A curve over steps; "" if no point is finite.
+    """A drawing of a curve over steps; "" if no point is finite.
 
     Args:
         noisy: draws a long curve pale, under its running mean.
@@ -196,6 +196,7 @@ def line_chart(
 
 
 def _running_mean(values: np.ndarray) -> list[float]:
+    """Means over a window of about a fifteenth of the curve."""
     half = len(values) // 30
     return [values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))]
 
@@ -211,11 +212,11 @@ def histograms(
     things: str = "passages",
     bins: int = BINS,
 ) -> str:
-    """Two samples over one axis, one upwards and one downwards, as shares of their sizes.
+    """A drawing of two histograms over one axis, one upwards and one downwards, in percent.
 
     Args:
         above, below: a label and the sample.
-        things: what the values are of, in the plural.
+        things: the things that were measured, in the plural.
     """
     edges = np.linspace(*x_range, bins + 1)
     samples = [(text, finite(values)) for text, values in (above, below)]
@@ -257,7 +258,7 @@ def interval_plot(
     reference: float | None = None,
     hollow: Collection[str] = (),
 ) -> str:
-    """Points with intervals, one row each, from top to bottom.
+    """A drawing of points with intervals, one row each, from top to bottom.
 
     Args:
         rows: label, middle, low and high. If the reference is 0, a middle is written with its sign.

@@ -1,4 +1,4 @@
-"""Runs side by side: a row for each, as Parquet, Markdown and a page with a plot."""
+"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with a plot."""
 
 import collections
 import dataclasses
@@ -31,7 +31,7 @@ NUMBERS = ("mean", "low", "high", "difference", "difference_low", "difference_hi
 
 @dataclasses.dataclass(frozen=True)
 class SweepRun:
-    """A workdir of `ark-jax run` under some changes of the config."""
+    """A run of a sweep: its changes of the config, its workdir and its log."""
 
     name: str
     changes: dict
@@ -40,7 +40,7 @@ class SweepRun:
 
     @property
     def result_file(self) -> Path:
-        """`{"error", "seconds", "fields"}` of a run that has ended.
+        """The file with `{"error", "seconds", "fields"}` of a run that has ended.
 
         `error` is empty if the run is done; `fields` are the flags that all runs were given.
         """
@@ -49,14 +49,14 @@ class SweepRun:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What the runs are compared by.
+    """How the runs are compared.
 
     Attributes:
-        metric: what the table is sorted by.
-        names: metric -> how the table calls it.
-        read: the outcome of a finished workdir.
-        pool: the pooled results of finished workdirs, if the runs are folds. Folds are asked
-            different questions, so none is compared with another.
+        metric: the metric that the table is sorted by.
+        names: metric -> heading.
+        read: reads the outcome of a finished workdir.
+        pool: pools the results of finished workdirs, if the runs are folds. Folds have different
+            questions, so none is compared with another.
     """
 
     metric: str
@@ -86,7 +86,7 @@ def write_results(
     """Writes `results.parquet`, `.md` and `.html` of the runs so far, and returns their rows."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".results.lock").open("w") as lock:
-        # Tasks of an array may end together: the last one writes what all have done.
+        # Tasks of an array may end together: the last one writes the rows of all.
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = collect_rows(runs, comparison)
         table = pa.Table.from_pylist(rows, schema=comparison.schema)
@@ -98,35 +98,43 @@ def write_results(
             for row in rows
             if row not in done
         ]
-        pooled, problem = _pool(runs, len(done) == len(rows), comparison)
+        pooled, problem = _pool_folds(runs, len(done) == len(rows), comparison)
         failed += [problem] if problem else []
         if comparison.pool:
             save_pooled(pooled, folder / "pooled")
-        other_names = [comparison.names[name] for name in comparison.other_metrics]
-        head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
-        cells = [head, *(_cells(row, comparison) for row in done)]
-        if comparison.pool:
-            cells = [[*line[:2], *line[3:]] for line in cells]
-        times = ", ".join(f"{stage} {n}" for stage, n in times_made(runs).items()) or "never"
-        caption = (
-            f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
-            f"best first. How often a stage was run for all {len(runs)} runs: {times}."
-        )
+        cells, caption = _table_lines(done, comparison), _caption(runs, comparison)
         above, shown = "", []
         if pooled:
             above, *shown = pooled_parts(pooled)
         elif not comparison.pool:
-            above, shown = _arms(runs, done, comparison)
+            above, shown = _arms_parts(runs, done, comparison)
         write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
-        drawing = plot(done, comparison.title)
+        drawing = interval_figure(done, comparison.title)
         write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, shown))
     return rows
 
 
-def _arms(
+def _table_lines(done: Sequence[dict], comparison: Comparison) -> list[list[str]]:
+    """The cells of finished runs, the head first; of folds without differences to base."""
+    other_names = [comparison.names[name] for name in comparison.other_metrics]
+    head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
+    lines = [head, *(_run_cells(row, comparison) for row in done)]
+    return [[*line[:2], *line[3:]] for line in lines] if comparison.pool else lines
+
+
+def _caption(runs: Sequence[SweepRun], comparison: Comparison) -> str:
+    counts = stage_counts(runs).items()
+    times = ", ".join(f"{stage} {count}" for stage, count in counts) or "never"
+    return (
+        f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
+        f"best first. How often a stage was run for all {len(runs)} runs: {times}."
+    )
+
+
+def _arms_parts(
     runs: Sequence[SweepRun], done: Sequence[dict], comparison: Comparison
 ) -> tuple[str, list[Section]]:
-    """The arms as Markdown and as a section; neither if no seed was repeated."""
+    """The arms as Markdown and as sections of a page; both empty if base has only one seed."""
     names = {row["run"] for row in done}
     outcomes = {
         run.name: (run.changes, comparison.read(run.workdir)) for run in runs if run.name in names
@@ -140,10 +148,10 @@ def _arms(
     return f"{results.markdown_table(lines)}\n\n{ARMS_NOTE}", [section]
 
 
-def _pool(
+def _pool_folds(
     runs: Sequence[SweepRun], all_done: bool, comparison: Comparison
 ) -> tuple[Pooled | None, str]:
-    """The pooled results if the runs are folds, or why there are none."""
+    """The pooled results of folds; None with the reason if they cannot be pooled yet."""
     if not comparison.pool:
         return None, ""
     if not all_done:
@@ -155,7 +163,7 @@ def _pool(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file atomically."""
     path.with_suffix(".new").write_text(text, encoding="utf-8")
     os.replace(path.with_suffix(".new"), path)
 
@@ -163,7 +171,7 @@ def write_text(path: Path, text: str) -> None:
 def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]:
     """A row for each run, best first; runs without a result come last.
 
-    The system is the one that the run tuned last. `difference` is to the first run, the base.
+    The system of a row is the one that was tuned last. `difference` is that to the first run, base.
     """
     ended = {run.name: _read_result(run) for run in runs}
     fields = (ended[runs[0].name] or {}).get("fields")
@@ -181,28 +189,29 @@ def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]
         }
         if state == "done":
             outcome = comparison.read(run.workdir)
-            row |= _values(outcome, comparison)
+            row |= _outcome_columns(outcome, comparison)
             if run is runs[0]:
                 base = None if comparison.pool else outcome
             elif base:
                 row |= compare_runs(base, outcome, comparison.metric)
         rows.append(row)
-    return sorted(rows, key=_rank)
+    return sorted(rows, key=_sort_key)
 
 
 def _read_result(run: SweepRun) -> dict | None:
+    """The content of `SweepRun.result_file`; None if the run has not ended."""
     if not run.result_file.is_file():
         return None
     return json.loads(run.result_file.read_text(encoding="utf-8"))
 
 
 def _run_state(result: dict | None, flags: list | None, first: str) -> tuple[str, str]:
-    """A run's state, and what is wrong with it.
+    """A run's state, and the error, if there is one.
 
     Args:
-        result: what the run left in its result file; None: nothing yet.
-        flags: those that the first run was given; a run with others cannot be compared.
-        first: the name of that run.
+        result: content of the run's result file; None if it has not ended.
+        flags: flags of the first run; a run with others cannot be compared.
+        first: name of the first run.
     """
     if result is None:
         return "unfinished", ""
@@ -218,7 +227,8 @@ def _run_state(result: dict | None, flags: list | None, first: str) -> tuple[str
     return "stale", error
 
 
-def _values(outcome: Outcome, comparison: Comparison) -> dict:
+def _outcome_columns(outcome: Outcome, comparison: Comparison) -> dict:
+    """The columns that come from a run's outcome: system, interval, and mean of each metric."""
     means = {
         name: value["mean"] for name, value in outcome.values.items() if name in comparison.names
     }
@@ -227,18 +237,19 @@ def _values(outcome: Outcome, comparison: Comparison) -> dict:
     return {"system": outcome.system, **interval, **means}
 
 
-def _known(row: dict) -> bool:
+def _has_mean(row: dict) -> bool:
     return row["mean"] is not None and math.isfinite(row["mean"])
 
 
-def _rank(row: dict) -> tuple:
-    return row["state"] != "done", not _known(row), -row["mean"] if _known(row) else 0.0
+def _sort_key(row: dict) -> tuple:
+    """Sorts finished runs first, then by descending mean."""
+    return row["state"] != "done", not _has_mean(row), -row["mean"] if _has_mean(row) else 0.0
 
 
 def compare_runs(base: Outcome, outcome: Outcome, metric: str) -> dict[str, float]:
-    """The difference to the base.
+    """The difference of a run to the base.
 
-    Its interval is over questions, so there is none if the runs were asked different questions.
+    The interval is over questions, so there is none if the runs have different questions.
     """
     values, base_values = (x.by_question.get(metric, {}) for x in (outcome, base))
     if not values or not base_values:
@@ -256,25 +267,25 @@ def compare_runs(base: Outcome, outcome: Outcome, metric: str) -> dict[str, floa
     }
 
 
-def times_made(runs: Sequence[SweepRun]) -> collections.Counter:
-    """stage -> how often it ran, rather than was taken from another run; by the first times."""
+def stage_counts(runs: Sequence[SweepRun]) -> collections.Counter:
+    """stage -> number of runs that computed it, not took it from another run; earliest first."""
     logs = (read_rows(run.workdir / "metrics.jsonl") for run in runs)
     rows = [row for log in logs for row in log if "seconds" in row]
     return collections.Counter(row["stage"] for row in sorted(rows, key=lambda row: row["time"]))
 
 
-def _cells(row: dict, comparison: Comparison) -> list[str]:
-    """A finished run in words: name, metric, difference, changes, other metrics, time."""
-    ends = lambda low, high: (
+def _run_cells(row: dict, comparison: Comparison) -> list[str]:
+    """The cells of a finished run: name, metric, difference, changes, other metrics, time."""
+    interval = lambda low, high: (
         "" if low is None else f" [{format_number(low)}, {format_number(high)}]"
     )
     sign = "+" if (row["difference"] or 0) > 0 else ""
-    moved = ends(row["difference_low"], row["difference_high"])
+    difference_interval = interval(row["difference_low"], row["difference_high"])
     changes = json.loads(row["changes"]).items()
     return [
         row["run"],
-        format_number(row["mean"]) + ends(row["low"], row["high"]),
-        sign + format_number(row["difference"]) + moved,
+        format_number(row["mean"]) + interval(row["low"], row["high"]),
+        sign + format_number(row["difference"]) + difference_interval,
         ", ".join(f"{field}={value}" for field, value in changes),
         *(format_number(row[name]) for name in comparison.other_metrics),
         duration(row["seconds"]),
@@ -284,15 +295,21 @@ def _cells(row: dict, comparison: Comparison) -> list[str]:
 def as_markdown(
     title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str, above: str = ""
 ) -> str:
-    """The runs as a table, with lines on failures and a caption, below other Markdown."""
+    """The table of runs as Markdown.
+
+    Args:
+        table: its lines, the head first.
+        failed: a line for each run that is not done.
+        above: Markdown to put before the table.
+    """
     failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
     heads = [f"# {title}", *(["", above, "", "## Runs"] if above else [])]
     return "\n".join([*heads, "", results.markdown_table(table), "", *failures, caption, ""])
 
 
-def plot(done: Sequence[dict], title: str) -> str:
-    """The runs' means and intervals, as HTML."""
-    shown = [row for row in done if _known(row) and row["low"] is not None]
+def interval_figure(done: Sequence[dict], title: str) -> str:
+    """A plot of the runs' means and intervals, as HTML; empty without any."""
+    shown = [row for row in done if _has_mean(row) and row["low"] is not None]
     rows = [tuple(row[name] for name in ("run", "mean", "low", "high")) for row in shown]
     base = next((row["mean"] for row in done if row["run"] == "base"), None)
     if not rows:
@@ -312,6 +329,6 @@ def as_html(
     drawing: str,
     above: Sequence[Section] = (),
 ) -> str:
-    """The same table as a page, with a drawing, below other sections."""
+    """The same table as an HTML page, with a drawing; `above` are sections before it."""
     body = [html.table(title, table[0], table[1:]), drawing, *failed, caption]
     return render(title, "", [*above, Section("Runs", "runs", list(filter(None, body)))])

@@ -17,7 +17,7 @@ def write_array(
     Raises:
         OSError: the file cannot be written. `np.save` would not name it.
     """
-    with _written(path) as file:
+    with _durable_file(path) as file:
         _write_header(file, shape, dtype)
         for part in parts:
             file.write(np.ascontiguousarray(part, dtype).tobytes())
@@ -29,7 +29,7 @@ def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
     Raises:
         OSError: as `write_array`.
     """
-    with _written(path) as file:
+    with _durable_file(path) as file:
         for array in arrays:
             _write_header(file, array.shape, array.dtype)
             file.write(np.ascontiguousarray(array).tobytes())
@@ -47,7 +47,7 @@ def array_rows(
     Raises:
         OSError: the file cannot be written.
     """
-    with _written(path) as file:
+    with _durable_file(path) as file:
         _write_header(file, shape, dtype)
         start, row_bytes = file.tell(), shape[1] * np.dtype(dtype).itemsize
         file.truncate(start + shape[0] * row_bytes)
@@ -61,6 +61,7 @@ def array_rows(
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Writes what precedes the numbers of an array in a .npy file."""
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -72,13 +73,13 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with _written(path) as file:
+    with _durable_file(path) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
-def _written(path: Path) -> Iterator[BinaryIO]:
-    """A file that is on the disk when this ends."""
+def _durable_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file for writing, and flushes it to the disk at the end; an error names the file."""
     try:
         with path.open("wb") as file:
             yield file

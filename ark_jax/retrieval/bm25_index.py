@@ -1,4 +1,4 @@
-"""Counts for BM25: the scores of all words in all texts, in memory or in files that are mapped.
+"""A BM25 index: the scores of all words in all texts, in memory or in mapped files.
 
 | file | content |
 |---|---|
@@ -25,7 +25,7 @@ K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
 BLOCK = 8192  # texts that are counted at once; words are numbered block by block
 IN_MEMORY = 1 << 18  # texts of a collection that is counted for one search
 ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
-SAMPLE = 1 << 12  # texts of a word that are looked at for what the best texts reach
+SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 
@@ -38,7 +38,7 @@ class BM25Index:
         starts: int64 `[words + 1]`.
         texts: int32 `[entries]`.
         scores: float32 `[entries]`.
-        count: of all texts.
+        count: number of texts.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class BM25Index:
         count: int,
     ):
         self._read_words, self._count = read_words, count
-        # Views of what is mapped: slices of maps cost more than they hold.
+        # Plain views of mapped files: slices of np.memmap are slow.
         self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
 
     def __len__(self) -> int:
@@ -65,18 +65,19 @@ class BM25Index:
         """The k best texts of each question by Lucene's BM25: positions, int64, float32 scores.
 
         Texts and questions become English stems without stop words. Frequencies and lengths are
-        those of all texts, whatever the scope. Of equal scores the text that stands first in the
-        scope is first. Texts without a word of the question are left out.
+        those of all texts, whatever the scope. Of equal scores the text that is first in the scope
+        is first. Texts without a word of the question are left out.
         """
         everything = range(self._count)
         scopes = [everything] * len(questions) if scopes is None else scopes
         return [
-            self.best(words, k) if scope == everything else self._best_of(words, k, scope)
+            self.best(words, k) if scope == everything else self._best_in_scope(words, k, scope)
             for words, scope in zip(stems(questions), scopes, strict=True)
         ]
 
-    def _best_of(self, words: Sequence[str], k: int, scope: Sequence[int]) -> Ranking:
-        is_range = isinstance(scope, range)  # numpy would ask it for each number
+    def _best_in_scope(self, words: Sequence[str], k: int, scope: Sequence[int]) -> Ranking:
+        """As `best`, among the texts of a scope."""
+        is_range = isinstance(scope, range)  # numpy would convert it number by number
         positions = (
             np.arange(scope.start, scope.stop, scope.step)
             if is_range
@@ -87,12 +88,12 @@ class BM25Index:
         return Ranking(positions[best], scores[best])
 
     def best(self, words: Sequence[str], k: int) -> Ranking:
-        """The k best texts for the stems of a question, as of `search`."""
+        """The k best texts for the stems of a question, as `search` ranks them."""
         entries = self._entries(words)
         if not entries:
             return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
-        scores = self._sum(entries)
-        # The k best reach at least what k texts with one of the words do.
+        scores = self._sum_scores(entries)
+        # The k best texts of a sample are a lower bound on the k best of all.
         samples = (scores[texts[:SAMPLE]] for texts, _ in entries)
         least = max(np.partition(x, -k)[-k] if len(x) >= k else 0 for x in samples)
         positions = np.flatnonzero(scores >= least if least else scores)
@@ -102,15 +103,15 @@ class BM25Index:
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """The scores of all texts `[n]` for the stems of a query; 0: the text has none of them."""
         entries = self._entries(words)
-        return self._sum(entries) if entries else np.zeros(self._count, np.float32)
+        return self._sum_scores(entries) if entries else np.zeros(self._count, np.float32)
 
     def _entries(self, words: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each of these words the texts that hold it, and what it adds to their scores."""
+        """For each known word, the texts that hold it, and its part of their scores."""
         numbers = [self._words[word] for word in words if word in self._words]
         slices = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
         return [(self._texts[part], self._scores[part]) for part in slices]
 
-    def _sum(self, entries: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def _sum_scores(self, entries: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """The scores of all texts `[n]`, added up word by word.
 
         scipy's product of a matrix, whose columns are the words, does it in a compiled loop.
@@ -134,7 +135,10 @@ def best_texts(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def open_bm25(folder: Path, texts: int) -> BM25Index:
-    """The files of so many texts, as `write_bm25` made them.
+    """Opens the files that `write_bm25` made.
+
+    Args:
+        texts: number of texts.
 
     Raises:
         OSError, ValueError: a file is missing or damaged.
@@ -157,19 +161,21 @@ def count_bm25(texts: Sequence[str]) -> BM25Index:
             write_bm25(Path(folder), texts)
             return open_bm25(Path(folder), len(texts))  # the maps keep the files
     words: dict[str, int] = {}
-    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_counted(texts, words)]
+    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_count_blocks(texts, words)]
     entries, lengths = map(np.concatenate, zip(*blocks, strict=True))
     entries = entries[np.argsort(entries["word"], kind="stable")]
-    holding = np.bincount(entries["word"], minlength=len(words))
-    scores = _scorer(holding, lengths)(entries)
-    return BM25Index(lambda: words, _starts(holding), entries["text"], scores, len(lengths))
+    document_frequency = np.bincount(entries["word"], minlength=len(words))
+    scores = _entry_scorer(document_frequency, lengths)(entries)
+    return BM25Index(
+        lambda: words, _word_starts(document_frequency), entries["text"], scores, len(lengths)
+    )
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     """Writes the files of a collection. Many texts are counted by `map_shards`.
 
     Memory holds the words, and of texts and entries some blocks at a time: the entries of each
-    block of texts lie in a file meanwhile, 12 bytes each.
+    block of texts are in a temporary file, 12 bytes each.
 
     Raises:
         OSError: a file cannot be written; it names the file.
@@ -178,7 +184,7 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     lengths, files = [np.zeros(0, np.int64)], []
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blocks-", dir=folder) as blocks:
-        for number, (entries, sizes) in enumerate(_counted(texts, words)):
+        for number, (entries, sizes) in enumerate(_count_blocks(texts, words)):
             lengths.append(sizes)
             files.append(Path(blocks) / f"{number}.npy")
             write_array(files[-1], entries.shape, ENTRY, [entries])
@@ -186,43 +192,51 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     write_text(folder / "words.json", json.dumps(words, ensure_ascii=False))
 
 
-def _counted(
+def _count_blocks(
     texts: Iterable[str], words: dict[str, int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The entries of each block of texts, and the number of words of each text; new words are added
-    to `words`."""
+    """Yields the entries of each block of texts, and the number of words of each text.
+
+    Args:
+        words: word -> its number; new words are added.
+    """
     first = 0
-    for local, entries, lengths in map_shards(_block_counter, _blocks(texts)):
-        numbers = np.array([words.setdefault(word, len(words)) for word in local], np.int32)
-        of_entries = numbers[entries["word"]]
-        order = np.argsort(of_entries, kind="stable")
+    for block_words, entries, lengths in map_shards(_block_counter, _text_blocks(texts)):
+        numbers = np.array([words.setdefault(word, len(words)) for word in block_words], np.int32)
+        entry_words = numbers[entries["word"]]
+        order = np.argsort(entry_words, kind="stable")
         entries = entries[order]  # a copy: Ray's arrays cannot be changed
-        entries["word"] = of_entries[order]
+        entries["word"] = entry_words[order]
         entries["text"] += first
         first += len(lengths)
         yield entries, lengths
 
 
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+def _text_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
     texts = iter(texts)
     while block := list(itertools.islice(texts, BLOCK)):
         yield block
 
 
 def _block_counter() -> Callable[[list[str]], tuple[list[str], np.ndarray, np.ndarray]]:
-    stems([])  # imports what counts
-    return _count
+    """Work for `map_shards`, see `_count_block`."""
+    stems([])  # imports the packages before the first block
+    return _count_block
 
 
-def _count(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The words of some texts, in an order that is the same in every process; their entries, where
-    words and texts are numbered from 0; and the number of words of each text."""
-    of_texts, local = stem_numbers(texts)
-    words = sorted(local)
+def _count_block(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Counts the words of some texts.
+
+    Returns:
+        The words, sorted, so that every process numbers them alike; the entries, where words and
+        texts are numbered from 0; and the number of words of each text.
+    """
+    stems_by_text, number_of_stem = stem_numbers(texts)
+    words = sorted(number_of_stem)
     numbers = np.zeros(len(words), np.int64)
-    numbers[[local[word] for word in words]] = np.arange(len(words))
-    lengths = np.fromiter(map(len, of_texts), np.int64, len(texts))
-    flat = np.fromiter(itertools.chain.from_iterable(of_texts), np.int64, lengths.sum())
+    numbers[[number_of_stem[word] for word in words]] = np.arange(len(words))
+    lengths = np.fromiter(map(len, stems_by_text), np.int64, len(texts))
+    flat = np.fromiter(itertools.chain.from_iterable(stems_by_text), np.int64, lengths.sum())
     pairs = numbers[flat] * len(texts) + np.repeat(np.arange(len(texts)), lengths)
     pairs, counts = np.unique(pairs, return_counts=True)
     entries = np.empty(len(pairs), ENTRY)
@@ -231,18 +245,23 @@ def _count(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
     return words, entries, lengths
 
 
-def _starts(holding: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(holding)])
+def _word_starts(document_frequency: np.ndarray) -> np.ndarray:
+    """Where the entries of each word begin: int64 `[words + 1]`."""
+    return np.concatenate([[0], np.cumsum(document_frequency)])
 
 
-def _scorer(holding: np.ndarray, lengths: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """What scores entries by Lucene's BM25, in float32.
+def _entry_scorer(
+    document_frequency: np.ndarray, lengths: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that scores entries by Lucene's BM25, in float32.
 
     Args:
-        holding: how many texts hold each word.
+        document_frequency: how many texts hold each word.
         lengths: how many words each text has.
     """
-    weights = np.log(1 + (len(lengths) - holding + 0.5) / (holding + 0.5)).astype(np.float32)
+    weights = np.log(
+        1 + (len(lengths) - document_frequency + 0.5) / (document_frequency + 0.5)
+    ).astype(np.float32)
     mean = lengths.mean() if len(lengths) else 1.0
 
     def scores(entries: np.ndarray) -> np.ndarray:
@@ -259,34 +278,34 @@ def _write_scores(folder: Path, files: Sequence[Path], lengths: np.ndarray, word
     Args:
         files: the entries of its blocks.
         lengths: how many words each text has.
-        words: how many there are.
+        words: number of different words.
     """
-    holding = np.zeros(words, np.int64)
+    document_frequency = np.zeros(words, np.int64)
     for path in files:
-        holding += np.bincount(np.load(path)["word"], minlength=words)
-    starts, scores = _starts(holding), _scorer(holding, lengths)
+        document_frequency += np.bincount(np.load(path)["word"], minlength=words)
+    starts, scores = _word_starts(document_frequency), _entry_scorer(document_frequency, lengths)
     write_array(folder / "starts.npy", starts.shape, starts.dtype, [starts])
     for name, dtype, values in (
         ("texts.npy", np.int32, lambda entries: entries["text"]),
         ("scores.npy", np.float32, scores),
     ):
-        parts = map(values, _by_word(files, starts))
+        parts = map(values, _entries_by_word(files, starts))
         write_array(folder / name, (int(starts[-1]),), np.dtype(dtype), parts)
 
 
-def _by_word(files: Sequence[Path], starts: np.ndarray) -> Iterator[np.ndarray]:
+def _entries_by_word(files: Sequence[Path], starts: np.ndarray) -> Iterator[np.ndarray]:
     """The entries of all files, sorted by word and then by text, some words at a time."""
     low = 0
     while low < len(starts) - 1:
         high = max(np.searchsorted(starts, starts[low] + ENTRIES, "right") - 1, low + 1)
-        entries = np.concatenate([_of_words(path, low, high) for path in files])
+        entries = np.concatenate([_entries_of_words(path, low, high) for path in files])
         yield entries[np.argsort(entries["word"], kind="stable")]
         low = high
 
 
-def _of_words(path: Path, low: int, high: int) -> np.ndarray:
+def _entries_of_words(path: Path, low: int, high: int) -> np.ndarray:
     """The entries of the words `low` to `high` - 1 in a file."""
-    # Mapped anew each time: pages that were read do not stay in memory.
+    # Mapped again each time: pages that were read do not stay in memory.
     entries = np.load(path, mmap_mode="r")
     # Of the column's own type: for another one, the whole column would be converted.
     first, last = np.searchsorted(entries["word"], np.array([low, high], np.int32))
@@ -305,6 +324,7 @@ def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]
 
 
 def _tokenize(texts: Sequence[str], *, return_ids: bool):
+    """What `bm25s.tokenize` returns for English texts: stems, or their numbers."""
     import bm25s
     import Stemmer
 

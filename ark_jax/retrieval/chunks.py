@@ -1,4 +1,4 @@
-"""Chunks of documents: by sentences or tokens, beside their titles."""
+"""Cuts documents into chunks of sentences or tokens, which keep their titles."""
 
 import bisect
 import dataclasses
@@ -35,7 +35,7 @@ class ChunkRules:
 
 @dataclasses.dataclass(frozen=True)
 class Cutter:
-    """What cuts documents, in a form that another process takes over by value.
+    """The settings by which documents are cut, which can be sent to another process.
 
     Attributes:
         tokenizer: of the retriever, as JSON.
@@ -47,13 +47,15 @@ class Cutter:
     room: int
 
     def open(self) -> Callable[[Document], Iterator[Chunk]]:
+        """A function that cuts a document."""
         from ark_jax.text.sentences import sentence_chunks
         from ark_jax.text.tokens import open_backend, token_chunks
 
         tokenizer, rules = open_backend(self.tokenizer), self.rules
 
         def cut(document: Document) -> Iterator[Chunk]:
-            limits = {"size": self._size(document, tokenizer), "overlap": rules.overlap}
+            """Yields the chunks of a document, in order, without outer blanks."""
+            limits = {"size": self._chunk_size(document, tokenizer), "overlap": rules.overlap}
             if rules.chunking == "sentences":
                 headings = [section.start for section in document.sections]
                 spans = sentence_chunks(document.text, tokenizer, **limits, breaks=headings)
@@ -71,7 +73,7 @@ class Cutter:
 
         return cut
 
-    def _size(self, document: Document, tokenizer) -> int:
+    def _chunk_size(self, document: Document, tokenizer) -> int:
         """Most tokens of the document's chunks, which leave room for title and headings.
 
         Long titles take at most half of what the retriever reads.
@@ -84,10 +86,11 @@ class Cutter:
         titles = {_title(document, start) for start in starts} - {""}
         lengths = (len(token_offsets(f"{title}\n", tokenizer)) for title in titles)
         room = self.room - max(lengths, default=0)
-        return min(max(room, _least(self.room)), MOST_CHUNK_TOKENS)
+        return min(max(room, _least_chunk_size(self.room)), MOST_CHUNK_TOKENS)
 
 
-def _least(room: int) -> int:
+def _least_chunk_size(room: int) -> int:
+    """The least chunk size, below the longest titles, if a retriever reads `room` tokens."""
     return min(room // 2, MOST_CHUNK_TOKENS)
 
 
@@ -98,21 +101,21 @@ def cut_documents(
     rules: ChunkRules,
     run: RunShards = map_shards,
 ) -> Iterator[Chunk]:
-    """The chunks of all documents, by the tokens of the retriever; those of the input as they are.
+    """Yields the chunks of all documents. Tokens are those of the retriever.
 
     Args:
-        chunks: the chunks of the input, or None.
+        chunks: the chunks of the input, which stay as they are; None cuts the documents.
         retriever: folder or hub name.
         run: `run(prepare, shards)` maps work that makes bytes over shards, as `map_shards` does.
 
     Raises:
-        ValueError: the overlap leaves no room in what the retriever reads.
+        ValueError: the overlap is not below the least chunk size.
     """
     if chunks is None:
         prepare = functools.partial(_cut_shards, _cutter(retriever, rules))
         items = documents
     else:
-        tokenizer = _tokenizer(retriever).backend_tokenizer.to_str()
+        tokenizer = _load_tokenizer(retriever).backend_tokenizer.to_str()
         prepare = functools.partial(_count_shards, tokenizer, titles=rules.titles)
         ids = {document.id for document in documents}
         items = (chunk for chunk in chunks if chunk.document in ids)
@@ -123,25 +126,31 @@ def cut_documents(
 
 
 def _cut_shards(cutter: Cutter) -> Callable[[Sequence[Document]], bytes]:
+    """Work for `map_shards` that cuts documents into a packed table of chunks."""
     cut = cutter.open()
     chunks = lambda documents: itertools.chain.from_iterable(map(cut, documents))
     return lambda documents: pack(chunk_table(list(chunks(documents))))
 
 
 def _count_shards(tokenizer: str, *, titles: bool) -> Callable[[Sequence[Chunk]], bytes]:
-    """Work that gives chunks their numbers of tokens."""
+    """Work for `map_shards` that packs chunks with their numbers of tokens.
+
+    Args:
+        titles: whether the chunks keep their titles.
+    """
     from ark_jax.text.tokens import open_backend, token_offsets
 
     backend = open_backend(tokenizer)
 
-    def counted(chunk: Chunk) -> Chunk:
+    def with_token_count(chunk: Chunk) -> Chunk:
         tokens = len(token_offsets(chunk.text, backend))
         return dataclasses.replace(chunk, tokens=tokens, title=chunk.title if titles else "")
 
-    return lambda chunks: pack(chunk_table(list(map(counted, chunks))))
+    return lambda chunks: pack(chunk_table(list(map(with_token_count, chunks))))
 
 
-def _tokenizer(retriever: str):
+def _load_tokenizer(retriever: str):
+    """The tokenizer of a retriever, by folder or hub name."""
     from ark_jax.models import hf
     from ark_jax.text.tokens import load_tokenizer
 
@@ -149,7 +158,7 @@ def _tokenizer(retriever: str):
 
 
 def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
-    """What cuts by the tokens of the retriever."""
+    """The cutter for a retriever; ValueError if the overlap leaves no room for a chunk."""
     from ark_jax.models import hf, sentence_folder
     from ark_jax.text.tokens import load_tokenizer
 
@@ -159,12 +168,13 @@ def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
     if rules.tokens:
         return Cutter(backend, rules, 0)
     prompts, _ = sentence_folder.read_prompts_and_width(folder)
-    prompt = sentence_folder.prompt_of(prompts, "document")
+    prompt = sentence_folder.prompt_for_kind(prompts, "document")
     limit = sentence_folder.read_max_length(folder, tokenizer)
     room = limit - len(tokenizer(prompt)["input_ids"])
-    if _least(room) <= rules.overlap:
+    least = _least_chunk_size(room)
+    if least <= rules.overlap:
         raise ValueError(
-            f"chunk_overlap={rules.overlap}: must be below {_least(room)}, the least tokens of a "
+            f"chunk_overlap={rules.overlap}: must be below {least}, the least tokens of a "
             f"chunk, for the retriever reads {limit}; lower it or set chunk_tokens"
         )
     say(

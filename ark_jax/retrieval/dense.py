@@ -56,6 +56,7 @@ class Keys:
         return _measured_blocks(self.vectors, size, dtype)
 
     def _fits(self, dtype: jnp.dtype) -> bool:
+        """Whether a device has memory to keep its share of the rounded keys."""
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
         share = self.vectors.size * dtype.itemsize / layout.batch_multiple()
         return share <= KEPT * memory
@@ -95,7 +96,7 @@ def top_k(
         )
     if k < 1:
         raise ValueError(f"k={k}: must be at least 1")
-    dtype = _screen(screen)
+    dtype = _screen_dtype(screen)
     # On a CPU the products of a block stay in memory that is used again and again.
     block = block or (128 if jax.default_backend() == "cpu" else 1024, 32768)
     n, k = len(keys), min(k, len(keys))
@@ -121,10 +122,10 @@ def top_k(
     values = np.take_along_axis(values, order, 1)
     if not on_host:
         width = queries.shape[1]
-        # An excluded key may equal the k-th if the screen cannot tell them apart.
-        highest = ceiling + _error(query_norms, key_norms, width)
+        # No excluded key exceeds `highest`; one may equal the k-th best.
+        highest = ceiling + _error_bound(query_norms, key_norms, width)
         unproved = np.flatnonzero(highest >= values[:, -1])
-        least = values[:, -1] - _error((query_norms[0], 0), (key_norms[0], 0), width)
+        least = values[:, -1] - _error_bound((query_norms[0], 0), (key_norms[0], 0), width)
         for start in range(0, len(unproved), 256):
             rows = unproved[start : start + 256]
             positions[rows], values[rows] = _search_again(
@@ -172,19 +173,19 @@ def near_pairs(
         ValueError: a vector does not have unit length, or the threshold is outside -1..1.
     """
     if not -1 <= threshold <= 1:
-        raise ValueError(f"threshold={threshold}: a cosine lies in -1..1")
+        raise ValueError(f"threshold={threshold}: a cosine is in -1..1")
     if vectors.ndim != 2:
         raise ValueError(f"vectors {vectors.shape}: must be a matrix, one vector a row")
     n, width = vectors.shape
     if screen is None and jax.default_backend() == "cpu" and n >= 16 * width:
         screen = "subspace"
-    dtype = _screen("float32" if screen == "subspace" else screen)
+    dtype = _screen_dtype("float32" if screen == "subspace" else screen)
     _check_unit(_norms(vectors))
     if n * (n - 1) // 2 * width <= HOST_WORK:
-        parts = [_decide(vectors, *np.triu_indices(n, 1), threshold)]
+        parts = [_near_among(vectors, *np.triu_indices(n, 1), threshold)]
     else:
         layout.enter_mesh()
-        parts = _tiles(
+        parts = _screened_pairs(
             vectors,
             _projected(vectors, threshold) if screen == "subspace" else vectors,
             threshold,
@@ -218,7 +219,8 @@ def _as_float64(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, np.float32).astype(np.float64)
 
 
-def _screen(name: str | None) -> jnp.dtype:
+def _screen_dtype(name: str | None) -> jnp.dtype:
+    """The dtype in which the devices screen; None suits the device."""
     name = name or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
     if name not in ("float32", "bfloat16"):
         raise ValueError(f'screen={name!r}: must be "float32", "bfloat16" or None')
@@ -226,11 +228,13 @@ def _screen(name: str | None) -> jnp.dtype:
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
+    """The norm of each row, float32 `[n]`."""
     x = np.asarray(x, np.float32)
     return np.sqrt(np.einsum("ne,ne->n", x, x))
 
 
 def _check_finite(name: str, norms: np.ndarray) -> None:
+    """Raises ValueError if a norm of the vectors `name` is not finite."""
     if (bad := np.flatnonzero(~np.isfinite(norms))).size:
         raise ValueError(
             f"{name}[{bad[0]}] holds a number that is not finite, "
@@ -239,12 +243,13 @@ def _check_finite(name: str, norms: np.ndarray) -> None:
 
 
 def _check_unit(norms: np.ndarray) -> None:
+    """Raises ValueError if a norm is not 1."""
     _check_finite("vectors", norms)
     if (bad := np.flatnonzero(np.abs(norms - 1) > 1e-3)).size:
         raise ValueError(f"vectors[{bad[0]}] has norm {norms[bad[0]]:.6g}: divide each by its norm")
 
 
-def _error(x: Norms, y: Norms, width: int) -> np.ndarray | np.floating:
+def _error_bound(x: Norms, y: Norms, width: int) -> np.ndarray | np.floating:
     """Bound on the error of the screen's product of two rounded vectors.
 
     x·y − x̂·ŷ = (x − x̂)·y + x̂·(y − ŷ), at most |x − x̂| |y| + |x̂| |y − ŷ|
@@ -270,26 +275,30 @@ def _measure(x, dtype):
 def _product(
     left: Float[jax.Array, "q e"], right: Float[jax.Array, "n e"]
 ) -> Float[jax.Array, "q n"]:
+    """Inner products, summed in float32."""
     return jnp.einsum(
         "qe,ne->qn", left, right, precision="highest", preferred_element_type=jnp.float32
     )
 
 
 @jax.jit
-def _above(
+def _reach_mask(
     left: Float[jax.Array, "q e"],
     right: Float[jax.Array, "n e"],
     least: Float[jax.Array, " bounds"],
 ) -> UInt32[jax.Array, "q words"]:
-    """Packed mask of the products that reach `least`, one bound for all or one for each row."""
+    """Mask of the products that are at least `least`, which is one bound or one for each row.
+
+    An integer holds WORD columns, the first in its lowest bit.
+    """
     mask = (_product(left, right) >= least[:, None]).reshape(len(left), -1, WORD).astype(jnp.uint32)
     return jax.sharding.reshard(
         (mask << jnp.arange(WORD, dtype=jnp.uint32)).sum(2, dtype=jnp.uint32), P()
     )
 
 
-def _unpack(words: jax.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the ones in a mask of `_above`."""
+def _unpack_mask(words: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the ones in a mask of `_reach_mask`, row by row."""
     words = np.asarray(words)
     nonzero = np.flatnonzero(words)
     index, bit = np.nonzero(words.ravel()[nonzero, None] >> np.arange(WORD, dtype=np.uint32) & 1)
@@ -297,12 +306,12 @@ def _unpack(words: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     return row, word * WORD + bit
 
 
-def _below(x: ArrayLike) -> np.ndarray | np.floating:
+def _rounded_down(x: ArrayLike) -> np.ndarray | np.floating:
     """float64 -> float32, rounded down."""
     return np.nextafter(np.asarray(x, np.float32), np.float32(-np.inf))
 
 
-def _blocks(vectors: np.ndarray, size: int) -> Iterator[tuple[int, int, jax.Array]]:
+def _device_blocks(vectors: np.ndarray, size: int) -> Iterator[tuple[int, int, jax.Array]]:
     """Blocks: first row, number of rows, and the rows on the devices, padded to few shapes."""
     multiple = WORD * layout.batch_multiple()
     size = round_up(size, multiple)
@@ -313,12 +322,14 @@ def _blocks(vectors: np.ndarray, size: int) -> Iterator[tuple[int, int, jax.Arra
 
 
 def _measured_blocks(vectors: np.ndarray, size: int, dtype: jnp.dtype) -> Iterator[MeasuredBlock]:
-    for first, length, rows in _blocks(vectors, size):
+    """`_device_blocks`, rounded to `dtype`, with their norms; see `_measure`."""
+    for first, length, rows in _device_blocks(vectors, size):
         rounded, *norms = _measure(rows, dtype)
         yield first, length, rounded, norms
 
 
 def _padded(rows: np.ndarray, size: int) -> np.ndarray:
+    """Rows `[n e]`, and zeros after them: `[size e]`."""
     return np.pad(rows, ((0, size - len(rows)), (0, 0))) if len(rows) < size else rows
 
 
@@ -350,29 +361,29 @@ def _candidates(
         jax.block_until_ready(best)
         key_norms.append(norms)
         best = [
-            _better(rounded, rows, first, length, *candidates)
+            _update_candidates(rounded, rows, first, length, *candidates)
             for (rounded, *_), candidates in zip(query_blocks, best, strict=True)
         ]
     results = [
-        (*_merge(*candidates), *norms)
+        (*_merge_shards(*candidates), *norms)
         for candidates, (_, *norms) in zip(best, query_blocks, strict=True)
     ]
-    positions, ceiling, *query_norms = (part[: len(queries)] for part in _fetched(results))
-    key_norms = _fetched(key_norms)
+    positions, ceiling, *query_norms = (part[: len(queries)] for part in _concatenated(results))
+    key_norms = _concatenated(key_norms)
     _check_finite("queries", query_norms[0])
     _check_finite("keys", key_norms[0])
     return positions, ceiling, query_norms, [norms.max() for norms in key_norms]
 
 
-def _fetched(blocks: list) -> list[np.ndarray]:
-    """Concatenates the arrays of several blocks on the host."""
+def _concatenated(blocks: list) -> list[np.ndarray]:
+    """Fetches the arrays of several blocks, and concatenates each array over the blocks."""
     return [
         np.concatenate([layout.fetch(x) for x in arrays]) for arrays in zip(*blocks, strict=True)
     ]
 
 
 def _no_candidates(rows: int, count: int) -> tuple[jax.Array, jax.Array]:
-    """Scores and keys before the search, `count` for each device `[q c]`."""
+    """Scores and positions before the search, `count` for each device: `[rows c]`."""
     columns = lambda value: layout.put(
         np.full((rows, count * layout.batch_multiple()), value), P(None, layout.BATCH)
     )
@@ -380,7 +391,7 @@ def _no_candidates(rows: int, count: int) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.jit
-def _better(
+def _update_candidates(
     queries: Float[jax.Array, "q e"],
     keys: Float[jax.Array, "n e"],
     first: ArrayLike,
@@ -388,9 +399,15 @@ def _better(
     scores: Float[jax.Array, "q c"],
     positions: Int[jax.Array, "q c"],
 ) -> tuple[Float[jax.Array, "q c"], Int[jax.Array, "q c"]]:
-    """The best candidates so far and of these keys, of which `length` are not padding."""
+    """The best candidates among those so far and a block of keys.
 
-    def better_of_shard(
+    Args:
+        first: position of the first key of the block.
+        length: number of keys that are not padding.
+        scores, positions: the candidates so far.
+    """
+
+    def update_shard(
         queries: Float[jax.Array, "q e"],
         keys: Float[jax.Array, "n e"],
         first: ArrayLike,
@@ -423,7 +440,7 @@ def _better(
 
     columns = P(None, layout.BATCH)
     return jax.shard_map(
-        better_of_shard,
+        update_shard,
         in_specs=(P(), P(layout.BATCH), P(), P(), columns, columns),
         out_specs=(columns, columns),
         check_vma=False,
@@ -431,7 +448,7 @@ def _better(
 
 
 @jax.jit
-def _merge(scores, positions):
+def _merge_shards(scores, positions):
     """The best keys of all devices `[q c]`, and the score of the last one `[q]`."""
     count = scores.shape[1] // layout.batch_multiple()
     scores, best = jax.lax.top_k(jax.sharding.reshard(scores, P()), count)
@@ -449,11 +466,11 @@ def _search_again(
     size = round_rows(len(queries), 1)
     left, least = (
         _padded(queries, size),
-        np.pad(_below(least), (0, size - len(queries)), constant_values=np.inf),
+        np.pad(_rounded_down(least), (0, size - len(queries)), constant_values=np.inf),
     )
     rows, columns = [], []
-    for first, count, right in _blocks(keys, block):
-        row, column = _unpack(_above(left, right, least))
+    for first, count, right in _device_blocks(keys, block):
+        row, column = _unpack_mask(_reach_mask(left, right, least))
         rows.append(row[column < count])
         columns.append(column[column < count] + first)
     rows, columns = np.concatenate(rows), np.concatenate(columns)
@@ -469,8 +486,8 @@ def _search_again(
 def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.ndarray, "n f"]:
     """Narrower vectors whose products bound those of the vectors from above.
 
-    A vector is projected onto a subspace, and the length of what lies outside is one more
-    coordinate: the inner product of two such rests is at most the product of their lengths. Where
+    A vector is projected onto a subspace, and the length of the part outside is one more
+    coordinate: the inner product of two such parts is at most the product of their lengths. Where
     the bound would leave too many pairs undecided, the vectors themselves are returned.
     """
     n, width = vectors.shape
@@ -483,15 +500,16 @@ def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.
     )
 
     def project(x, inside):
+        """The part of x in a subspace, by `inside`, and the length of the rest: `[n f]`."""
         part = inside(x)
         # The float64 rounding error is 1e-14, so the length outside is not underestimated.
         outside = np.sqrt(np.maximum(np.vecdot(x, x) - np.vecdot(part, part), 0) + 1e-12)
         return np.concatenate([part, outside[:, None]], 1).astype(np.float32)
 
-    near = lambda x: np.mean(x[::2] @ x[1::2].T >= threshold)
+    near_share = lambda x: np.mean(x[::2] @ x[1::2].T >= threshold)
     # Embeddings are near few directions; for isotropic vectors half of the coordinates are enough.
     for inside in (lambda x: x @ leading, lambda x: x[:, : width // 2 - 1]):
-        if near(project(probe, inside)) - near(probe) <= UNDECIDED:
+        if near_share(project(probe, inside)) - near_share(probe) <= UNDECIDED:
             return np.concatenate(
                 [
                     project(_as_float64(vectors[start : start + 1024]), inside)
@@ -501,35 +519,40 @@ def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.
     return vectors
 
 
-def _tiles(
+def _screened_pairs(
     vectors: Float[np.ndarray, "n e"],
     projected: Float[np.ndarray, "n f"],
     threshold: float,
     block: int,
     dtype: jnp.dtype,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Screens the upper triangle by products of projected vectors, decides in float64."""
-    parts = [(first, *_measure(rows, dtype)) for first, _, rows in _blocks(projected, block)]
+    """Yields the pairs of each tile of the upper triangle, and their cosines.
+
+    Products of the projected vectors screen the pairs, and cosines in float64 decide.
+    """
+    parts = [(first, *_measure(rows, dtype)) for first, _, rows in _device_blocks(projected, block)]
     longest = [max(float(part[column].max()) for part in parts) for column in (2, 3)]
-    least = _below(threshold - _error(longest, longest, vectors.shape[1]))[None]
+    least = _rounded_down(threshold - _error_bound(longest, longest, vectors.shape[1]))[None]
     for n, (top, left, *_) in enumerate(parts):
         left = jax.sharding.reshard(left, P())
         # A strip is requested at once: the host decides one tile while the devices compute the
         # next.
-        for start, words in [(start, _above(left, right, least)) for start, right, *_ in parts[n:]]:
-            i, j = _unpack(words)
+        for start, words in [
+            (start, _reach_mask(left, right, least)) for start, right, *_ in parts[n:]
+        ]:
+            i, j = _unpack_mask(words)
             i, j = i + top, j + start
             upper = (i < j) & (j < len(vectors))
-            yield _decide(vectors, i[upper], j[upper], threshold)
+            yield _near_among(vectors, i[upper], j[upper], threshold)
 
 
-def _decide(
+def _near_among(
     vectors: Float[np.ndarray, "n e"],
     i: Int[np.ndarray, " pairs"],
     j: Int[np.ndarray, " pairs"],
     threshold: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pairs that reach the threshold, and their cosines."""
+    """The pairs (i, j) whose cosine is at least the threshold, and their cosines."""
     cosines = inner(vectors, i, vectors, j)
     near = cosines >= threshold
     return i[near], j[near], cosines[near]

@@ -24,7 +24,7 @@ class Fusion:
         constant: of reciprocal ranks; a large one makes ranks differ less.
         bm25: weight of the ranking by words.
         dense: weight of the ranking by vectors.
-        depth: how many of each ranking are joined, if no more are asked for.
+        depth: how many of each ranking are joined, at least.
         by: "ranks" adds reciprocal ranks. "scores" adds shares of the best score, from the least
             that a score can be: 0 of BM25, -1 of a cosine (Bruch, Gai and Ingber 2023).
     """
@@ -46,17 +46,17 @@ class Fusion:
     def join(self, by_words: Pairs, by_vectors: Pairs) -> list[tuple[Id, float]]:
         """All ids of both rankings, best first, with their scores."""
         if self.by == "ranks":
-            # In this order the recipes join them, which decides between equal sums.
+            # The recipes join them in this order, which decides between equal sums.
             weights = (self.bm25, self.dense)
             return by_ranks(by_words, by_vectors, constant=self.constant, weights=weights)
         words, vectors = _shares(by_words, 0.0), _shares(by_vectors, 1.0)
-        # What is not listed has no word of the question, or a cosine below all that are listed.
+        # A text that is not listed has no word of the question, or a cosine below all listed ones.
         lowest = min(vectors.values(), default=0.0)
         scores = {
             id: self.bm25 * words.get(id, 0.0) + self.dense * vectors.get(id, lowest)
             for id in words | vectors
         }
-        return sorted(scores.items(), key=_order)
+        return sorted(scores.items(), key=_sort_key)
 
 
 def _shares(ranking: Pairs, offset: float) -> dict[Id, float]:
@@ -65,19 +65,20 @@ def _shares(ranking: Pairs, offset: float) -> dict[Id, float]:
     return {id: (score + offset) / best if best > 0 else 0.0 for id, score in ranking}
 
 
-def _order(scored: tuple[Id, float]) -> float:
+def _sort_key(scored: tuple[Id, float]) -> float:
+    """Sorts the highest score first; scores that differ by rounding are equal."""
     return -round(scored[1], SCORE_DECIMALS)
 
 
-def fusion_of(model: str) -> Fusion:
-    """How a retriever wants to be joined with BM25: as its folder says, else as `Fusion()` does.
+def retriever_fusion(model: str) -> Fusion:
+    """How a retriever and BM25 are joined: as the retriever's folder says, or else `Fusion()`.
 
     Args:
         model: folder or hub name.
 
     Raises:
-        FileNotFoundError: no such model.
-        ValueError: what its folder says is damaged.
+        FileNotFoundError: there is no such model.
+        ValueError: the file in its folder is damaged.
     """
     from ark_jax.models import hf
 
@@ -85,7 +86,7 @@ def fusion_of(model: str) -> Fusion:
 
 
 def load_fusion(folder: Path) -> Fusion:
-    """What a folder says, see `fusion_of`."""
+    """The settings in a retriever's folder, or the defaults; see `retriever_fusion`."""
     path = folder / FUSION_FILE
     if not path.is_file():
         return Fusion()
@@ -98,7 +99,7 @@ def load_fusion(folder: Path) -> Fusion:
 
 
 def save_fusion(fusion: Fusion, folder: Path) -> None:
-    """Writes how a retriever wants to be joined into its folder."""
+    """Writes the settings into a retriever's folder."""
     text = json.dumps(dataclasses.asdict(fusion)) + "\n"
     (folder / FUSION_FILE).write_text(text, encoding="utf-8")
 
@@ -123,4 +124,4 @@ def by_ranks(
     for ranking, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
         for rank, (id, _) in enumerate(ranking, 1):
             scores[id] = scores.get(id, 0.0) + weight / (constant + rank)
-    return sorted(scores.items(), key=_order)
+    return sorted(scores.items(), key=_sort_key)

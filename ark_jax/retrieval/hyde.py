@@ -1,4 +1,4 @@
-"""HyDE: a question is searched for by a passage that a language model writes to answer it."""
+"""HyDE: searches with a passage that a language model writes as an answer to the question."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ Write = Callable[[Sequence[str]], Sequence[str]]  # prompts -> the replies of a 
 class Hyde:
     """Embeds questions for `searcher.Dense`: hypothetical document embeddings.
 
-    A question's vector is the mean of its own and that of the passage, of unit length (Gao et al.
-    2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels", equation 8). What the
-    passage says may be wrong: only what it is about counts.
+    The mean of the vectors of question and passage, scaled to unit length (Gao et al.
+    2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels", equation 8). The passage may
+    be wrong, since only its topic matters.
 
     Attributes:
-        write: may leave a reply empty: the question then stands alone.
+        write: writes the passages. For an empty reply the question's own vector is used.
         embed: texts, and "query" or "document" -> their unit vectors.
         template: the prompt, with the slot {question}.
     """
@@ -36,7 +36,7 @@ class Hyde:
         """The unit vectors of questions.
 
         Raises:
-            ValueError: the retriever keeps a vector for each token, of which there is no mean.
+            ValueError: the retriever keeps a vector for each token, which HyDE cannot average.
         """
         sums = np.array(check_one_each(self.embed(questions, "query"), "HyDE"))
         replies = self.write(tuple(prompts.fill(self.template, question=x) for x in questions))

@@ -14,9 +14,9 @@ from ark_jax.retrieval.dense import top_k
 from ark_jax.text.token_vectors import TokenVectors, Vectors, stack
 
 TOKENS = 8192  # of the texts of one matrix product
-ASKED = 512  # tokens of its questions: 16 MiB of products stay in a cache
-TEXTS = 1024  # whose scores are held at once
-DECIMALS = 5  # of a score; its last bits depend on what is multiplied at once
+ASKED = 512  # tokens of its questions, so that 16 MiB of products stay in a cache
+TEXTS = 1024  # texts whose scores are held at once
+DECIMALS = 5  # of a score, whose last bits depend on the blocks of a product
 
 
 def nearest(
@@ -31,21 +31,21 @@ def nearest(
         return top_k(queries, texts, k)
     k = min(k, len(texts))
     indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
-    for rows in _blocks(queries, TOKENS):
-        indices[rows], scores[rows] = _nearest(queries[rows], texts, k)
+    for rows in _text_slices(queries, TOKENS):
+        indices[rows], scores[rows] = _nearest_by_tokens(queries[rows], texts, k)
     return indices, scores
 
 
-def _nearest(
+def _nearest_by_tokens(
     queries: TokenVectors, texts: TokenVectors, k: int
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
-    """As `nearest`. The best so far come before each next block, so that a stable sort keeps the
-    lower index first."""
+    """As `nearest`, for texts of tokens."""
     indices = np.zeros((len(queries), 0), np.int64)
     scores = np.zeros((len(queries), 0), np.float32)
     for start in range(0, len(texts), TEXTS):
         new = maxsim(queries, texts[start : start + TEXTS])
         new_indices = np.broadcast_to(np.arange(start, start + new.shape[1]), new.shape)
+        # The best so far come first, so that a stable sort keeps the lower index first.
         values = np.concatenate([scores, new], axis=1)
         order = np.argsort(-values, axis=1, kind="stable")[:, :k]
         scores = np.take_along_axis(values, order, 1)
@@ -54,53 +54,60 @@ def _nearest(
 
 
 def similarities(query: np.ndarray, texts: Vectors) -> Float[np.ndarray, " n"]:
-    """Cosines of a unit vector `[e]`, or of those of a query's tokens, `[t e]`, with each text.
+    """Cosines of a query with each text.
 
-    None depends on the others: texts of tokens are compared one by one.
+    No score depends on the other texts: texts of tokens are compared one by one.
+
+    Args:
+        query: unit vector `[e]`, or the unit vectors of its tokens `[t e]`.
     """
     if not isinstance(texts, TokenVectors):
         return np.vecdot(texts, query)
-    asked = stack([query])
-    scores = [maxsim(asked, texts[i : i + 1])[0, 0] for i in range(len(texts))]
+    queries = stack([query])
+    scores = [maxsim(queries, texts[i : i + 1])[0, 0] for i in range(len(texts))]
     return np.array(scores, np.float32)
 
 
 def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n"]:
     """Mean over the tokens of each query of the largest cosine with a token of each text.
 
-    A text or query without tokens is like nothing: 0.
+    A text or query without tokens has the score 0.
     """
     scores = np.zeros((len(queries), len(texts)), np.float32)
-    for columns in _blocks(texts, TOKENS):
-        block = _float32(texts[columns])
-        for rows in _blocks(queries, ASKED):
-            scores[rows, columns] = _maxsim(_float32(queries[rows]), block)
+    for columns in _text_slices(texts, TOKENS):
+        block = _as_float32(texts[columns])
+        for rows in _text_slices(queries, ASKED):
+            scores[rows, columns] = _maxsim_of_block(_as_float32(queries[rows]), block)
     return scores.round(DECIMALS)
 
 
-def _maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n"]:
+def _maxsim_of_block(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n"]:
     """As `maxsim`, by one matrix product."""
     scores = np.zeros((len(queries), len(texts)), np.float32)
-    # An empty range would be reduced to the number at its start.
+    # reduceat takes the number at the start of an empty range, so empty texts are left out.
     asking, filled = (np.flatnonzero(vectors.lengths) for vectors in (queries, texts))
     if len(asking) and len(filled):
         products = queries.values @ texts.values.T
-        # Along the rows, where the cosines of a text lie side by side: the maximum is fast there.
+        # The maximum is fast along the rows, where the cosines of a text are contiguous.
         best = np.maximum.reduceat(products, texts.offsets[filled], axis=1)
         sums = np.add.reduceat(best, queries.offsets[asking], axis=0)
         scores[np.ix_(asking, filled)] = sums / queries.lengths[asking][:, None]
     return scores
 
 
-def _float32(vectors: TokenVectors) -> TokenVectors:
+def _as_float32(vectors: TokenVectors) -> TokenVectors:
     """The same finite numbers in 32 bits."""
     values = np.asarray(vectors.values)
-    wide = _widened(values) if values.dtype == np.float16 else values.astype(np.float32, copy=False)
+    wide = (
+        _half_to_float32(values)
+        if values.dtype == np.float16
+        else values.astype(np.float32, copy=False)
+    )
     return TokenVectors(wide, vectors.offsets)
 
 
-def _widened(halves: np.ndarray) -> np.ndarray:
-    """Finite numbers of 16 bits in 32; numpy itself takes eight times as long."""
+def _half_to_float32(halves: np.ndarray) -> np.ndarray:
+    """float16 -> float32, for finite numbers; numpy itself takes eight times as long."""
     bits = halves.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= ~0x70000000  # the sign, which the conversion has put into all higher bits, stays in one
@@ -109,8 +116,8 @@ def _widened(halves: np.ndarray) -> np.ndarray:
     return wide
 
 
-def _blocks(texts: TokenVectors, tokens: int) -> Iterator[slice]:
-    """Texts with at most so many tokens, or one that has more."""
+def _text_slices(texts: TokenVectors, tokens: int) -> Iterator[slice]:
+    """Slices of texts with at most `tokens` tokens together, or of one text that has more."""
     start = 0
     while start < len(texts):
         limit = texts.offsets[start] + tokens

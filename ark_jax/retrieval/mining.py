@@ -24,16 +24,16 @@ Key = TypeVar("Key", bound=Hashable)  # of a chunk
 
 @dataclasses.dataclass(frozen=True)
 class MiningTask:
-    """What a miner of the user's own is given.
+    """The input of a user's own miner.
 
-    Texts are chunks in ARK, triples in GPR and paths in STAR. There a question comes once for each
-    list of paths.
+    Texts are chunks in ARK, triples in GPR and paths in STAR. In STAR a question occurs once for
+    each list of paths.
 
     Attributes:
         questions: question id -> text.
         pools: question id -> indices into `texts` of its candidates. In ARK and GPR its positives
             are among them.
-        texts: what is chosen from.
+        texts: all texts, from which negatives are chosen.
         query_vectors: question id -> unit vector `[e]`, by the retriever that mines. By
             `retriever.vectors=tokens` those of its tokens, `[t e]`.
         chunk_vectors: unit vectors of `texts`, `[n e]`, by the same retriever, or their
@@ -91,14 +91,14 @@ def dense_candidates(
             joined = join([queries[question] for question in block])
             found = iter(nearest_texts(joined, vectors, top, scopes))
             for question in block:
-                of_queries = itertools.islice(found, len(queries[question]))
-                candidates[question] = _merge(of_queries, ids)
+                rankings = itertools.islice(found, len(queries[question]))
+                candidates[question] = _merge_rankings(rankings, ids)
             bar.add(len(block))
     return candidates
 
 
-def _merge(rankings: Iterable[Ranking], ids: Sequence[str]) -> Ranking:
-    """What the queries of one question find, each chunk once."""
+def _merge_rankings(rankings: Iterable[Ranking], ids: Sequence[str]) -> Ranking:
+    """Merges what the queries of one question find: each chunk once, with its highest cosine."""
     best: dict[int, float] = {}
     for chunk, score in itertools.chain.from_iterable(ranking.pairs() for ranking in rankings):
         best[chunk] = max(best.get(chunk, -1.0), score)
@@ -142,20 +142,21 @@ def own_candidates(miner: Miner, task: MiningTask) -> dict[str, list[int]]:
     """The candidates that a miner of the user's own finds, the first `task.top` of each question.
 
     Raises:
-        ValueError: a question is missing, or an index is none of its pool or comes twice.
+        ValueError: a question is missing, or an index is not in its pool or is repeated.
     """
     mined = miner(task)
-    if not isinstance(mined, Mapping) or (missing := [x for x in task.questions if x not in mined]):
-        lacks = f"lacks question {missing[0]!r}" if isinstance(mined, Mapping) else "is none"
-        raise ValueError(
-            "it must return a dict, question id -> indices of texts; what it returned "
-            f"({type(mined).__name__}) {lacks}"
-        )
-    return {question: _checked(mined[question], task, question) for question in task.questions}
+    rule = "it must return a dict, question id -> indices of texts"
+    if not isinstance(mined, Mapping):
+        raise ValueError(f"{rule}; it returned {type(mined).__name__}")
+    if missing := [question for question in task.questions if question not in mined]:
+        raise ValueError(f"{rule}; what it returned lacks question {missing[0]!r}")
+    return {
+        question: _checked_indices(mined[question], task, question) for question in task.questions
+    }
 
 
-def _checked(mined: Sequence[int], task: MiningTask, question: str) -> list[int]:
-    """The first indices as plain integers."""
+def _checked_indices(mined: Sequence[int], task: MiningTask, question: str) -> list[int]:
+    """The first `task.top` indices of a question as plain integers; ValueError for a wrong one."""
     pool = task.pools[question]
     within = pool if isinstance(pool, range) else set(pool)
     indices = []
@@ -200,10 +201,10 @@ def choose_negatives(
         margin: the filter of NV-Retriever (there 0.95). A candidate must not exceed this share of
             the highest cosine of a positive, because it may be an unmarked positive. 0 turns the
             filter off.
-        spared: chunks that are not chosen, because they explain the answer nearly as well as the
+        spared: chunks that are never chosen, because they explain the answer nearly as well as the
             positives.
         keep: largest number of negatives.
-        trusted: chunks that are known to be irrelevant: only the rule of copies is for them.
+        trusted: chunks that are known to be irrelevant: only the rule of copies applies to them.
 
     Returns:
         The chosen (chunk, score) pairs, and the number of candidates that each rule excluded.
@@ -231,13 +232,13 @@ def choose_negatives(
 
 
 def first_copies(texts: Iterable[str]) -> dict[int, int]:
-    """Maps the place of every repeated text to that of the first one, ignoring case and spacing.
+    """Maps the position of every repeated text to that of the first one, ignoring case and spacing.
 
-    The places of first texts are not included. Memory holds 16 bytes of a digest for each text.
+    The positions of first texts are not included. Memory holds 16 bytes of a digest for each text.
     """
     digests = bytearray()
     for text in texts:
-        digests += hashlib.sha256(_normalise(text).encode()).digest()[:16]
+        digests += hashlib.sha256(_normalised(text).encode()).digest()[:16]
     _, first, number = np.unique(
         np.frombuffer(digests, "S16"), return_index=True, return_inverse=True
     )
@@ -248,9 +249,10 @@ def first_copies(texts: Iterable[str]) -> dict[int, int]:
 
 def contains_answer(text: str, answers: Sequence[str]) -> bool:
     """Whether a text contains an answer as whole words, ignoring case and spacing."""
-    normalised = _normalise(text)
-    return any(re.search(whole_word_pattern(_normalise(answer)), normalised) for answer in answers)
+    normalised = _normalised(text)
+    return any(re.search(whole_word_pattern(_normalised(answer)), normalised) for answer in answers)
 
 
-def _normalise(text: str) -> str:
+def _normalised(text: str) -> str:
+    """The text with folded case and single blanks."""
     return " ".join(text.casefold().split())

@@ -1,4 +1,4 @@
-"""A limit on pairs: of each vector, the nearest ones stay."""
+"""Limits pairs of vectors to the nearest ones of each vector."""
 
 from collections.abc import Iterable
 
@@ -38,6 +38,7 @@ def limit_pairs(parts: Iterable[Pairs], count: int, nearest: int) -> tuple[Pairs
     total, held, recent = 0, [], []
 
     def limited() -> list[Pairs]:
+        """The pairs so far that may stay, as one part."""
         i, j, cosines = map(np.concatenate, zip(*held, *recent, strict=True))
         stays = among_nearest(i, j, cosines, nearest)
         return [(i[stays], j[stays], cosines[stays])]
@@ -45,7 +46,7 @@ def limit_pairs(parts: Iterable[Pairs], count: int, nearest: int) -> tuple[Pairs
     for part in parts:
         recent.append(part)
         total += len(part[0])
-        # What is dropped here has `nearest` nearer ones on both sides, whatever is still to come.
+        # A dropped pair has `nearest` nearer ones on both sides, whatever parts follow.
         if nearest and sum(len(rows) for rows, _, _ in recent) > 2 * count * nearest:
             held, recent = limited(), []
     if nearest and total:

@@ -1,4 +1,4 @@
-"""Searchers: what ranks the texts of a corpus for questions. All have one method, `search`.
+"""Searchers rank the texts of a corpus for questions. All have one method, `search`.
 
 `Dense` compares vectors, `bm25_index.BM25Index` words, and `triple_retriever.AlongGraph` goes along
 a graph. `Fused` and `Reranked` are made of other searchers.
@@ -19,14 +19,17 @@ Embed = Callable[[Sequence[str]], Vectors]  # questions -> their unit vectors
 
 
 class Ranking(NamedTuple):
-    """The best texts of a question, best first: `[k]` ids, positions in the corpus or names of
-    texts, and as many scores."""
+    """The best texts of a question, best first: `[k]` ids and their scores.
+
+    Ids are positions in the corpus or names of texts.
+    """
 
     ids: Sequence
     scores: Sequence[float]
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[Any, float]]) -> "Ranking":
+    def from_pairs(cls, pairs: Sequence[tuple[Any, float]]) -> "Ranking":
+        """The ranking of pairs of id and score, best first."""
         return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
 
     def pairs(self) -> list[tuple[Any, float]]:
@@ -46,7 +49,7 @@ class Searcher(Protocol):
 class Dense:
     """Exact search by cosines, or by `late.maxsim` where each token has a vector.
 
-    Of equal scores that which stands first in the scope is first. Every process must search.
+    Of equal scores the text that is first in the scope is first. Every process must search.
 
     Attributes:
         vectors: unit vectors of the texts, `[n e]`, or their `TokenVectors`; maps stay maps.
@@ -63,23 +66,27 @@ class Dense:
 def nearest_texts(
     queries: Vectors, vectors: Vectors, k: int, scopes: Scopes = None
 ) -> list[Ranking]:
-    """The k best of `vectors` for each of `queries`, as of `Dense`.
+    """The k best of `vectors` for each of `queries`, as `Dense` ranks them.
 
-    Those with one scope are searched for together.
+    Queries with the same scope are searched for together.
     """
     from ark_jax.retrieval.late import nearest  # starts jax
 
-    rows_of: dict[Sequence[int], list[int]] = {}
-    for row, scope in enumerate([range(len(vectors))] * len(queries) if scopes is None else scopes):
-        rows_of.setdefault(scope if isinstance(scope, range) else tuple(scope), []).append(row)
+    rows_by_scope: dict[Sequence[int], list[int]] = {}
+    for row, scope in enumerate(scopes or [range(len(vectors))] * len(queries)):
+        key = scope if isinstance(scope, range) else tuple(scope)
+        rows_by_scope.setdefault(key, []).append(row)
     found = [Ranking((), ())] * len(queries)
-    for scope, rows in rows_of.items():
+    for scope, rows in rows_by_scope.items():
         # A range may be a whole corpus, which is neither listed nor copied.
         is_range = isinstance(scope, range)
         keys = vectors[slice(scope.start, scope.stop, scope.step) if is_range else list(scope)]
-        asked = queries if len(rows) == len(queries) else queries[rows]
-        places, scores = nearest(asked, keys, k)
-        ids = scope.start + scope.step * places if is_range else np.asarray(scope, int)[places]
+        scope_queries = queries if len(rows) == len(queries) else queries[rows]
+        positions, scores = nearest(scope_queries, keys, k)
+        if is_range:
+            ids = scope.start + scope.step * positions
+        else:
+            ids = np.asarray(scope, int)[positions]
         for row, *ranking in zip(rows, ids, scores, strict=True):
             found[row] = Ranking(*ranking)
     return found
@@ -101,8 +108,8 @@ class Fused:
     def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
         found = [part.search(questions, self.depth, scopes) for part in self.parts]
         return [
-            Ranking.of(self.join(*(ranking.pairs() for ranking in of_question))[:k])
-            for of_question in zip(*found, strict=True)
+            Ranking.from_pairs(self.join(*(ranking.pairs() for ranking in rankings))[:k])
+            for rankings in zip(*found, strict=True)
         ]
 
 
@@ -134,7 +141,7 @@ class Reranked:
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What was found before for the questions that are asked, in their order."""
+    """Returns rankings that were found before, one for each question, in their order."""
 
     rankings: Sequence[Ranking]
 
@@ -145,7 +152,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class OnFirstProcess:
-    """Lets the first of several processes make a searcher and search; all get what it finds."""
+    """Makes a searcher and searches on the first of several processes; all get the results."""
 
     make: Callable[[], Searcher]
 
@@ -153,10 +160,10 @@ class OnFirstProcess:
         found = distributed.on_first_process(
             lambda: [ranking.pairs() for ranking in self.make().search(questions, k, scopes)]
         )
-        return list(map(Ranking.of, found))
+        return list(map(Ranking.from_pairs, found))
 
 
-def by_name(by: str, words: Searcher, vectors: Searcher, fusion: Fusion, k: int) -> Searcher:
+def named_searcher(by: str, words: Searcher, vectors: Searcher, fusion: Fusion, k: int) -> Searcher:
     """The searcher that "bm25", "dense" or "hybrid" names, for k texts of each question."""
     if by == "hybrid":
         return Fused((words, vectors), max(k, fusion.depth), fusion.join)

@@ -1,4 +1,4 @@
-"""Vectors by key in a folder: computed once, mapped into memory, extended by what is new.
+"""Vectors by key in a folder: computed once, mapped into memory, and extended for new keys.
 
 `manifest.json` says what the vectors were made with and names the folder that holds them:
 
@@ -29,7 +29,7 @@ from ark_jax.runtime.log import Progress, say
 from ark_jax.text.token_vectors import TokenVectors, Vectors, join
 
 BLOCK = 2048  # texts whose vectors are computed and written at once
-OF_TOKENS = {"vectors": "tokens"}  # what `made_with` has besides, if each token has a vector
+OF_TOKENS = {"vectors": "tokens"}  # further item of `made_with` if each token has a vector
 KEY = np.dtype("S16")
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
@@ -46,10 +46,10 @@ def open_vectors(
     Every process must call this; process 0 writes.
 
     Args:
-        folder: where the vectors lie.
+        folder: where the vectors are stored.
         keys: S16 `[n]`, in the order of the wanted vectors; equal ones have equal vectors.
         embed: computes vectors.
-        made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON;
+        made_with: "dtype" and "width" of the vectors, and whatever else decides them, for JSON;
             with `OF_TOKENS` if `embed` gives `TokenVectors`. Where it differs from the folder's,
             all vectors are computed again.
         label: of the progress line.
@@ -58,9 +58,9 @@ def open_vectors(
         OSError: the folder cannot be written.
     """
     with _locked(folder):
-        stored = distributed.on_first_process(lambda: _stored(folder, made_with))
+        stored = distributed.on_first_process(lambda: _usable_folder(folder, made_with))
         if not stored or not np.array_equal(np.load(folder / stored / "keys.npy"), keys):
-            name, earlier = _name(made_with, keys), folder / stored if stored else None
+            name, earlier = _folder_name(made_with, keys), folder / stored if stored else None
             extend_vectors(folder, earlier, keys, embed, made_with, folder / name, label)
             distributed.on_first_process(lambda: _publish(folder, name, len(keys), made_with))
             stored = name
@@ -68,10 +68,10 @@ def open_vectors(
 
 
 def read_vectors(folder: Path) -> Vectors:
-    """The vectors that lie in a folder, mapped into memory.
+    """The vectors that a folder holds, mapped into memory.
 
     Raises:
-        FileNotFoundError: they do not.
+        FileNotFoundError: it holds none.
     """
     values = np.load(folder / "vectors.npy", mmap_mode="r")
     if not (folder / OFFSETS).is_file():
@@ -80,8 +80,8 @@ def read_vectors(folder: Path) -> Vectors:
 
 
 def _publish(folder: Path, name: str, texts: int, made_with: dict) -> None:
-    """Makes the arrays of a new folder the index's, and deletes what nothing names any more."""
-    digests = {path.name: _digest(path) for path in sorted((folder / name).iterdir())}
+    """Replaces the manifest, so that it names a new folder, and deletes the other folders."""
+    digests = {path.name: _file_digest(path) for path in sorted((folder / name).iterdir())}
     manifest = {"made_with": made_with, "folder": name, "texts": texts, "digests": digests}
     unfinished = folder / f"{MANIFEST}.new"
     unfinished.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -93,7 +93,7 @@ def _publish(folder: Path, name: str, texts: int, made_with: dict) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps another program from changing the folder meanwhile."""
+    """Locks the folder against other programs; waits while one has it."""
     if not distributed.is_first_process():
         yield
         return
@@ -107,8 +107,8 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _stored(folder: Path, made_with: dict) -> str:
-    """The name of the folder of usable vectors; empty, and told why, if there are none."""
+def _usable_folder(folder: Path, made_with: dict) -> str:
+    """The name of the folder of usable vectors; "" if there are none, with a line that says why."""
     if not (folder / MANIFEST).is_file():
         return ""
     try:
@@ -130,7 +130,7 @@ def _check_arrays(folder: Path, digests: dict[str, str]) -> None:
     """Raises ValueError or OSError if an array of a folder is not what its manifest says."""
     for name in {*ARRAYS, *digests}:
         # One pass over the file, which every search makes too.
-        if _digest(folder / name) != digests[name]:
+        if _file_digest(folder / name) != digests[name]:
             raise ValueError(f"{name} has changed since it was written")
 
 
@@ -161,13 +161,13 @@ def extend_vectors(
     # A text of many vectors takes more memory.
     size = max(BLOCK // 4, 1) if of_tokens else BLOCK
     old = np.load(stored / "keys.npy") if stored else np.zeros(0, KEY)
-    places = _places(old, keys)
+    places = _positions_in(old, keys)
     new = np.flatnonzero(places < 0)
     if stored and len(new):
         say(f"  index {folder}: {len(new):,} of {len(keys):,} texts are new and are embedded")
-    blocks = folder / UNFINISHED / _name(made_with, keys[new])
+    blocks = folder / UNFINISHED / _folder_name(made_with, keys[new])
     numbers = range(-(-len(new) // size))
-    done = distributed.on_first_process(lambda: sorted(_finished(blocks)))
+    done = distributed.on_first_process(lambda: sorted(_finished_blocks(blocks)))
     if done:
         say(f"  index {folder}: goes on after {len(done):,} of {len(numbers):,} blocks")
     with Progress(label, len(new), "texts") as bar:
@@ -180,17 +180,18 @@ def extend_vectors(
             bar.add(len(positions))
 
     def write() -> None:
-        finished = _finished(blocks)
+        """Writes the earlier vectors and those of the finished blocks into `target`."""
+        finished = _finished_blocks(blocks)
         offsets = _joined_offsets(places, stored, finished) if of_tokens else None
         shape = (int(offsets[-1]) if of_tokens else len(keys), made_with["width"])
-        rows = _joined(places, stored, finished, size)
+        rows = _joined_vectors(places, stored, finished, size)
         _write_vectors(target, keys, (shape, made_with["dtype"], rows), offsets)
 
     distributed.on_first_process(write)
 
 
-def _places(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Where each key lies in `old`; -1 where it does not: int64 [n]."""
+def _positions_in(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The position of each key in `old`, or -1: int64 `[n]`."""
     if not len(old):
         return np.full(len(keys), -1)
     order = np.argsort(old)
@@ -198,18 +199,22 @@ def _places(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return np.where(old[places] == keys, places, -1)
 
 
-def _name(made_with: dict, keys: np.ndarray) -> str:
+def _folder_name(made_with: dict, keys: np.ndarray) -> str:
+    """A hash of the keys and of what decides their vectors."""
     digest = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode())
     digest.update(keys.tobytes())
     return digest.hexdigest()[:16]
 
 
-def _finished(blocks: Path) -> dict[int, Path]:
-    """The whole blocks by number. A block's name holds the digest of its content."""
+def _finished_blocks(blocks: Path) -> dict[int, Path]:
+    """number -> file of the complete blocks. Damaged ones are deleted.
+
+    The name of a block holds the digest of its content.
+    """
     finished = {}
     for path in sorted(blocks.glob("*-*.npy")):
         number, _, digest = path.stem.partition("-")
-        if number.isdigit() and _digest(path) == digest:
+        if number.isdigit() and _file_digest(path) == digest:
             finished[int(number)] = path
         else:
             say(f"  warning: {path} has been damaged: it is made again")
@@ -217,22 +222,25 @@ def _finished(blocks: Path) -> dict[int, Path]:
     return finished
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
+    """The first sixteen hex digits of a file's SHA-256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _write_block(blocks: Path, number: int, vectors: Vectors, dtype: np.dtype) -> None:
+    """Writes a block into a file that appears when it is complete, see `_finished_blocks`."""
     blocks.mkdir(parents=True, exist_ok=True)
     unfinished = blocks / f"{number:06d}.new"
     if isinstance(vectors, TokenVectors):
         write_arrays(unfinished, [vectors.offsets, vectors.values.astype(dtype, copy=False)])
     else:
         write_arrays(unfinished, [vectors.astype(dtype, copy=False)])
-    unfinished.rename(blocks / f"{number:06d}-{_digest(unfinished)}.npy")
+    unfinished.rename(blocks / f"{number:06d}-{_file_digest(unfinished)}.npy")
 
 
 def _read_block(path: Path) -> Vectors:
+    """The vectors of a block that `_write_block` wrote."""
     with path.open("rb") as file:
         array = np.load(file)
         return TokenVectors(np.load(file), array) if array.ndim == 1 else array
@@ -249,25 +257,28 @@ def _joined_offsets(places: np.ndarray, stored: Path | None, blocks: dict[int, P
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
-def _joined(
+def _joined_vectors(
     places: np.ndarray, stored: Path | None, blocks: dict[int, Path], size: int
 ) -> Iterator[np.ndarray]:
-    """The vectors in order of the keys, a block at a time: copied from `stored`, or new ones.
+    """Yields the vectors in order of the keys, `size` texts at a time.
 
     Args:
-        size: texts of a block.
+        places: the position of each key among the vectors of `stored`, or -1 for a new one.
+        stored: the folder of earlier vectors.
+        blocks: number -> file of the new vectors, `size` in each.
     """
-    number_of_new = np.cumsum(places < 0) - 1
+    numbers = np.cumsum(places < 0) - 1  # of new keys among the new ones
     for start in range(0, len(places), size):
-        block_places = places[start : start + size]
-        # Mapped anew for each block: pages that were read do not stay in memory.
-        source = read_vectors(stored) if stored else None
-        parts = [(np.flatnonzero(block_places >= 0), source, block_places)]
-        numbers = number_of_new[start : start + size]
-        for block in np.unique(numbers[block_places < 0] // size).tolist():
-            rows = np.flatnonzero((block_places < 0) & (numbers // size == block))
-            parts.append((rows, _read_block(blocks[block]), numbers % size))
-        parts = [(rows, vectors[lines[rows]]) for rows, vectors, lines in parts if len(rows)]
+        part_places, part_numbers = places[start : start + size], numbers[start : start + size]
+        is_new = part_places < 0
+        parts = []  # rows of this part, and their vectors
+        if not is_new.all():
+            rows = np.flatnonzero(~is_new)
+            # Mapped again for each part: pages that were read do not stay in memory.
+            parts.append((rows, read_vectors(stored)[part_places[rows]]))
+        for block in np.unique(part_numbers[is_new] // size).tolist():
+            rows = np.flatnonzero(is_new & (part_numbers // size == block))
+            parts.append((rows, _read_block(blocks[block])[part_numbers[rows] % size]))
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         joined = join([vectors for _, vectors in parts])[order]
         yield joined.values if isinstance(joined, TokenVectors) else joined
@@ -279,7 +290,12 @@ def _write_vectors(
     vectors: tuple[tuple[int, int], str, Iterable[np.ndarray]],
     offsets: np.ndarray | None,
 ) -> None:
-    """Writes the arrays into a folder that appears when they are whole."""
+    """Writes the arrays into a folder that appears when they are complete.
+
+    Args:
+        vectors: shape, dtype and parts of their array.
+        offsets: `[n + 1]`, if each token has a vector.
+    """
     if folder.is_dir():  # of a run that was killed before it replaced the manifest
         shutil.rmtree(folder)
     unfinished = folder.with_suffix(".new")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# Device files of an accelerator -> its platform, and modules of which jax needs one to use it.
+# Device file -> the accelerator's platform, and modules. Jax needs one of these to use it.
 DEVICE_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "/dev/nvidia0": ("gpu", ("jax_cuda13_plugin", "jax_cuda12_plugin")),
     "/dev/accel0": ("tpu", ("libtpu",)),
@@ -52,6 +52,7 @@ def find_device() -> Device:
 
 
 def _lowest_capability() -> float:
+    """The lowest compute capability of this machine's NVIDIA GPUs; 0 if it is not known."""
     try:
         answer = subprocess.run(CAPABILITY, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -69,7 +70,7 @@ def device_in_use() -> Device:
 
 
 def host_memory() -> int:
-    """Bytes of this machine's memory, or of its container's limit; whether they are free or not."""
+    """Bytes of this machine's memory, or of its container's limit, free or not."""
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():
@@ -78,7 +79,7 @@ def host_memory() -> int:
 
 
 def float_type(name: str, device: Device) -> str:
-    """The type that "auto" stands for; any other stays.
+    """The type that suits the device if `name` is "auto", else `name`.
 
     It is bfloat16 on TPUs and GPUs, and float32 on CPUs and on GPUs before NVIDIA's Ampere, which
     have no products in bfloat16.

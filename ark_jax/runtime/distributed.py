@@ -66,7 +66,7 @@ def join_processes() -> Iterator[None]:
     import jax
     from jax.experimental import multihost_utils
 
-    addresses = {} if coordinator == "auto" else _addresses(coordinator)
+    addresses = {} if coordinator == "auto" else _initialize_arguments(coordinator)
     # jax's own preemption service would catch SIGTERM, and a process told to stop would not stop.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(**addresses, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
@@ -79,7 +79,8 @@ def join_processes() -> Iterator[None]:
         _exit_with(error)
 
 
-def _addresses(coordinator: str) -> dict[str, str | int]:
+def _initialize_arguments(coordinator: str) -> dict[str, str | int]:
+    """The keyword arguments of `jax.distributed.initialize` for the address of a coordinator."""
     return {
         "coordinator_address": coordinator,
         "num_processes": _environment_number("ARK_PROCESSES"),
@@ -88,6 +89,7 @@ def _addresses(coordinator: str) -> dict[str, str | int]:
 
 
 def _environment_number(name: str) -> int:
+    """An environment variable as a number; raises ValueError if it is none."""
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):
@@ -146,8 +148,8 @@ def on_first_process(function: Callable[[], Value]) -> Value:
     return message["value"]
 
 
-def of_all_processes(value: Value) -> list[Value]:
-    """What each process gives, on every process. It must be JSON. All processes must call it."""
+def gather_from_processes(value: Value) -> list[Value]:
+    """The values of all processes, on every process; they must be JSON. All must call it."""
     if not is_multi_process():
         return [value]
     import jax
@@ -165,7 +167,7 @@ def of_all_processes(value: Value) -> list[Value]:
 def may_queue_programs() -> bool:
     """Whether a program may be given to the devices before the last one has ended.
 
-    On the CPUs of several processes the two would run side by side, and gloo mixes their messages.
+    On CPUs of several processes the two would run at the same time, and gloo mixes their messages.
     """
     import jax
 
@@ -173,14 +175,14 @@ def may_queue_programs() -> bool:
 
 
 def on_any_process(flag: bool) -> Callable[[], bool]:
-    """Whether `flag` is true on any process: a function that waits for the answer.
+    """Asks whether `flag` is true on any process; returns a function that waits for the answer.
 
-    All processes must call it, and all get the same answer. Devices find it after what they have
-    been given before.
+    All processes must call it, and all get the same answer. Devices compute it after the programs
+    that they were given before.
     """
     import jax
 
-    sharding, is_any = _any_of_processes()
+    sharding, is_any = _flags_sharding_and_any()
     with jax.set_mesh(sharding.mesh):
         flags = jax.make_array_from_callback(
             (jax.process_count(),), sharding, lambda _: np.array([flag])
@@ -192,8 +194,8 @@ def on_any_process(flag: bool) -> Callable[[], bool]:
 
 
 @functools.cache
-def _any_of_processes():
-    """Where a flag of each process lies, and the compiled function of `on_any_process`."""
+def _flags_sharding_and_any():
+    """(sharding of an array with a flag of each process, compiled `any` of such an array)."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding
@@ -209,7 +211,7 @@ def _any_of_processes():
 
 
 def differing_processes(digest: str) -> list[int]:
-    """The processes that hold another sha256 (in hex) than process 0; all must call it."""
+    """The numbers of processes whose sha256 (in hex) differs from process 0's; all must call it."""
     if not is_multi_process():
         return []
     from jax.experimental import multihost_utils
@@ -268,13 +270,13 @@ def split_and_gather(
     for process, start, block in _gathered_blocks(own_values):
         numbers = np.arange(start, start + len(block))
         item = np.searchsorted(own_ends[process], numbers, side="right")
-        # A row ends among all rows as far behind its numbers as it does among the process's own.
+        # From each number to the end of its row it is as far in all rows as in the process's own.
         values[numbers + (ends[process::processes] - own_ends[process])[item]] = block
     return values, lengths
 
 
 def sum_of_processes(number: int) -> int:
-    """The sum of what each process gives; all must call it."""
+    """The sum of `number` over all processes; all must call it."""
     if not is_multi_process():
         return number
     from jax.experimental import multihost_utils
@@ -304,10 +306,9 @@ def _gathered_blocks(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]
 
 @contextlib.contextmanager
 def file_per_process(path: Path) -> Iterator[Path]:
-    """A file that every process may read and append to.
+    """A file that every process may read and append to. All start from the same content.
 
-    It is `path` itself on process 0, and a temporary copy on the others: what they append is
-    thrown away. All start from the same content.
+    It is `path` itself on process 0, and a temporary copy on the others, whose additions are lost.
     """
     on_first_process(lambda: None)  # process 0 has finished its earlier writes
     with tempfile.TemporaryDirectory() as folder:

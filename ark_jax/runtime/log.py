@@ -13,10 +13,10 @@ from ark_jax.runtime.distributed import is_first_process
 
 
 def prepare_streams() -> None:
-    """Makes the standard streams fit for a long run; for the start of a program.
+    """Prepares the standard streams for a long run, at the start of a program.
 
-    Closed ones lead nowhere from now on. The next file opened would get their number otherwise, and
-    what a library logs would go into it. A character that the encoding lacks is escaped.
+    Closed streams are opened on /dev/null. Otherwise the next opened file would get their number,
+    and a library's log lines would go into it. A character that the encoding lacks is escaped.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -47,7 +47,7 @@ def show(text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """`75` -> `1m15s`."""
+    """Seconds as text: 75 gives `1m15s`."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds}s"
@@ -104,9 +104,11 @@ def append_row(row: object, path: Path, *, sync: bool = True) -> int:
     with path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         place = file.seek(0, os.SEEK_END)
-        if place and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            line = b"\n" + line  # a killed process left half a row; keep the two apart
-            place += 1
+        if place:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line  # a killed process left half a row; keep the two apart
+                place += 1
         file.write(line)
         file.flush()
         if sync:
@@ -143,6 +145,7 @@ class Metrics:
             self._track(stage, values, row["step"])
 
     def _track(self, stage: str, values: dict, step: int) -> None:
+        """Calls all trackers."""
         for tracker in self.trackers:
             tracker(stage, values, step)
 

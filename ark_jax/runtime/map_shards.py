@@ -30,8 +30,8 @@ Result = TypeVar("Result")
 Prepare = Callable[[], Callable[[Shard], Result]]
 RunShards = Callable[[Prepare, Iterable[Shard]], Iterator[Result]]
 SHARD_SIZE = 1 << 22  # characters or bytes of a shard: some seconds of work
-FEW = 4  # shards that take less time than the start of processes; fewer stay in this one
-ATTEMPTS = 3  # at a shard whose worker is lost
+FEW = 4  # shards; fewer take less time than to start processes, so this process computes them
+ATTEMPTS = 3  # at a shard, if its worker is lost
 ENGINES = ("local", "ray")
 _engine = contextvars.ContextVar("engine", default="local")
 
@@ -47,7 +47,7 @@ def use_engine(engine: str) -> Iterator[None]:
 
 
 def shards_of(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """The items in lists, each of which ends where its sizes reach `SHARD_SIZE`."""
+    """Cuts items into shards. A shard ends as soon as the sum of its sizes reaches `SHARD_SIZE`."""
     shard, total = [], 0
     for item in items:
         shard.append(item)
@@ -59,8 +59,8 @@ def shards_of(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[li
         yield shard
 
 
-def are_few(shards: Iterable[Shard]) -> tuple[bool, Iterator[Shard]]:
-    """Whether this process does so few shards alone, and all shards."""
+def peek_shards(shards: Iterable[Shard]) -> tuple[bool, Iterator[Shard]]:
+    """(whether there are fewer than `FEW` shards, an iterator of all shards)."""
     shards = iter(shards)
     first = list(itertools.islice(shards, FEW))
     return len(first) < FEW, itertools.chain(first, shards)
@@ -71,7 +71,7 @@ def map_shards(
 ) -> Generator[Result, None, None]:
     """`work(shard)` for each shard, in order, where `work = prepare()` in each worker.
 
-    A few shards are worked on in this process, others by the engine of `use_engine`: a pool of
+    This process computes a few shards itself. More go to the engine of `use_engine`: a pool of
     processes on this host, or Ray. What a worker prints is dropped.
 
     Args:
@@ -84,7 +84,7 @@ def map_shards(
             is no Ray cluster.
         Exception: what `work` raises, for the first shard that it fails on.
     """
-    few, shards = are_few(shards)
+    few, shards = peek_shards(shards)
     if _engine.get() == "ray" and not few:
         yield from map_on_ray(_work_on_ray, (__version__,), prepare, shards)
         return
@@ -96,12 +96,17 @@ def map_shards(
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _map_in_pool(prepare: Prepare, shards: Iterator[Shard], processes: int) -> Iterator[Result]:
+    """The results of `map_shards` from a pool, which is replaced when a worker is lost.
+
+    Raises:
+        RuntimeError: the worker of a shard was lost `ATTEMPTS` times.
+    """
     ahead: collections.deque[tuple[Shard, Future]] = collections.deque()
     losses, number = 0, 1
     pool = _Pool(prepare, processes)
@@ -142,40 +147,41 @@ def _is_finished(future: Future) -> bool:
 
 
 class _Pool:
-    """Worker processes that end with this one, whatever ends it."""
+    """Worker processes that end when this one ends, even if it is killed."""
 
     def __init__(self, prepare: Prepare, processes: int):
         # Not forked: jax has threads, and a lock that one of them holds would stay locked.
         context = multiprocessing.get_context("spawn")
         ending, self._open = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
-            processes, context, initializer=_begin, initargs=(prepare, ending)
+            processes, context, initializer=_start_worker, initargs=(prepare, ending)
         )
 
     def submit(self, shard: Shard) -> Future:
+        """Gives a shard to a worker; if the pool is broken, the future holds that error."""
         try:
             with _without_script():
-                return self._executor.submit(_work_on, shard)
+                return self._executor.submit(_work_in_pool, shard)
         except BrokenProcessPool as error:
             future = Future()
             future.set_exception(error)
             return future
 
     def finish(self) -> None:
-        """Lets the workers end, which have nothing to do; they free what packages hold."""
+        """Lets idle workers end in the ordinary way, so that packages free what they hold."""
         self._executor.shutdown()
 
     def end(self) -> None:
-        """Ends the workers at once, with what they work on."""
+        """Ends the workers at once, and drops their shards."""
         self._open.close()
         self._executor.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
 def _without_script() -> Iterator[None]:
-    """Hides the main module from processes that are started.
+    """Hides the main module from processes that are started in the block.
 
-    Each would run it again: a user's script, up to the line that started the process.
+    Each would run the user's script again, up to the line that started the process.
     """
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -186,37 +192,39 @@ def _without_script() -> Iterator[None]:
 
 
 class _Worker:
-    """What this process works with, if it is a worker."""
+    """The state of this process if it is a worker."""
 
     prepare: Prepare
     work: Callable | None = None
     key = ""  # of the map that `work` belongs to, under Ray
 
 
-def _begin(prepare: Prepare, ending: Connection) -> None:
+def _start_worker(prepare: Prepare, ending: Connection) -> None:
     """Makes this process a worker until the other end of `ending` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for results
-    threading.Thread(target=_end_with, args=(ending,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(ending,), daemon=True).start()
     _Worker.prepare = prepare
 
 
-def _end_with(ending: Connection) -> None:
+def _exit_with_parent(ending: Connection) -> None:
+    """Waits until the other end of `ending` is closed, then ends this process."""
     with contextlib.suppress(EOFError):
         ending.recv_bytes()
     os._exit(1)
 
 
-def _work_on(shard: Shard) -> Result:
+def _work_in_pool(shard: Shard) -> Result:
+    """The result for a shard, in a worker of the pool; prepares its work at the first shard."""
     with contextlib.redirect_stdout(io.StringIO()):
-        # Here, not in `_begin`, so that an error is a result as any other.
-        _Worker.work = _Worker.work or _prepared(_Worker.prepare)
+        # Here, not in `_start_worker`, so that an error reaches the caller like any other.
+        _Worker.work = _Worker.work or _prepare_without_jax(_Worker.prepare)
         return _Worker.work(shard)
 
 
-def _prepared(prepare: Prepare) -> Callable[[Shard], Result]:
-    """`prepare()`, where no package finds jax.
+def _prepare_without_jax(prepare: Prepare) -> Callable[[Shard], Result]:
+    """Calls `prepare` while jax cannot be imported.
 
-    Some look for it when they are imported, bm25s for one, and it would take memory of the device.
+    Some packages, such as bm25s, import jax if they find it, and it would take the device's memory.
     """
     if "jax" in sys.modules:  # the user's, in a worker of Ray
         return prepare()
@@ -228,10 +236,16 @@ def _prepared(prepare: Prepare) -> Callable[[Shard], Result]:
 
 
 def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
-    """As `_work_on`, in a worker of Ray, which may serve one map after another.
+    """The result for a shard, in a worker of Ray, which may serve several maps.
 
     Args:
-        prepare: the reference to it alone, so that it comes with the first shard only.
+        version: of ark_jax in the calling program.
+        key: names the map; the worker prepares its work anew for another one.
+        prepare: a list with Ray's reference to the map's `prepare`, which is fetched for the first
+            shard only.
+
+    Raises:
+        RuntimeError: the node has another version.
     """
     import ray
 
@@ -242,5 +256,5 @@ def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
         )
     with contextlib.redirect_stdout(io.StringIO()):
         if _Worker.key != key:
-            _Worker.work, _Worker.key = _prepared(ray.get(prepare[0])), key
+            _Worker.work, _Worker.key = _prepare_without_jax(ray.get(prepare[0])), key
         return _Worker.work(shard)

@@ -1,4 +1,4 @@
-"""Arrow tables as compressed bytes, in which they travel between processes and lie in files."""
+"""Arrow tables as compressed bytes, to send them between processes or to store them."""
 
 from collections.abc import Iterator
 

@@ -34,19 +34,19 @@ class Preempted(KeyboardInterrupt):
 
 
 class _Signals:
-    """The signal that has come to this process, and what holds its exception back."""
+    """The signal that this process has received, and whether its exception must wait."""
 
     def __init__(self):
         self.number: int | None = None
-        self.since = 0.0  # when it came, or when it was deferred no more
+        self.since = 0.0  # when it came, or when its deferral ended
         self.raising = False  # inside `raise_signals`
         self.deferred = 0  # blocks of `defer_signals` that are open
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The handler of SIGINT and SIGTERM."""
+        """The handler of SIGINT and SIGTERM. A second signal ends the process, see `TWICE`."""
         if self.number is not None:
             if number == signal.SIGINT or time.monotonic() - self.since > TWICE:
-                _end("stopped at once", 128 + number)
+                _exit_now("stopped at once", 128 + number)
             return
         self.number, self.since = number, time.monotonic()
         if self.raising:
@@ -54,13 +54,13 @@ class _Signals:
         self.interrupt(frame)
 
     def retry(self, _: int, frame: FrameType | None) -> None:
-        """The handler of the timer."""
+        """The handler of the timer: raises again, or ends the process after GRACE seconds."""
         if not self.deferred and time.monotonic() - self.since > GRACE:
-            _end("stopped: run the same command again to go on", exit_status())
+            _exit_now("stopped: run the same command again to go on", exit_status())
         self.interrupt(frame)
 
     def interrupt(self, frame: FrameType | None) -> None:
-        """Raises the signal's exception, unless it is deferred, under way, or would be dropped."""
+        """Raises the signal's exception, unless it is deferred, handled, or would be dropped."""
         if self.deferred or _is_unwinding():
             return
         if _would_be_dropped(frame):
@@ -70,6 +70,7 @@ class _Signals:
         raise Preempted if self.number == signal.SIGTERM else KeyboardInterrupt
 
     def forget(self) -> None:
+        """Stops the timer and forgets the signal."""
         stop_retrying()
         self.number = None
 
@@ -83,12 +84,12 @@ def exit_status() -> int:
 
 
 def stop_retrying() -> None:
-    """Call this where the exception has been caught for good."""
+    """Stops the timer that raises the exception again; call it once that is caught for good."""
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _is_unwinding() -> bool:
-    """Whether the main thread cleans up after an interrupt already."""
+    """Whether the main thread is already handling an interrupt."""
     error = sys.exception()
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
@@ -96,8 +97,9 @@ def _is_unwinding() -> bool:
 
 
 def _would_be_dropped(frame: FrameType | None) -> bool:
-    hook = sys.unraisablehook  # told of a dropped exception; what is raised inside is dropped too
-    function = getattr(hook, "func", hook)  # that of a functools.partial
+    """Whether Python would drop an exception that is raised in this frame."""
+    hook = sys.unraisablehook  # is told of dropped exceptions, and its own are dropped too
+    function = getattr(hook, "func", hook)  # it may be a functools.partial
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     while frame is not None:
         if frame.f_code.co_name in DROPPING or frame.f_code is code:
@@ -106,8 +108,8 @@ def _would_be_dropped(frame: FrameType | None) -> bool:
     return False
 
 
-def _end(message: str, status: int) -> None:
-    """Ends the process now; everything worth keeping is on disk."""
+def _exit_now(message: str, status: int) -> None:
+    """Prints `message` and ends the process at once; all progress is on disk."""
     with contextlib.suppress(OSError):
         os.write(2, f"\n{message}\n".encode())
     os._exit(status)
@@ -115,10 +117,10 @@ def _end(message: str, status: int) -> None:
 
 @contextlib.contextmanager
 def raise_signals() -> Iterator[None]:
-    """In the block, SIGTERM raises Preempted and Ctrl-C raises KeyboardInterrupt, for certain.
+    """In the block, SIGTERM raises Preempted and Ctrl-C raises KeyboardInterrupt, in any case.
 
-    A second signal ends the process at once, and so does a clean-up of more than GRACE seconds.
-    For the main thread of a program, around everything it does.
+    A second signal ends the process at once, and so does a clean-up of more than GRACE seconds. A
+    program's main thread calls it around everything.
     """
     handlers = {signal.SIGTERM: _signals.receive, signal.SIGALRM: _signals.retry}
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background ignores it
@@ -136,12 +138,12 @@ def raise_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[Callable[[], bool]]:
-    """Keeps a signal from interrupting the block. Yields a function that says whether one has come.
+    """Keeps signals from interrupting the block. Yields a function that returns whether one came.
 
     It defers SIGTERM always, and Ctrl-C only inside `raise_signals`: a notebook is interrupted at
     once. With several processes a signal to any of them counts for all. All must call the function
-    equally often, and all get the same answer, a call late: the answer of this call would wait for
-    all that their devices have been given. A signal that no answer reports is raised when the block
+    equally often, and all get the same answer: that of the call before, since a new answer waits
+    for all programs on their devices. A signal that no answer reports is raised when the block
     ends.
     """
     # Only the main thread gets signals.
@@ -154,6 +156,7 @@ def defer_signals() -> Iterator[Callable[[], bool]]:
     answer_of_last_call = lambda: False
 
     def is_stop_requested() -> bool:
+        """Whether a signal has come; with several processes, by the time of the last call."""
         nonlocal reported, answer_of_last_call
         reported = _signals.number is not None
         if distributed.is_multi_process():

@@ -1,4 +1,4 @@
-"""Compiled programs, of which a process can hold only so many."""
+"""Compiled programs. A process can hold only a limited number."""
 
 import gc
 from pathlib import Path
@@ -15,8 +15,8 @@ def make_room() -> None:
     """Forgets all compiled programs if they have taken half of the process's memory maps.
 
     On a CPU a program of a small language model takes some 150 maps. Linux allows a process 65,530
-    by default, and the compiler crashes where there are no more. What is needed again is compiled
-    again. Call it before work in shapes that may be new.
+    by default, and the compiler crashes if there are no more. Programs that are needed again are
+    compiled again. Call it before work in shapes that may be new.
     """
     if jax.default_backend() != "cpu":
         return

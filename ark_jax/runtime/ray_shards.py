@@ -24,7 +24,7 @@ def map_on_ray(
 
     Args:
         work: a function of a module, which every node must have.
-        arguments: small ones, which every shard takes.
+        arguments: small values, which are sent with every shard.
         prepare: sent once to each node that asks Ray for it; `key` names it.
 
     Raises:
@@ -32,7 +32,7 @@ def map_on_ray(
             times.
         Exception: what the work raises, for the first shard that it fails on.
     """
-    ray = _connected()
+    ray = _connect()
     remote = ray.remote(num_cpus=1, max_retries=RETRIES)(work)
     reference = ray.put(prepare)
     ahead, number = collections.deque(), 1
@@ -56,12 +56,16 @@ def map_on_ray(
             number += 1
             yield result
     finally:
-        for left in ahead:
-            ray.cancel(left, force=True)
+        for pending in ahead:
+            ray.cancel(pending, force=True)
 
 
-def _connected():
-    """The module `ray`, once this process is part of the cluster."""
+def _connect():
+    """Connects to the cluster unless the program has, and returns the module `ray`.
+
+    Raises:
+        RuntimeError: the package is not installed, or there is no cluster.
+    """
     if not os.environ.get(ADDRESS) and not _is_running():
         raise RuntimeError(
             f"config.data.engine=ray: ${ADDRESS} names no cluster; set it to that of yours, such "
@@ -87,14 +91,14 @@ def _connected():
 
 
 def _is_running() -> bool:
-    """Whether the program has connected to a cluster by itself."""
+    """Whether the program has already connected to a cluster."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()
 
 
 @contextlib.contextmanager
 def _keep_sigterm_handler() -> Iterator[None]:
-    """Puts the run's SIGTERM handler, which saves its work, back after Ray has replaced it."""
+    """Restores the run's SIGTERM handler, which saves its work, after Ray has replaced it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -72,7 +72,7 @@ def hub_model(name: str, *, download: bool = True) -> Path:
 
 
 def local_path(place: str | Path) -> Path:
-    """The absolute path of a file or folder that must lie on a file system.
+    """The absolute path of a file or folder that must be on a file system.
 
     `Path` would take gs://b/x for a folder gs:/b/x below the current one.
 
@@ -91,6 +91,7 @@ def local_copy(location: str | Path) -> Path:
     """The local path of a file or folder, which is copied first if it is in a bucket.
 
     A copy is used again until a size or modification time in the bucket changes.
+
     Raises:
         FileNotFoundError: the bucket has no file with a known suffix there, or this machine may not
             read it.
@@ -100,7 +101,7 @@ def local_copy(location: str | Path) -> Path:
     if "://" not in location:
         return Path(location).expanduser()
     root = epath.Path(location)
-    files = _files_at(root)
+    files = _list_files(root)
     if not files:
         raise FileNotFoundError(
             f"{location}: no such file or folder, or no file in it with a suffix of "
@@ -115,20 +116,24 @@ def local_copy(location: str | Path) -> Path:
     return folder / root.name
 
 
-def _files_at(root: epath.Path) -> list[epath.Path]:
-    """The file itself, or the files below a folder, sorted; empty if there is nothing."""
+def _list_files(root: epath.Path) -> list[epath.Path]:
+    """The file itself, or the files with a known suffix below a folder, sorted.
+
+    Empty if there is nothing. Raises RuntimeError if the bucket's package is not installed.
+    """
     try:
         if not root.exists():
             return []
     except ImportError as error:  # gcsfs or s3fs
         raise RuntimeError(f"{root}: {error}") from None
-    return sorted(_walk(root)) if root.is_dir() else [root]
+    return sorted(_walk_copied_files(root)) if root.is_dir() else [root]
 
 
-def _walk(folder: epath.Path) -> Iterator[epath.Path]:
+def _walk_copied_files(folder: epath.Path) -> Iterator[epath.Path]:
+    """The files below a folder that have a known suffix."""
     for path in folder.iterdir():
         if path.is_dir():
-            yield from _walk(path)
+            yield from _walk_copied_files(path)
         elif path.suffix in (*FILE_SUFFIXES, *DOCUMENT_SUFFIXES):
             yield path
 
@@ -159,6 +164,7 @@ def upload(folder: Path, location: str) -> None:
 
 
 def _copy_file(source: Path | epath.Path, target: Path | epath.Path) -> None:
+    """Copies the contents of a file; makes the folder of the copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as input_file, target.open("wb") as output_file:
         shutil.copyfileobj(input_file, output_file, COPY_BYTES)

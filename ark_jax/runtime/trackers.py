@@ -26,6 +26,7 @@ def tensorboard(workdir: Path, run_id: str, config) -> Iterator[Tracker]:
     with contextlib.ExitStack() as stack:
 
         def open_writer(stage: str, step: int) -> SummaryWriter:
+            """A writer for a stage, which drops earlier values from `step` on."""
             writer = SummaryWriter(
                 str(workdir / "tensorboard" / stage),
                 purge_step=step,  # a stage that runs again replaces its earlier values
@@ -124,15 +125,13 @@ def open_trackers(config, workdir: Path) -> Iterator[list[Tracker]]:
 
 
 def tracker_names(config) -> list[str]:
-    """The trackers that `config.log.to` names, if there is such a field."""
+    """The names in `config.log.to`; empty if there is no such field."""
     listed = config.log.to if "log" in config else ()
     return [name.strip() for names in listed for name in names.split(",")]
 
 
 def check_installed(name: str) -> None:
-    """Raises:
-    ValueError: a tracker is unknown or not installed.
-    """
+    """Raises ValueError if a tracker is unknown or not installed."""
     if name not in TRACKERS:
         raise ValueError(f"config.log.to: {name!r} is not among {', '.join(TRACKERS)}")
     _, package = TRACKERS[name]

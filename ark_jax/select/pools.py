@@ -15,7 +15,7 @@ from ark_jax import layout
 class Pool:
     """The candidates of one question, best first by the retriever; vectors have unit length."""
 
-    number: int  # of the question; random draws depend on it
+    number: int  # identifies the question; random draws depend on it
     question: Float[np.ndarray, " width"]
     passages: Float[np.ndarray, "n width"]
 

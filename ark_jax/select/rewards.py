@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROUNDING = 1e-6  # by which a probability may leave 0..1
+ROUNDING = 1e-6  # tolerance of probabilities and cosines outside their range
 
 Values = Sequence[float] | np.ndarray
 
 
 def boundary(p: float, *, centre: float = 0.5) -> float:
-    """1 where the reader is right as often as `centre`, falling to 0 at never and always; eq. 5.
+    """1 at `p` = `centre`, falling linearly to 0 at p = 0 and p = 1; eq. 5.
 
     Args:
         p: probability of a right answer; see `zone.p_hat`.
@@ -33,8 +33,8 @@ def relevance(scores: Values, *, form: str = "cosine", tau: float = 10.0) -> flo
 
     Args:
         scores: of each document of the set, by the retriever.
-        form: "cosine" takes scores from -1 to 1 to (1 + mean) / 2. "saturating" is the released
-            code's: s / (s + tau), where s is the mean of scores, negative ones as 0.
+        form: "cosine" is (1 + mean) / 2 for scores from -1 to 1. "saturating" is that of the
+            released code: s / (s + tau), where s is the mean of the scores, negative ones as 0.
 
     Raises:
         ValueError: a score is missing or not finite, or no cosine.
@@ -49,7 +49,7 @@ def relevance(scores: Values, *, form: str = "cosine", tau: float = 10.0) -> flo
         raise ValueError(f"form={form!r}: must be cosine or saturating")
     if np.abs(values).max() > 1 + ROUNDING:
         raise ValueError(
-            f"retrieval scores {list(scores)}: a cosine lies from -1 to 1; scores of another kind "
+            f"retrieval scores {list(scores)}: a cosine is from -1 to 1; scores of another kind "
             "need form=saturating"
         )
     return float((1 + values.mean()) / 2)

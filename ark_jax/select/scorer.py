@@ -22,8 +22,8 @@ from ark_jax.select import plackett_luce as pl
 from ark_jax.select.pools import Pool, place_pools
 
 SETTINGS = "selector.json"
-SCALE = 10.0  # of cosines: a difference of .1 is a factor of e in probability
-SIZE_STEP = 8  # to which numbers of candidates and of pools are rounded up, to compile less often
+SCALE = 10.0  # multiplies cosines: a difference of .1 makes a factor of e in probability
+SIZE_STEP = 8  # numbers of candidates and pools are rounded up to it, to compile less often
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class SelectorConfig:
 
 
 class SmallSelector(nnx.Module):
-    """Scores of candidates. A new one draws by cosine, as the retriever ranks.
+    """Scores candidates. A new one scores by cosine, as the retriever does.
 
-    The score of a candidate is a cosine with the question, the logarithm of its rank, a product of
-    low rank between question and passage, and its mean cosine with what is drawn already, each with
-    a weight. Every device holds all weights and computes the same, since there is so little.
+    A score is the weighted sum of the cosine with the question, the logarithm of the rank, a
+    low-rank product of question and passage, and the mean cosine with the passages drawn so far.
+    Every device holds all weights and computes the same, since the model is so small.
     """
 
     def __init__(self, cfg: SelectorConfig, *, rngs: nnx.Rngs):
@@ -58,7 +58,7 @@ class SmallSelector(nnx.Module):
         passages: Float[Array, "n width"],
         present: Bool[Array, " n"],
     ) -> pl.Candidates:
-        """What the draws of a question depend on. Passages come in the retriever's order."""
+        """The scores of a question's passages, which are in the retriever's order."""
         product = functools.partial(jnp.einsum, precision="highest")
         ranks = jnp.log1p(jnp.arange(len(passages), dtype=jnp.float32))
         cosines = SCALE * product("e,ne->n", question, passages)
@@ -74,7 +74,7 @@ class SmallSelector(nnx.Module):
 class DrawnSets:
     """Sets of candidates that were drawn for one question."""
 
-    sets: list[np.ndarray]  # places in the pool from 0, int32, in the order in which they are drawn
+    sets: list[np.ndarray]  # positions in the pool, int32, in the order of drawing
     log_probs: Float[np.ndarray, " m"]  # of the ordered draws
 
 
@@ -161,26 +161,33 @@ class Selector:
     ) -> list[DrawnSets]:
         """Draws ordered sets for many questions.
 
-        What is drawn follows from (seed, step, number of the pool, set), whatever else the call
-        holds. Of fewer candidates than k all are drawn.
+        A draw depends on (seed, step, number of the pool, set) alone, not on the other pools. If a
+        pool has fewer than k candidates, all are drawn.
 
         Raises:
             ValueError: a pool is empty, or a vector is not finite or of another width.
         """
-        return self._sets(pools, k, functools.partial(_drawn, k=k, draws=draws), seed, step)
+        return self._draw_sets(
+            pools, k, functools.partial(_draw_arrays, k=k, draws=draws), seed, step
+        )
 
     def best(self, pools: Sequence[Pool], *, k: int) -> list[DrawnSets]:
         """The one set of each question that takes the most probable candidate at each place."""
-        return self._sets(pools, k, functools.partial(_best, k=k))
+        return self._draw_sets(pools, k, functools.partial(_best_arrays, k=k))
 
-    def _sets(self, pools: Sequence[Pool], k: int, compute, *place: int) -> list[DrawnSets]:
+    def _draw_sets(self, pools: Sequence[Pool], k: int, compute, *key: int) -> list[DrawnSets]:
+        """Draws sets in padded arrays.
+
+        Args:
+            compute: (model, arrays of `place_pools`, *key) -> draws and their log-probabilities.
+        """
         if k < 1:
             raise ValueError(f"k={k}: a set has at least one document")
         if not pools:
             return []
         longest = max(len(pool.passages) for pool in pools)
         arrays = place_pools(pools, self.cfg.width, round_up(len(pools)), round_up(longest))
-        return drawn_sets(compute(self.model, arrays, *place), len(pools))
+        return drawn_sets(compute(self.model, arrays, *key), len(pools))
 
 
 def drawn_sets(arrays: tuple[jax.Array, jax.Array], count: int) -> list[DrawnSets]:
@@ -203,7 +210,7 @@ def candidates_of(model: SmallSelector, arrays: dict[str, jax.Array]) -> pl.Cand
 
 
 @functools.partial(jax.jit, static_argnames=("k", "draws"))
-def _drawn(
+def _draw_arrays(
     model: SmallSelector,
     arrays: dict,
     seed: Int[Array, ""],
@@ -212,15 +219,17 @@ def _drawn(
     k: int,
     draws: int,
 ) -> tuple[Int[Array, "q m k"], Float[Array, "q m"]]:
+    """Random draws and their log-probabilities."""
     n = arrays["present"].shape[1]
     noise = lambda number: pl.gumbel(seed, step, number, draws=draws, k=k, candidates=n)
     return with_log_probs(candidates_of(model, arrays), jax.vmap(noise)(arrays["numbers"]))
 
 
 @functools.partial(jax.jit, static_argnames="k")
-def _best(
+def _best_arrays(
     model: SmallSelector, arrays: dict, *, k: int
 ) -> tuple[Int[Array, "q 1 k"], Float[Array, "q 1"]]:
+    """The draw of the best candidate at each place, and its log-probability."""
     q, n = arrays["present"].shape
     return with_log_probs(candidates_of(model, arrays), jnp.zeros((q, 1, k, n)))
 
@@ -228,6 +237,6 @@ def _best(
 def with_log_probs(
     candidates: pl.Candidates, noise: Float[Array, "q m k n"]
 ) -> tuple[Int[Array, "q m k"], Float[Array, "q m"]]:
-    """Draws and their log-probabilities, by the path that training differentiates."""
+    """Draws and their log-probabilities, computed as training does, which differentiates them."""
     sets = jax.vmap(pl.draw)(candidates, noise)
     return sets, jax.vmap(pl.place_log_probs)(candidates, sets).sum(-1)

@@ -1,6 +1,6 @@
 """Training of a small selector by the policy gradient of the sets that it drew, eq. 12.
 
-Each step draws anew with the weights that it updates. So the ratio of eq. 12 is 1, clipping never
+Each step draws with the weights that it updates. So the ratio of eq. 12 is 1, clipping never
 acts, and the gradient is that of advantage x log-probability.
 """
 
@@ -23,11 +23,11 @@ from ark_jax.train.config import UpdateConfig
 
 @dataclasses.dataclass(frozen=True)
 class SelectorGroup:
-    """The sets that were drawn for one question, and what they earned."""
+    """The sets drawn for one question, with their rewards and advantages."""
 
     id: str  # of the question
     pool: Pool
-    sets: Sequence[np.ndarray]  # places in the pool from 0, in order
+    sets: Sequence[np.ndarray]  # positions in the pool, in the order of drawing
     rewards: Sequence[float] | np.ndarray  # of each set; for the curve
     advantages: Sequence[float] | np.ndarray  # of each set; 0 throughout for a dead group
 
@@ -37,16 +37,15 @@ class SelectorTraining(UpdateConfig):
     """How a selector is trained. The sizes give all steps one shape."""
 
     steps: int
-    learning_rate: float  # at its peak
-    questions: int  # most of a step
-    candidates: int  # most of a question
+    learning_rate: float  # peak
+    questions: int  # most questions in a step
+    candidates: int  # most candidates of a question
     draws: int  # most sets of a question
-    k: int  # most documents of a set
+    k: int  # most documents in a set
 
 
-# (steps made so far, selector) -> the groups of the next step. What it draws and the rewards must
-# follow from these two, or be read from a file that it wrote before, so that a stopped run goes on
-# with the same groups.
+# (steps made so far, selector) -> the groups of the next step. Draws and rewards must depend on
+# these two alone, or come from a file written earlier, so that a resumed run has the same groups.
 MakeGroups = Callable[[int, Selector], Sequence[SelectorGroup]]
 
 
@@ -91,15 +90,15 @@ def vector_candidates(trainable: SmallSelector, frozen: Any, batch: Mapping) -> 
 class PolicyGradient:
     """Minus the mean over all drawn sets of advantage x log-probability of the ordered draw."""
 
-    # Makes the candidates of a step's questions from the arguments of the objective.
+    # (trainable, frozen, batch) -> the candidates of a step's questions.
     candidates: Callable[[Any, Any, Mapping], pl.Candidates] = vector_candidates
 
     def __call__(self, trainable: Any, frozen: Any, batch: Mapping) -> tuple:
-        """The loss; see `fit.Objective`.
+        """The loss and metrics; see `fit.Objective`.
 
         Args:
-            batch: with what `place_draws` returns. Dead groups have no gradient and count in the
-                mean.
+            batch: holds the arrays of `place_draws`. Groups whose advantages are 0 have no gradient
+                but count in the mean.
         """
         candidates = self.candidates(trainable, frozen, batch)
         log_probs = jax.vmap(pl.place_log_probs)(candidates, batch["sets"]).sum(-1)
@@ -142,7 +141,7 @@ def place_draws(groups: Sequence[SelectorGroup], config: SelectorTraining) -> di
     drawn = np.zeros(shape, bool)
     rewards, advantages = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for row, group in enumerate(groups):
-        _check(group, config)
+        _check_group(group, config)
         count = len(group.sets)
         for place, chosen in enumerate(group.sets):
             sets[row, place, : len(chosen)] = chosen
@@ -154,7 +153,8 @@ def place_draws(groups: Sequence[SelectorGroup], config: SelectorTraining) -> di
     return {name: layout.put(array, P()) for name, array in arrays.items()}
 
 
-def _check(group: SelectorGroup, config: SelectorTraining) -> None:
+def _check_group(group: SelectorGroup, config: SelectorTraining) -> None:
+    """Raises ValueError if the number of sets, a reward, an advantage or a draw is bad."""
     count = len(group.sets)
     if not 0 < count <= config.draws:
         raise ValueError(f"question {group.id}: {count} sets; it must have 1 to {config.draws}")

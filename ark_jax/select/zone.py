@@ -17,13 +17,13 @@ Values = Sequence[float] | np.ndarray
 
 
 def p_hat(rewards: Values, *, right_at: float = 0.8) -> float:
-    """The share of answers that are right: whose reward is at least `right_at`; eq. 3, 4 and 6.
+    """The share of right answers, whose reward is at least `right_at`; eq. 3, 4 and 6.
 
     With the weights of the paper only an exact match reaches .8.
 
     Raises:
-        ValueError: there is no answer, or a reward is not finite. An answer that failed is no
-            wrong one: leave its set out and count it.
+        ValueError: there is no answer, or a reward is not finite. A failed answer is not a wrong
+            answer: leave its set out, and count it.
     """
     values = np.array(rewards, float)
     if not values.size or not np.isfinite(values).all():
@@ -35,9 +35,9 @@ def p_hat(rewards: Values, *, right_at: float = 0.8) -> float:
 
 
 def outcomes_differ(p: Values, *, spread: float = 0.0) -> bool:
-    """Whether a group is live: p of its sets, or the right and wrong of its answers, differ.
+    """Whether p differs between the sets of a group, so that the group can teach something.
 
-    A group that is not teaches nothing: what still differs in its rewards is relevance or citation.
+    Otherwise its rewards differ only by relevance or citations.
 
     Args:
         spread: largest minus smallest p must exceed it. A p that is a likelihood always differs
@@ -48,11 +48,10 @@ def outcomes_differ(p: Values, *, spread: float = 0.0) -> bool:
 
 
 def chance_variance(p: Values, answers: int) -> float:
-    """The variance over sets that p of `answers` answers each has by chance: its expectation if all
-    sets were equally good.
+    """The variance of p over sets that chance alone explains, if all sets were equally good.
 
-    It is unbiased for the population variance that `judge` computes. Of eight sets with p = .5 and
-    ten answers it is .022, above the paper's threshold of .02.
+    It is an unbiased estimate of that part of the population variance that `judge` computes. For
+    eight sets with p = .5 and ten answers each it is .022, above the paper's threshold of .02.
 
     Raises:
         ValueError: a set has one answer only.
@@ -73,11 +72,11 @@ class Zone:
     low: float = 0.25  # mean of p over sets
     high: float = 0.85
     variance: float = 0.02  # least, over sets
-    chance: bool = True  # whether what chance explains is taken off; the paper does not
+    chance: bool = True  # whether `chance_variance` is subtracted first; the paper does not
 
 
 class Verdict(NamedTuple):
-    """What the filter finds of one question."""
+    """The filter's result for one question."""
 
     mean: float  # of p over sets
     variance: float  # of p over sets, population
@@ -90,8 +89,8 @@ def judge(p: Values, zone: Zone, *, answers: int | None) -> Verdict:
 
     Args:
         p: of each set that was drawn for the question.
-        answers: how many each p is a share of; None if p is a likelihood, which chance leaves
-            alone.
+        answers: number of answers behind each p; None if p is a likelihood, which has no such
+            variance.
 
     Raises:
         ValueError: there is no set, or see `chance_variance`.
@@ -111,24 +110,24 @@ def judge(p: Values, zone: Zone, *, answers: int | None) -> Verdict:
 
 
 def histogram(p: Values) -> np.ndarray:
-    """How many values lie nearest to 0, .1, … 1: int64 `[11]`. The ends are never and always."""
+    """The number of values nearest to 0, .1, … 1: int64 `[11]`."""
     edges = (np.arange(BINS + 2) - 0.5) / BINS
     return np.histogram(np.array(p, float), edges)[0]
 
 
-def counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
+def reason_counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """How many questions are kept, and how many are left out for each reason."""
     reasons = collections.Counter(verdict.problem for verdict in verdicts)
     return {"kept": reasons[""]} | {name: reasons[name] for name in (TOO_HARD, TOO_EASY, ALIKE)}
 
 
 def check_kept(verdicts: Sequence[Verdict], zone: Zone) -> None:
-    """Checks that a question is kept.
+    """Checks that at least one question is kept.
 
     Raises:
         ValueError: none is; the message shows the means of p and what to change.
     """
-    reasons = counts(verdicts)
+    reasons = reason_counts(verdicts)
     if reasons["kept"]:
         return
     shown = ", ".join(

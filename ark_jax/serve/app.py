@@ -1,4 +1,4 @@
-"""The application of a server: its paths, who may ask, its errors, and what it counts."""
+"""The application of a server: its paths, access to them, errors, and counts."""
 
 import sys
 import time
@@ -24,9 +24,9 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
 async def search(service: Service, request: Request) -> Response:
-    """POST /search."""
+    """POST /search: the passages of a question, by both models if `compare` is true."""
     body = await requests.read_json(request)
-    question, k, by = _question(body, 10)
+    question, k, by = _search_fields(body, 10)
     if requests.switch(body, "compare"):
         compared = await service.compare(request, question, k, by)
         return JSONResponse(comparison_row(question, by, compared))
@@ -34,13 +34,14 @@ async def search(service: Service, request: Request) -> Response:
 
 
 async def ask(service: Service, request: Request) -> Response:
-    """POST /ask."""
-    question, k, by = _question(await requests.read_json(request), 5)
+    """POST /ask: the reader's answer to a question, with its sources."""
+    question, k, by = _search_fields(await requests.read_json(request), 5)
     hits = await service.search(request, question, k, by)
     return JSONResponse(answer_row(question, await service.answer(request, question, hits), hits))
 
 
-def _question(body: dict, k: int) -> tuple[str, int, str]:
+def _search_fields(body: dict, k: int) -> tuple[str, int, str]:
+    """The fields question, k and by of a body; `k` is the default. Raises Refused."""
     return (
         requests.text(body, "question"),
         requests.number(body, "k", k, MOST_K),
@@ -49,14 +50,14 @@ def _question(body: dict, k: int) -> tuple[str, int, str]:
 
 
 async def health(service: Service, request: Request) -> Response:
-    """GET /health."""
+    """GET /health: status 503 if the thread with the models has ended."""
     if not service.work.alive:
         raise requests.Refused(503, "Unhealthy", "the models are gone; start the server again")
     return JSONResponse({"status": "ok"})
 
 
-async def counts(service: Service, request: Request) -> Response:
-    """GET /metrics."""
+async def show_metrics(service: Service, request: Request) -> Response:
+    """GET /metrics: all counts, for Prometheus."""
     return Response(service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
 
@@ -68,7 +69,7 @@ PATHS: dict[str, tuple[str, Handler]] = {
     "/ask": ("POST", ask),
     "/health": ("GET", health),
     "/info": ("GET", embeddings.info),
-    "/metrics": ("GET", counts),
+    "/metrics": ("GET", show_metrics),
     "/": ("GET", page.page),
     "/page.css": ("GET", page.style),
     "/page.js": ("GET", page.script),
@@ -87,14 +88,18 @@ def make_app(service: Service) -> Starlette:
         return Route(path, endpoint, methods=[method])
 
     return Starlette(
-        routes=[route(path, *what) for path, what in PATHS.items()],
-        middleware=[Middleware(_Entrance, service=service)],
-        exception_handlers={requests.Refused: _refused, HTTPException: _no_path, Exception: _bug},
+        routes=[route(path, method, handler) for path, (method, handler) in PATHS.items()],
+        middleware=[Middleware(_GuardAndCount, service=service)],
+        exception_handlers={
+            requests.Refused: _answer_refusal,
+            HTTPException: _answer_http_error,
+            Exception: _answer_bug,
+        },
     )
 
 
-class _Entrance:
-    """Turns away who may not ask, and counts what is answered."""
+class _GuardAndCount:
+    """Refuses requests that `guard` does not admit, sets headers, and counts responses."""
 
     def __init__(self, app: ASGIApp, service: Service):
         self.app, self.service = app, service
@@ -117,7 +122,7 @@ class _Entrance:
         try:
             refusal = guard.refusal(path, Headers(scope=scope), self.service.token)
             if refusal:
-                await _error(path, *refusal, "Validation")(scope, receive, send_counted)
+                await _error_response(path, *refusal, "Validation")(scope, receive, send_counted)
             else:
                 await self.app(scope, receive, send_counted)
         finally:
@@ -125,8 +130,8 @@ class _Entrance:
             self.service.metrics.add_request(known, status, time.monotonic() - start)
 
 
-def _error(path: str, status: int, message: str, kind: str) -> Response:
-    """An error in the form of the path's clients."""
+def _error_response(path: str, status: int, message: str, kind: str) -> Response:
+    """An error as JSON, in the form that clients of this path expect."""
     if path.startswith("/v1/"):
         status = 400 if status == 422 else status
         type_ = "server_error" if status >= 500 or status == 424 else "invalid_request_error"
@@ -138,17 +143,18 @@ def _error(path: str, status: int, message: str, kind: str) -> Response:
     return JSONResponse(body, status, headers)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    return _error(request.url.path, error.status, str(error), error.kind)
+async def _answer_refusal(request: Request, error: Exception) -> Response:
+    return _error_response(request.url.path, error.status, str(error), error.kind)
 
 
-async def _no_path(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     path, method = request.url.path, request.method
     message = f"{method} {path}: {error.detail}; there are {', '.join(PATHS)}"
-    return _error(path, error.status_code, message, "Validation")
+    return _error_response(path, error.status_code, message, "Validation")
 
 
-async def _bug(request: Request, error: Exception) -> Response:
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    """Prints the trace of an unexpected error to stderr, and tells the client nothing of it."""
     traceback.print_exception(error, file=sys.stderr)
     message = "an error of the server, which its log shows"
-    return _error(request.url.path, 500, message, "Backend")
+    return _error_response(request.url.path, 500, message, "Backend")

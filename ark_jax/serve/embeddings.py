@@ -16,7 +16,7 @@ KINDS = ("query", "document")
 
 
 async def openai(service: Service, request: Request) -> Response:
-    """POST /v1/embeddings."""
+    """POST /v1/embeddings: vectors of texts, as OpenAI's API gives them."""
     body = await requests.read_json(request)
     value = body.get("input")
     if isinstance(value, list) and value and isinstance(value[0], int | list):
@@ -24,14 +24,14 @@ async def openai(service: Service, request: Request) -> Response:
             "`input` holds token ids, and those of another tokenizer; send texts (with LangChain: "
             "check_embedding_ctx_length=False)"
         )
-    form = requests.choice(body, "encoding_format", "float", ("float", "base64"))
-    embedder = _embedder(service)
-    texts = _texts_of(body, "input", embedder.width, cut=False)
+    encoding = requests.choice(body, "encoding_format", "float", ("float", "base64"))
+    embedder = _text_embedder(service)
+    texts = _read_texts(body, "input", embedder.width, cut=False)
     embedded = await requests.result(request, service.work, embedder, texts)
-    tokens = sum(x.tokens for x in embedded)
+    tokens = sum(one.tokens for one in embedded)
     data = [
-        {"object": "embedding", "index": i, "embedding": _in_form(x.vector, form)}
-        for i, x in enumerate(embedded)
+        {"object": "embedding", "index": i, "embedding": _encode_vector(one.vector, encoding)}
+        for i, one in enumerate(embedded)
     ]
     return JSONResponse(
         {
@@ -44,11 +44,11 @@ async def openai(service: Service, request: Request) -> Response:
 
 
 async def embed(service: Service, request: Request) -> Response:
-    """POST /embed."""
+    """POST /embed: vectors of texts, as text-embeddings-inference gives them."""
     body = await requests.read_json(request)
     requests.choice(body, "truncation_direction", "Right", ("Right", "right"))
-    embedder = _embedder(service)
-    texts = _texts_of(
+    embedder = _text_embedder(service)
+    texts = _read_texts(
         body,
         "inputs",
         embedder.width,
@@ -56,11 +56,11 @@ async def embed(service: Service, request: Request) -> Response:
         unit=requests.switch(body, "normalize", default=True),
     )
     embedded = await requests.result(request, service.work, embedder, texts)
-    return JSONResponse([x.vector.tolist() for x in embedded])
+    return JSONResponse([one.vector.tolist() for one in embedded])
 
 
 async def rerank(service: Service, request: Request) -> Response:
-    """POST /rerank."""
+    """POST /rerank: scores of texts for a query, the highest first."""
     body = await requests.read_json(request)
     if service.reranker is None:
         message = "there is no reranker; start the server with --reranker=FOLDER"
@@ -80,7 +80,7 @@ async def rerank(service: Service, request: Request) -> Response:
 
 
 async def info(service: Service, request: Request) -> Response:
-    """GET /info."""
+    """GET /info: names and limits of the models."""
     embedder = service.tuned.embedder
     return JSONResponse(
         {
@@ -95,8 +95,8 @@ async def info(service: Service, request: Request) -> Response:
     )
 
 
-def _embedder(service: Service) -> Embedder:
-    """What embeds texts for clients, who expect one vector for each."""
+def _text_embedder(service: Service) -> Embedder:
+    """The embedder of a model with one vector for each text. Raises Refused for other models."""
     if service.tuned.embedder.of_tokens:
         raise requests.bad_input(
             "this model keeps a vector for each token, which this path has no form for; ask /search"
@@ -104,13 +104,15 @@ def _embedder(service: Service) -> Embedder:
     return service.tuned.embedder
 
 
-def _texts_of(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:
+def _read_texts(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:
+    """The texts in a field of a body, with the kind and width of their vectors."""
     kind = requests.choice(body, "prompt_name", "document", KINDS)
     dimensions = requests.number(body, "dimensions", width, width)
     return Texts(requests.one_or_more(body, field), kind, dimensions, cut, unit)
 
 
-def _in_form(vector: np.ndarray, form: str) -> list[float] | str:
-    if form == "base64":
+def _encode_vector(vector: np.ndarray, encoding: str) -> list[float] | str:
+    """A vector as numbers, or as base64 of its little-endian float32 bytes."""
+    if encoding == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.tolist()

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-OPEN_PATHS = ("/", "/page.css", "/page.js", "/health")  # they tell nothing that is secret
+OPEN_PATHS = ("/", "/page.css", "/page.js", "/health")  # they show nothing secret
 
 
 def is_loopback(host: str) -> bool:
@@ -18,10 +18,10 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal(path: str, headers: Headers, token: str) -> tuple[int, str] | None:
-    """Status and message for a request that may not be answered; None: it may.
+    """HTTP status and message of a request that is refused; None if it is not.
 
     Args:
-        token: what requests must bear; empty: the server is for this machine alone.
+        token: the token that requests must send; empty: only this machine may send requests.
     """
     if token:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
@@ -29,7 +29,7 @@ def refusal(path: str, headers: Headers, token: str) -> tuple[int, str] | None:
         if path in OPEN_PATHS or (scheme.lower() == "bearer" and is_right):
             return None
         return 401, "wrong or no token; send the header Authorization: Bearer TOKEN"
-    # A page elsewhere may give its own name this machine's address; a browser would let it read.
+    # DNS rebinding: another site may point its own name to this machine, to read with a browser.
     name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     if is_loopback(name):
         return None

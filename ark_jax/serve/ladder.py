@@ -1,7 +1,7 @@
 """Batches in few shapes, which are compiled before requests come.
 
-`tokens.batch_by_tokens` pads less, but the shapes of its batches are as many as the mixtures of
-texts that come, and each is compiled when it first occurs: a request would wait for seconds.
+`tokens.batch_by_tokens` pads less, but nearly every mixture of texts gives a new shape, which is
+compiled when it first occurs: a request would wait for seconds.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ from ark_jax.models import packing
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.text import tokens as tk
 
-LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)  # then each doubled
-ROOMS = 3  # the tokens of a full batch, and two parts of it
-SPARE = 1.5  # places for tokens in the rows of a shape, for each that may be used
-CALL = 1 / 64  # of a full batch: the work that a call costs beside that of its tokens
+LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)  # of rows; then each is twice the last
+ROOMS = 3  # sizes of batches in tokens: the full one and two smaller ones
+SPARE = 1.5  # places for tokens in the rows of a shape, by the tokens that it may hold
+CALL = 1 / 64  # fixed cost of a call, as a share of the cost of a full batch
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -34,8 +34,8 @@ class Ladder:
     """The shapes of a model's batches on one device, and what each costs.
 
     Attributes:
-        shapes: the smallest first.
-        tokens: of a full batch.
+        shapes: all shapes, the smallest first.
+        tokens: tokens of a full batch.
         parameters: multiply-adds of one token.
         attention: multiply-adds of one pair of tokens in a row.
     """
@@ -60,19 +60,28 @@ class Ladder:
         return cls(_shapes(max_length, rooms), full, costs["parameters"], costs["attention"])
 
     @property
-    def common(self) -> tuple[Shape, ...]:
-        """The shapes but those of texts that are longer than a full batch."""
+    def common_shapes(self) -> tuple[Shape, ...]:
+        """The shapes without those for texts that are longer than a full batch."""
         return tuple(shape for shape in self.shapes if shape.room <= self.tokens)
 
     def batches(self, lengths: Sequence[int]) -> Iterator[tk.TextBatch]:
-        """Cuts texts into the batches that cost least together: a `batching.Batching`."""
+        """The batches with the least total cost. It is a `batching.Batching`.
+
+        Args:
+            lengths: tokens of each text.
+        """
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-        for start, end, shape in self._cut([lengths[i] for i in order]):
+        for start, end, shape in self._cut_batches([lengths[i] for i in order]):
             yield tk.TextBatch([order[start:end]], shape.rows, shape.length, shape.room)
 
-    def _cut(self, lengths: Sequence[int]) -> list[tuple[int, int, Shape]]:
-        """Where batches begin and end, and their shapes; the longest text comes first."""
-        best: list[tuple[float, int, Shape | None]] = [(0.0, 0, None)]  # of the first i texts
+    def _cut_batches(self, lengths: Sequence[int]) -> list[tuple[int, int, Shape]]:
+        """Start, end and shape of each batch, for texts sorted by length, the longest first.
+
+        Dynamic programming finds the cheapest batches of the first i texts for each i.
+        """
+        best: list[tuple[float, int, Shape | None]] = [
+            (0.0, 0, None)
+        ]  # for i texts: cost, start of the last batch, its shape
         best += [(float("inf"), 0, None)] * len(lengths)
         for start, longest in enumerate(lengths):
             shapes = self._shapes_for(longest)
@@ -99,6 +108,7 @@ class Ladder:
         return [shape for shape in self.shapes if shape.length == length]
 
     def _cost(self, shape: Shape) -> float:
+        """The cost of a batch of this shape, in multiply-adds."""
         call = CALL * self.tokens * self.parameters
         pairs = shape.rows * shape.length**2
         return call + shape.room * self.parameters + pairs * self.attention
@@ -108,12 +118,12 @@ def _shapes(max_length: int, rooms: Sequence[int]) -> tuple[Shape, ...]:
     """The shapes of texts of at most `max_length` tokens, the smallest first.
 
     Args:
-        rooms: tokens of a batch, the most first.
+        rooms: tokens of a batch, the largest first.
     """
     doubled = (LENGTHS[-1] << i for i in itertools.count(1))
     shapes = []
     for length in itertools.chain(LENGTHS, doubled):
-        # Of a text that is longer than a full batch, a batch holds one.
+        # A text that is longer than a full batch makes a batch alone.
         for room in [room for room in rooms if room >= length] or [length]:
             rows = max(1, int(SPARE * room / length))
             shapes.append(Shape(length, room, rows))

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""The counts of a server, for Prometheus."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ class Metrics:
     """Counts of requests and batches. Any thread may add to them.
 
     Args:
-        waiting: how many items wait now.
+        waiting: gives the number of items that are not finished.
     """
 
     def __init__(self, waiting: Callable[[], float]):
@@ -39,13 +39,15 @@ class Metrics:
         Gauge("ark_waiting_items", meaning, **options).set_function(waiting)
 
     def add_request(self, path: str, status: int, seconds: float) -> None:
+        """Counts a request that was answered."""
         self._requests.labels(path, status).inc()
         self._seconds.labels(path).observe(seconds)
 
     def add_batch(self, kind: str, items: int) -> None:
+        """Counts a batch that went through a model."""
         self._batches.labels(kind).inc()
         self._items.labels(kind).inc(items)
 
     def text(self) -> bytes:
-        """All counts, of the type `CONTENT_TYPE`."""
+        """All counts in the text format of Prometheus, see `CONTENT_TYPE`."""
         return generate_latest(self._registry)

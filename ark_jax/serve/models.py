@@ -1,4 +1,4 @@
-"""The models of a server: what it embeds and scores, in shapes that are compiled at its start."""
+"""The models of a server, which embed and score in shapes that are compiled at its start."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from ark_jax.serve.ladder import Ladder, Shape
 from ark_jax.text import tokens as tk
 
 BATCHES = 4  # full batches whose texts are sorted together
-PAIRS = 32  # that are scored at once
+PAIRS = 32  # pairs that are scored at once
 
 
 class TooLong(ValueError):
@@ -28,7 +28,7 @@ class Texts:
 
     Attributes:
         kind: "query" or "document".
-        width: leading components of a vector that are wanted.
+        width: how many leading components of a vector are returned.
         cut: whether texts that are too long are cut; otherwise they are an error.
         unit: whether vectors get unit length.
     """
@@ -42,14 +42,14 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Embedded:
-    """The vector of a text, float32 `[e]`, or those of its tokens `[t e]`, and their number."""
+    """The vector of a text, float32 `[e]`, or of its tokens `[t e]`, and its number of tokens."""
 
     vector: np.ndarray
     tokens: int
 
 
 @dataclasses.dataclass(frozen=True)
-class _Text:
+class _TokenisedText:
     """A tokenised text."""
 
     ids: list[int]
@@ -59,13 +59,13 @@ class _Text:
 
 
 class Embedder:
-    """Embeds texts; a lane of `work.Work`.
+    """Embeds texts; a lane of `work.Work`, which describes its methods.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         width: components of a vector.
         of_tokens: whether each token has a vector.
-        max_length: tokens of a text.
+        max_length: most tokens of a text.
     """
 
     def __init__(self, retriever: Retriever, name: str):
@@ -79,34 +79,35 @@ class Embedder:
         """Compiles the common shapes."""
 
         def embed(shape: Shape, ids: list[list[int]]) -> None:
-            self.retriever.encode_tokens(ids, _in_shape(shape), unit=False)
+            self.retriever.encode_tokens(ids, _single_shape(shape), unit=False)
 
-        _warm_up("compile the retriever", self.ladder.common, embed)
+        _compile_shapes("compile the retriever", self.ladder.common_shapes, embed)
 
     def size(self, request: Texts) -> int:
         return len(request.texts)
 
-    def prepare(self, request: Texts) -> list[_Text]:
+    def prepare(self, request: Texts) -> list[_TokenisedText]:
         """The tokens of texts.
 
         Raises:
             TooLong: a text is too long, and may not be cut.
         """
         rows = self.retriever.tokenize(request.texts, kind=request.kind)
-        _check_cut(self.retriever.truncated[""], request.cut, self.max_length, "inputs")
+        _check_lengths(self.retriever.truncated[""], request.cut, self.max_length, "inputs")
         pairs = zip(rows, request.texts, strict=True)
-        return [_Text(ids, text, request.width, request.unit) for ids, text in pairs]
+        return [_TokenisedText(ids, text, request.width, request.unit) for ids, text in pairs]
 
-    def cost(self, item: _Text) -> int:
+    def cost(self, item: _TokenisedText) -> int:
         return len(item.ids)
 
-    def run(self, items: Sequence[_Text]) -> list[Embedded]:
+    def run(self, items: Sequence[_TokenisedText]) -> list[Embedded]:
         ids = [item.ids for item in items]
         vectors = self.retriever.encode_tokens(ids, self.ladder.batches, unit=False)
         check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
+        shortened = [vector[..., : item.width] for vector, item in zip(vectors, items, strict=True)]
         return [
-            Embedded(_finished(vector[..., : item.width], item.unit), len(item.ids))
-            for vector, item in zip(vectors, items, strict=True)
+            Embedded(_scale_to_unit(vector) if item.unit else vector, len(item.ids))
+            for vector, item in zip(shortened, items, strict=True)
         ]
 
 
@@ -120,7 +121,7 @@ class Pairs:
 
 
 class Reranker:
-    """Scores pairs of texts; a lane of `work.Work`."""
+    """Scores pairs of texts; a lane of `work.Work`, which describes its methods."""
 
     room = PAIRS
 
@@ -132,9 +133,9 @@ class Reranker:
         """Compiles the common shapes."""
 
         def score(shape: Shape, ids: list[list[int]]) -> None:
-            self.scorer.score([("a", "b")] * len(ids), batching=_in_shape(shape))
+            self.scorer.score([("a", "b")] * len(ids), batching=_single_shape(shape))
 
-        _warm_up("compile the reranker", self.ladder.common, score)
+        _compile_shapes("compile the reranker", self.ladder.common_shapes, score)
 
     def size(self, request: Pairs) -> int:
         return len(request.texts)
@@ -147,7 +148,7 @@ class Reranker:
         """
         pairs = [(request.query, text) for text in request.texts]
         if not request.cut:
-            _check_cut(self.scorer.tokenize(pairs).cut, False, self.scorer.max_length, "texts")
+            _check_lengths(self.scorer.tokenize(pairs).cut, False, self.scorer.max_length, "texts")
         return pairs
 
     def cost(self, item: tuple[str, str]) -> int:
@@ -157,9 +158,8 @@ class Reranker:
         return self.scorer.score(items, batching=self.ladder.batches).tolist()
 
 
-def _finished(vector: np.ndarray, unit: bool) -> np.ndarray:
-    if not unit:
-        return vector
+def _scale_to_unit(vector: np.ndarray) -> np.ndarray:
+    """A vector `[e]`, or each of the vectors `[t e]`, with unit length."""
     axis = None if vector.ndim == 1 else -1
     norms = np.linalg.norm(vector, axis=axis, keepdims=axis is not None)
     # The bound keeps a vector of zeros, which an empty text may have.
@@ -167,11 +167,12 @@ def _finished(vector: np.ndarray, unit: bool) -> np.ndarray:
 
 
 def model_name(model: str) -> str:
-    """How a model is called: the folder that holds it, or its hub name."""
+    """The name of a model for clients: its folder's name, or its hub name."""
     return Path(model).name if Path(model).is_absolute() else model
 
 
-def _check_cut(count: int, allowed: bool, limit: int, field: str) -> None:
+def _check_lengths(count: int, allowed: bool, limit: int, field: str) -> None:
+    """Raises TooLong if `count` texts are longer than the limit and may not be cut."""
     if count and not allowed:
         raise TooLong(
             f"`{field}` must have at most {limit} tokens, and {count} of them have more; shorten "
@@ -179,14 +180,19 @@ def _check_cut(count: int, allowed: bool, limit: int, field: str) -> None:
         )
 
 
-def _in_shape(shape: Shape):
-    """A `batching.Batching` that lets all texts go through the model in one shape."""
+def _single_shape(shape: Shape):
+    """A `batching.Batching` that puts all texts into one batch of this shape."""
     return lambda lengths: [
         tk.TextBatch([list(range(len(lengths)))], shape.rows, shape.length, shape.room)
     ]
 
 
-def _warm_up(label: str, shapes: Sequence[Shape], run) -> None:
+def _compile_shapes(label: str, shapes: Sequence[Shape], run) -> None:
+    """Runs the model once in each shape, on texts of one token.
+
+    Args:
+        run: (shape, token ids of texts) -> None.
+    """
     with Progress(label, len(shapes), "shapes") as bar:
         for shape in shapes:
             run(shape, list(itertools.repeat([0], min(shape.rows, 2))))

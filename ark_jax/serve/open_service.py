@@ -1,4 +1,4 @@
-"""Loads and compiles what a server offers, in the thread that will use it."""
+"""Loads and compiles the models of a server, in the thread that will use them."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from ark_jax.index.reader import Reader
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
-from ark_jax.serve.service import Searched, Service
+from ark_jax.serve.service import ServedIndex, Service
 from ark_jax.serve.work import CALLS, Lane, Work
 from ark_jax.text.token_vectors import stack
 
@@ -25,35 +25,35 @@ def open_service(
     token: str = "",
     capacity: int = 4096,
 ) -> Service:
-    """What serves an index on one device.
+    """Opens the service of an index, on one device.
 
     Args:
         compare: folder or hub name of another model for the same passages; empty: none.
         reranker: folder of a pair scorer; empty: none.
         reader: opens the reader; None: no answers.
         local: whether the reader computes on the device of this process.
-        token: what requests must bear; empty: none.
+        token: the token that requests must send; empty: none.
         capacity: texts that may wait.
 
     Raises:
         FileNotFoundError, ValueError: a model cannot be opened, or is not that of the index.
         OSError: the vectors of `compare` cannot be written.
     """
-    # A mesh belongs to a thread. One device suffices; the others are left to other servers.
+    # A mesh belongs to one thread. The other devices are left to other servers.
     enter = lambda: jax.set_mesh(layout.make_mesh((1, 1, 1)))
     work = Work(enter, capacity=capacity)
     metrics = Metrics(lambda: work.waiting)
-    work.on_batch = lambda lane, count: metrics.add_batch(_kind(lane), count)
+    work.on_batch = lambda lane, count: metrics.add_batch(_lane_label(lane), count)
 
     def load() -> Service:
-        tuned = _searched(index)
+        tuned = _load_served_index(index)
         return Service(
             name=index.folder.name,
             work=work,
             metrics=metrics,
             tuned=tuned,
-            base=_searched(index.with_model(compare)) if compare else None,
-            reranker=_reranker(reranker) if reranker else None,
+            base=_load_served_index(index.with_model(compare)) if compare else None,
+            reranker=_load_reranker(reranker) if reranker else None,
             reader=reader() if reader else None,
             local=local,
             token=token,
@@ -66,25 +66,25 @@ def open_service(
         raise
 
 
-def _searched(index: Index) -> Searched:
-    """An index whose model is loaded, compiled, and tried."""
+def _load_served_index(index: Index) -> ServedIndex:
+    """Loads and compiles the model of an index, and searches once."""
     embedder = Embedder(index.retriever, model_name(index.model))
     embedder.warm_up()
     texts = Texts(["Who?"], "query", embedder.width, cut=True)
     vectors = stack([embedder.run(embedder.prepare(texts))[0].vector])
     for by in ("dense", "hybrid"):  # compiles the search, and reads the files once
         index.search(["Who?"], by=by, vectors=vectors)
-    return Searched(index, embedder)
+    return ServedIndex(index, embedder)
 
 
-def _reranker(folder: str) -> Reranker:
+def _load_reranker(folder: str) -> Reranker:
     reranker = Reranker(CrossEncoder.from_pretrained(folder), model_name(folder))
     reranker.warm_up()
     return reranker
 
 
-def _kind(lane: Lane) -> str:
-    """What a lane is called among the counts."""
+def _lane_label(lane: Lane) -> str:
+    """The name of a lane in the metrics."""
     if lane is CALLS:
         return "search"
     names = {Embedder: "embed", Reranker: "rerank"}

@@ -1,4 +1,4 @@
-"""The page for people: a question, and what each ranking finds for it, side by side."""
+"""The page for people: a question, and the passages of each ranking, side by side."""
 
 import functools
 import importlib.resources
@@ -23,7 +23,7 @@ Columns = Mapping[str, Sequence[Hit]]  # heading -> passages, best first
 
 
 async def page(service: Service, request: Request) -> Response:
-    """GET /."""
+    """GET /: the page on which people search."""
     manifest = service.tuned.index.manifest
     about = (
         f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
@@ -34,20 +34,22 @@ async def page(service: Service, request: Request) -> Response:
 
 
 async def style(service: Service, request: Request) -> Response:
-    """GET /page.css: the report's look, and what the page adds."""
-    css = _file("ark_jax.report", "report.css") + _file("ark_jax.serve", "page.css")
+    """GET /page.css: the style of the report, then that of this page."""
+    css = _packaged_text("ark_jax.report", "report.css") + _packaged_text(
+        "ark_jax.serve", "page.css"
+    )
     return Response(css, media_type="text/css")
 
 
 async def script(service: Service, request: Request) -> Response:
-    """GET /page.js."""
-    return Response(_file("ark_jax.serve", "page.js"), media_type="text/javascript")
+    """GET /page.js: the script of the page."""
+    return Response(_packaged_text("ark_jax.serve", "page.js"), media_type="text/javascript")
 
 
 async def search(service: Service, request: Request) -> Response:
     """POST /page/search: the columns of a question."""
     question = requests.text(await requests.read_json(request), "question")
-    columns = await _columns(service, request, question)
+    columns = await _search_columns(service, request, question)
     status = f"The best {K} passages by each of {len(columns)} rankings."
     return JSONResponse({"status": status, "results": render_columns(columns, [])})
 
@@ -55,15 +57,15 @@ async def search(service: Service, request: Request) -> Response:
 async def answer(service: Service, request: Request) -> Response:
     """POST /page/answer: the reader's answer, and the columns with its words marked."""
     question = requests.text(await requests.read_json(request), "question")
-    columns = await _columns(service, request, question)
+    columns = await _search_columns(service, request, question)
     hits = columns["Hybrid"]
     read = await service.answer(request, question, hits)
     shown = {"answer": render_answer(read, hits), "results": render_columns(columns, [read.text])}
     return JSONResponse(shown)
 
 
-async def _columns(service: Service, request: Request, question: str) -> Columns:
-    """What is found by the model before tuning, if there is one, the tuned one, words, and both."""
+async def _search_columns(service: Service, request: Request, question: str) -> Columns:
+    """Searches by the model before tuning (if any), the tuned one, BM25, and hybrid."""
     wanted = {f"Tuned: {service.tuned.embedder.name}": ("dense", service.tuned)}
     wanted |= {"BM25": ("bm25", service.tuned), "Hybrid": ("hybrid", service.tuned)}
     if service.base:
@@ -76,19 +78,21 @@ async def _columns(service: Service, request: Request, question: str) -> Columns
 
 def render_columns(columns: Columns, answers: Sequence[str]) -> str:
     """The passages of each ranking as HTML, with the words of the answers marked."""
-    listed = [(heading, [_item(hit, answers) for hit in hits]) for heading, hits in columns.items()]
+    listed = [
+        (heading, [_hit_cells(hit, answers) for hit in hits]) for heading, hits in columns.items()
+    ]
     return clean(HTML.columns(listed))
 
 
-def _item(hit: Hit, answers: Sequence[str]) -> tuple[str, str, str, str]:
-    """A hit's place, its title if it says more, its score and its passage."""
+def _hit_cells(hit: Hit, answers: Sequence[str]) -> tuple[str, str, str, str]:
+    """Document and offsets of a hit, its title (or ""), its score, and its passage as HTML."""
     title = hit.title if hit.title != hit.document else ""
-    return _place_of(hit), title, f"{hit.score:.4f}", html.passage(hit.text, answers)
+    return _hit_label(hit), title, f"{hit.score:.4f}", html.passage(hit.text, answers)
 
 
 def render_answer(read: Answer, hits: Sequence[Hit]) -> str:
-    """An answer and where its passages stand, as HTML."""
-    places = ", ".join(_place_of(hits[i]) for i in read.sources)
+    """An answer and the offsets of its sources, as HTML."""
+    places = ", ".join(_hit_label(hits[i]) for i in read.sources)
     if read.cited:
         source = f"It cites {places}."
     elif places:
@@ -98,10 +102,12 @@ def render_answer(read: Answer, hits: Sequence[Hit]) -> str:
     return clean(HTML.reply(read.text, source))
 
 
-def _place_of(hit: Hit) -> str:
+def _hit_label(hit: Hit) -> str:
+    """`document [start:end]`."""
     return f"{hit.document} [{hit.start}:{hit.end}]"
 
 
 @functools.cache
-def _file(package: str, name: str) -> str:
+def _packaged_text(package: str, name: str) -> str:
+    """The text of a file in a package."""
     return (importlib.resources.files(package) / name).read_text(encoding="utf-8")

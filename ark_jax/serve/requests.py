@@ -1,4 +1,4 @@
-"""The requests of a server: their bodies, their fields, and what is wrong with them."""
+"""The requests of a server: bodies, fields, and the errors of bad ones."""
 
 import asyncio
 import json
@@ -13,14 +13,14 @@ from ark_jax.serve.work import Busy, Lane, Work
 
 MOST_BYTES = 4 << 20  # of a body
 MOST_TEXTS = 2048  # of a request, as OpenAI allows
-PATIENCE = 30.0  # seconds in which a body must have come
+PATIENCE = 30.0  # seconds to receive a body
 
 
 class Refused(Exception):
-    """A request that gets an error.
+    """The error that a request is answered with.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         kind: one of text-embeddings-inference's types of errors.
         message: what is wrong, and the fix.
     """
@@ -42,7 +42,7 @@ def overloaded(message: str) -> Refused:
     return Refused(429, "Overloaded", message)
 
 
-def gone() -> Refused:
+def client_gone() -> Refused:
     return Refused(499, "Validation", "the client is gone")
 
 
@@ -54,7 +54,7 @@ async def read_json(request: Request) -> Mapping:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # A page elsewhere can make a browser send any other type without being asked.
+        # A page of another site can make a browser send other types without a CORS preflight.
         message = "the body must be JSON: send the header content-type: application/json"
         raise Refused(415, "Validation", message)
     try:
@@ -76,23 +76,24 @@ async def read_json(request: Request) -> Mapping:
 
 
 async def _read_body(request: Request) -> bytes:
+    """The body of a request. Raises Refused if it is too large or the client is gone."""
     parts, size = [], 0
     try:
         async for part in request.stream():
             size += len(part)
-            # The rest is read too, and thrown away: a client that still sends reads no answer.
+            # Read and drop the rest too: a client reads no answer while it still sends.
             parts = [*parts, part] if size <= MOST_BYTES else []
             if size > 16 * MOST_BYTES:
                 break
     except ClientDisconnect:
-        raise gone() from None
+        raise client_gone() from None
     if size > MOST_BYTES:
         raise too_large(f"the body has more than {MOST_BYTES:,} bytes; send fewer texts at once")
     return b"".join(parts)
 
 
 def choice(body: Mapping, name: str, default: Any, choices: Sequence) -> Any:
-    """A field that has one of several values; null is the default."""
+    """A field that has one of several values; null is the default. Raises Refused."""
     value = body.get(name)
     if value is None:
         return default
@@ -103,12 +104,12 @@ def choice(body: Mapping, name: str, default: Any, choices: Sequence) -> Any:
 
 
 def switch(body: Mapping, name: str, *, default: bool = False) -> bool:
-    """A field that is true or false."""
+    """A field that is true or false. Raises Refused."""
     return choice(body, name, default, (True, False))
 
 
 def number(body: Mapping, name: str, default: int, maximum: int) -> int:
-    """A field that is a whole number from 1 to `maximum`."""
+    """A field that is a whole number from 1 to `maximum`. Raises Refused."""
     value = body.get(name)
     if value is None:
         return default
@@ -118,7 +119,7 @@ def number(body: Mapping, name: str, default: int, maximum: int) -> int:
 
 
 def text(body: Mapping, name: str) -> str:
-    """A field that is a text with other characters than blanks."""
+    """A field that is a text, not only blanks. Raises Refused."""
     value = body.get(name)
     if not isinstance(value, str):
         raise bad_input(f"`{name}` must be a text" if name in body else f"`{name}` is missing")
@@ -130,7 +131,7 @@ def texts(body: Mapping, name: str) -> list[str]:
     """A field that is a list of texts.
 
     Raises:
-        Refused: it is none, it is empty, or it has too many.
+        Refused: it is no such list, it is empty, or it has too many texts.
     """
     value = body.get(name)
     if name not in body:
@@ -147,11 +148,12 @@ def texts(body: Mapping, name: str) -> list[str]:
 
 
 def one_or_more(body: Mapping, name: str) -> list[str]:
-    """A field that is a text or a list of texts."""
+    """A field that is a text or a list of texts. Raises Refused."""
     return [text(body, name)] if isinstance(body.get(name), str) else texts(body, name)
 
 
 def _check_text(value: str, name: str) -> None:
+    """Raises Refused if a text is blank or cannot be encoded in UTF-8."""
     if not value.strip():
         raise Refused(400, "Empty", f"`{name}` cannot be empty")
     try:
@@ -173,26 +175,27 @@ async def result(request: Request, work: Work, lane: Lane, items: Any) -> list:
     except RuntimeError as error:
         raise Refused(503, "Unhealthy", str(error)) from None
     try:
-        return await _unless_gone(request, future)
+        return await _await_unless_gone(request, future)
     except TooLong as error:
         raise too_large(str(error)) from None
     except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
         raise Refused(424, "Backend", str(error) or "out of memory") from error
 
 
-async def _unless_gone(request: Request, future: Future) -> list:
+async def _await_unless_gone(request: Request, future: Future) -> list:
+    """The result of a future; cancels it and raises Refused if the client disconnects."""
     waiting = asyncio.wrap_future(future)
-    watch = asyncio.ensure_future(_client_gone(request))
+    watch = asyncio.ensure_future(_await_disconnect(request))
     try:
         await asyncio.wait({waiting, watch}, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
             return waiting.result()
-        raise gone()
+        raise client_gone()
     finally:
         watch.cancel()
         waiting.cancel()
 
 
-async def _client_gone(request: Request) -> None:
+async def _await_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -8,17 +8,17 @@ import uvicorn
 from starlette.applications import Starlette
 
 BACKLOG = 2048  # connections that may wait to be accepted
-PATIENCE = 60  # seconds in which accepted requests must be finished after a signal
+PATIENCE = 60  # seconds after a signal to finish accepted requests
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; clients wait until the server answers.
+    """A listening socket; clients that connect wait until the server answers.
 
     Args:
-        port: 0: any that is free.
+        port: 0 takes any free one.
 
     Raises:
-        OSError: the port is taken, or the host is none of this machine.
+        OSError: the port is in use, or the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -28,7 +28,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise OSError(f"--host={host}: no such address ({error})") from None
     try:
-        # The port of a server that has just ended is free again.
+        # Allow the port of a server that has just ended.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -42,13 +42,14 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run(app: Starlette, listener: socket.socket) -> None:
-    """Serves until SIGTERM or Ctrl-C; then finishes what was accepted. A second signal ends it."""
+    """Serves until SIGTERM or Ctrl-C, then finishes accepted requests. A second signal ends it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client takes a file
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client needs an open file
     make_server(app).run(sockets=[listener])
 
 
 def make_server(app: Starlette) -> uvicorn.Server:
+    """A server without logs, for the socket of `bind`."""
     config = uvicorn.Config(
         app,
         loop="asyncio",
@@ -66,7 +67,7 @@ def make_server(app: Starlette) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that ends by a signal as it should: the signal is not raised once more."""
+    """A server that ends on a signal with status 0; uvicorn's would raise the signal again."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:

@@ -1,4 +1,4 @@
-"""What a server offers: its models, its index, and what it does with them for a request."""
+"""The models and the index of a server, and the work that it does for a request."""
 
 import asyncio
 import dataclasses
@@ -20,8 +20,8 @@ MOST_ASKED = 32  # questions that may wait for an endpoint
 
 
 @dataclasses.dataclass(frozen=True)
-class Searched:
-    """An index, and what embeds its questions."""
+class ServedIndex:
+    """An index, and the model that embeds its questions."""
 
     index: Index
     embedder: Embedder
@@ -29,23 +29,23 @@ class Searched:
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """What a server offers.
+    """The models and the index of a server.
 
     Attributes:
-        name: of the index.
-        tuned: the index by its own model.
-        base: the same passages by another model, to compare with.
+        name: name of the index.
+        tuned: the index with its own model.
+        base: the same passages with another model, to compare with.
         reader: answers questions.
         local: whether the reader computes on the device of this process.
-        token: what requests must bear; empty: none.
-        places: for questions that wait for an endpoint.
+        token: the token that requests must send; empty: none.
+        places: limits the questions that wait for an endpoint.
     """
 
     name: str
     work: Work
     metrics: Metrics
-    tuned: Searched
-    base: Searched | None = None
+    tuned: ServedIndex
+    base: ServedIndex | None = None
     reranker: Reranker | None = None
     reader: Reader | None = None
     local: bool = False
@@ -55,12 +55,12 @@ class Service:
     )
 
     async def search(
-        self, request: Request, question: str, k: int, by: str, searched: Searched | None = None
+        self, request: Request, question: str, k: int, by: str, searched: ServedIndex | None = None
     ) -> list[Hit]:
         """The passages of a question.
 
         Args:
-            searched: None: the index by its own model.
+            searched: the index and model to search with; None: `tuned`.
 
         Raises:
             Refused: see `requests.result`.
@@ -90,7 +90,7 @@ class Service:
         return dict(zip(names, hits, strict=True))
 
     async def answer(self, request: Request, question: str, hits: Sequence[Hit]) -> Answer:
-        """What the reader answers from passages.
+        """The reader's answer from passages.
 
         Raises:
             Refused: there is no reader, it fails, or nothing was found.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 
 class Busy(Exception):
-    """As many items wait as may wait."""
+    """Too many items wait already."""
 
 
 class Lane(Protocol):
@@ -23,20 +23,20 @@ class Lane(Protocol):
     room: int  # cost of the items that are taken at once
 
     def size(self, request: Any) -> int:
-        """How many items a request has."""
+        """The number of items of a request."""
 
     def prepare(self, request: Any) -> list:
-        """The items of a request; what it raises is the request's error."""
+        """The items of a request. If it raises an error, the request fails with it."""
 
     def cost(self, item: Any) -> int:
-        """What an item takes of `room`."""
+        """The part of `room` that an item takes."""
 
     def run(self, items: list) -> Sequence:
         """The result of each item."""
 
 
 class Calls:
-    """The lane of functions that are called as they are.
+    """The lane of functions, which are called without arguments.
 
     Args:
         room: how many are called between the batches of other lanes.
@@ -67,23 +67,25 @@ class _Job:
     def __init__(self, lane: Lane, request: Any):
         self.request, self.size = request, lane.size(request)
         self.future: Future = Future()
-        self.items: list | None = None  # until it is prepared
-        self.taken = self.finished = 0
+        self.items: list | None = None  # None until it is prepared
+        self.taken = self.finished = 0  # numbers of items
         self.results: list = []
 
     def fail(self, error: BaseException) -> None:
-        self._settle(lambda: self.future.set_exception(error))
+        """Ends the request with an error."""
+        self._resolve(lambda: self.future.set_exception(error))
 
     def finish(self, position: int, result: Any) -> None:
         """Keeps the result of an item; the last one completes the request."""
         self.results[position] = result
         self.finished += 1
         if self.finished == len(self.items):
-            self._settle(lambda: self.future.set_result(self.results))
+            self._resolve(lambda: self.future.set_result(self.results))
 
-    def _settle(self, settle: Callable[[], None]) -> None:
+    def _resolve(self, set_outcome: Callable[[], None]) -> None:
+        """Sets the future's outcome, unless it is done or cancelled."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
-            settle()
+            set_outcome()
 
 
 Place = tuple[_Job, int]  # an item: its request and its position in it
@@ -93,11 +95,11 @@ class Work:
     """The thread and its queue.
 
     Args:
-        set_up: called in the thread before all else, such as to enter a mesh.
+        set_up: called first in the thread, for example to enter a mesh.
         capacity: items that may wait.
 
     Attributes:
-        on_batch: is given lane and number of the items of each finished batch.
+        on_batch: called after each batch, with its lane and number of items.
     """
 
     def __init__(self, set_up: Callable[[], object] = lambda: None, *, capacity: int = 4096):
@@ -107,7 +109,7 @@ class Work:
         self._open: set[_Job] = set()  # whose futures are not done
         self._closed = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._main, args=(set_up,), daemon=True)
+        self._thread = threading.Thread(target=self._loop, args=(set_up,), daemon=True)
         self._thread.start()
 
     @property
@@ -117,12 +119,13 @@ class Work:
 
     @property
     def alive(self) -> bool:
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def submit(self, lane: Lane, request: Any) -> Future:
-        """Lets a request wait; its results come as a list, one for each item, in order.
+        """Puts a request into the queue. The future gives the list of its items' results.
 
-        Cancelling the future takes out of the queue what is not worked on yet.
+        If the future is cancelled, items that are not worked on yet leave the queue.
 
         Raises:
             Busy: too many items wait.
@@ -141,11 +144,11 @@ class Work:
         return job.future
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """What a function returns that the thread calls; waits for it."""
+        """Calls a function in the thread; waits and returns its value."""
         return self.submit(CALLS, function).result()[0]
 
     def close(self) -> None:
-        """Finishes what waits, and ends the thread."""
+        """Finishes all waiting requests, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -155,12 +158,13 @@ class Work:
         with self._changed:
             self._open.discard(job)
 
-    def _main(self, set_up: Callable[[], object]) -> None:
+    def _loop(self, set_up: Callable[[], object]) -> None:
+        """Runs batches until `close`; at the end, open requests fail."""
         error: BaseException = RuntimeError("the server is stopping")
         try:
             set_up()
             while batch := self._next_batch():
-                self._work_on(*batch)
+                self._run_batch(*batch)
         except BaseException as unexpected:
             error = unexpected
             traceback.print_exception(unexpected)
@@ -171,22 +175,22 @@ class Work:
                 job.fail(error)
 
     def _next_batch(self) -> tuple[Lane, list[Place]] | None:
-        """The next items of a lane, the lanes in turn; None when the thread is to end."""
+        """Waits for the next batch; lanes take turns. None after `close`, when nothing waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or any(self._lanes.values()))
             lane = next((lane for lane, jobs in self._lanes.items() if jobs), None)
             if lane is None:
                 return None
             jobs = self._lanes.pop(lane)
-            self._lanes[lane] = jobs  # it is the last from now on
-        return lane, self._take(lane, jobs)
+            self._lanes[lane] = jobs  # last in the order of turns
+        return lane, self._take_items(lane, jobs)
 
-    def _take(self, lane: Lane, jobs: collections.deque[_Job]) -> list[Place]:
-        """One item of each request in turn, until a batch is full."""
+    def _take_items(self, lane: Lane, jobs: collections.deque[_Job]) -> list[Place]:
+        """Takes one item of each request in turn, until a batch is full."""
         places, cost = [], 0
         while jobs and cost < lane.room:
             job = jobs.popleft()
-            if not self._prepare(lane, job):
+            if not self._prepare_once(lane, job):
                 continue
             cost += lane.cost(job.items[job.taken])
             places.append((job, job.taken))
@@ -195,8 +199,8 @@ class Work:
                 jobs.append(job)
         return places
 
-    def _prepare(self, lane: Lane, job: _Job) -> bool:
-        """Makes the items of a request, once; whether it is still to be worked on."""
+    def _prepare_once(self, lane: Lane, job: _Job) -> bool:
+        """Makes the items of a request if it has none; returns whether it still has to run."""
         if job.items is None and not job.future.done():
             try:
                 job.items = lane.prepare(job.request)
@@ -205,7 +209,8 @@ class Work:
                 job.fail(error)
         return not job.future.done()
 
-    def _work_on(self, lane: Lane, places: list[Place]) -> None:
+    def _run_batch(self, lane: Lane, places: list[Place]) -> None:
+        """Runs items and keeps their results. If the batch fails, it tries each item alone."""
         items = [job.items[position] for job, position in places]
         try:
             results = lane.run(items) if items else []
@@ -215,7 +220,7 @@ class Work:
             else:
                 for place in places:
                     if not place[0].future.done():
-                        self._work_on(lane, [place])
+                        self._run_batch(lane, [place])
             return
         for (job, position), result in zip(places, results, strict=True):
             job.finish(position, result)

@@ -14,12 +14,12 @@ from pathlib import Path
 from ark_jax.report.sweep_table import SweepRun, write_text
 from ark_jax.runtime.log import duration
 
-GRACE = 1.0  # seconds that a run has to end when it is told to; a killed one loses only time
+GRACE = 1.0  # seconds between SIGTERM and SIGKILL; a killed run can be resumed
 
 
 @dataclasses.dataclass
 class Process:
-    """A run under way: `log_start` is the size of its log when it began."""
+    """A running run. `log_start` is the size of its log, in bytes, when it began."""
 
     run: SweepRun
     handle: subprocess.Popen
@@ -27,37 +27,40 @@ class Process:
     began: float
 
 
-def work(
+def run_all(
     runs: Sequence[SweepRun],
     command: Callable[[SweepRun], list[str]],
     devices: Sequence[str],
     fields: Sequence[str],
 ) -> None:
-    """Brings the runs to their ends, as many at once as there are shares of devices.
+    """Runs all, as many at once as `devices` has entries; leaves no process behind.
 
-    However it ends, no process is left.
+    Args:
+        command: gives the command line of a run.
+        devices: CUDA_VISIBLE_DEVICES of each slot; empty: not set.
+        fields: flags of all runs, which are kept with each result.
     """
     waiting = collections.deque(enumerate(runs, 1))
-    under_way: dict[int, Process] = {}
-    earlier = {run.name: _seconds(run) for run in runs}
+    running: dict[int, Process] = {}
+    earlier = {run.name: _earlier_seconds(run) for run in runs}
     try:
-        while waiting or under_way:
-            free = sorted(set(range(len(devices))) - set(under_way))
+        while waiting or running:
+            free = sorted(set(range(len(devices))) - set(running))
             for slot in free[: len(waiting)]:
                 number, run = waiting.popleft()
                 print(f"[{number}/{len(runs)}] {run.name}: {run.log}", flush=True)
-                under_way[slot] = _start(run, command(run), devices[slot])
+                running[slot] = _start(run, command(run), devices[slot])
             time.sleep(0.05)
-            for slot, process in list(under_way.items()):
+            for slot, process in list(running.items()):
                 if process.handle.poll() is not None:
-                    del under_way[slot]
-                    _finish(process, earlier[process.run.name], fields)
+                    del running[slot]
+                    _record_result(process, earlier[process.run.name], fields)
     finally:
-        _end([process.handle for process in under_way.values()])
+        _terminate([process.handle for process in running.values()])
 
 
-def _seconds(run: SweepRun) -> float | None:
-    """How long a run took that ended earlier."""
+def _earlier_seconds(run: SweepRun) -> float | None:
+    """Seconds that a finished earlier attempt took; None if there is none."""
     if not run.result_file.is_file():
         return None
     return json.loads(run.result_file.read_text())["seconds"]
@@ -76,10 +79,10 @@ def _start(run: SweepRun, command: list[str], devices: str) -> Process:
     return Process(run, handle, log_start, began)
 
 
-def _finish(process: Process, earlier: float | None, fields: Sequence[str]) -> None:
-    """Writes how a run ended; a run that had nothing to do has the time of its earlier end."""
+def _record_result(process: Process, earlier: float | None, fields: Sequence[str]) -> None:
+    """Writes a run's error and seconds; those of the earlier attempt if it had nothing to do."""
     run, seconds = process.run, time.monotonic() - process.began
-    error = why_failed(process.handle.returncode, run.log, process.log_start)
+    error = failure_reason(process.handle.returncode, run.log, process.log_start)
     log = run.log.read_bytes()[process.log_start :]
     idle = not error and b"\nall stages: up to date" in b"\n" + log
     taken = earlier if idle and earlier is not None else seconds
@@ -89,7 +92,8 @@ def _finish(process: Process, earlier: float | None, fields: Sequence[str]) -> N
     print(f"  {run.name}: {state} ({duration(seconds)})", flush=True)
 
 
-def _end(handles: Sequence[subprocess.Popen]) -> None:
+def _terminate(handles: Sequence[subprocess.Popen]) -> None:
+    """Ends processes: SIGTERM, then SIGKILL after `GRACE`."""
     deadline = time.monotonic() + GRACE
     for handle in handles:
         handle.terminate()
@@ -100,10 +104,10 @@ def _end(handles: Sequence[subprocess.Popen]) -> None:
         handle.wait()
 
 
-def why_failed(code: int, log: Path, log_start: int) -> str:
-    """The last line of a run's log if the run did not come to its end; "" if it did."""
+def failure_reason(code: int, log: Path, log_start: int) -> str:
+    """The last line of a run's log if the run failed or was stopped; "" if it finished."""
     output = log.read_bytes()[log_start:].decode(errors="replace")
-    # A run that was told to stop ends with status 0 too, so the status is not enough.
+    # A run that was asked to stop also ends with status 0, so the status is not enough.
     if not code and re.search("^(done in |all stages: up to date)", output, re.MULTILINE):
         return ""
     lines = [line.strip() for line in output.split("\n") if line.strip()]
@@ -112,8 +116,8 @@ def why_failed(code: int, log: Path, log_start: int) -> str:
     return cause + last.removeprefix("error: ")
 
 
-def shares_of_devices(visible: str, slots: int) -> list[str]:
-    """What each slot sees of the devices in CUDA_VISIBLE_DEVICES, which may be empty."""
+def split_devices(visible: str, slots: int) -> list[str]:
+    """CUDA_VISIBLE_DEVICES of each slot: `visible` dealt out in turn, "" if it is empty."""
     devices = list(filter(None, visible.split(",")))
     if devices and len(devices) < slots:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Which runs a sweep has.
+"""The runs of a sweep.
 
-SWEEPS of the config file says which: sweep -> run -> {field: value}, or sweep -> a function of the
-config that returns its runs, for fields that follow from those of the command line. A run `base`
-without changes is always added to compare with, unless all runs are folds (data.fold).
+SWEEPS of the config file defines them: sweep -> run -> {field: value}, or sweep -> a function of
+the config that returns its runs, for values that depend on the command line. A run `base` without
+changes is always added to compare with, unless all runs are folds (data.fold).
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
         open_config: gives the config with the fields that hold for all runs.
 
     Raises:
-        ValueError: the config names no sweep, or one that its file lacks, or a run's name is not
-            fit for a folder, or the recipe cannot pool folds.
+        ValueError: the config names no sweep, or one that its file lacks, or a run's name cannot
+            name a folder, or the recipe cannot pool folds.
     """
     path, _, words = config.partition(":")
     named = re.search(r"(?:^|,)sweep=([^,]*)", words)

@@ -1,7 +1,7 @@
-"""Documents under numbers: as a prompt shows them, and as replies cite and choose them.
+"""Numbered documents: how a prompt shows them, and how replies cite and choose them.
 
-A reply in tags is `<think>…Doc [2]…</think><answer>…</answer>`. What a reply lacks is said in its
-`problem`; nothing here raises for what a model wrote.
+A reply in tags is `<think>…Doc [2]…</think><answer>…</answer>`. `problem` says what is wrong with a
+reply. No reply raises an error.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ class CitedAnswer:
     answer: str
     thought: str
     citations: tuple[int, ...]  # documents that the thought cites, each once, in order
-    outside: tuple[int, ...]  # numbers that it cites and no document has; -1 for a huge one
-    problem: str  # why the reply has not the form that was asked for; empty if it has
+    outside: tuple[int, ...]  # cited numbers that no document has; -1 for a huge one
+    problem: str  # what is wrong with the form of the reply; empty if nothing is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +54,16 @@ def parse_answer(reply: str, documents: int, *, in_tags: bool = True) -> CitedAn
         in_tags: the answer must stand in tags, once and not empty. Otherwise it is the first line
             after the thought, if there is one.
     """
-    parts = _split(reply)
-    inside, outside = _numbers(_CITATION.findall(parts.thought), documents)
+    parts = _split_reply(reply)
+    inside, outside = _split_numbers(_CITATION.findall(parts.thought), documents)
     answer, flaw = parts.answer, parts.answer_flaw
     if not in_tags:
         answer = parts.after_thought.strip().partition("\n")[0].strip()
         flaw = "" if answer else "no answer"
     problem = parts.thought_flaw or flaw
-    return CitedAnswer(answer, parts.thought, _distinct(inside), _distinct(outside), problem)
+    return CitedAnswer(
+        answer, parts.thought, _without_repeats(inside), _without_repeats(outside), problem
+    )
 
 
 def parse_choice(reply: str, candidates: int, *, strict: bool = True) -> Choice:
@@ -69,13 +71,13 @@ def parse_choice(reply: str, candidates: int, *, strict: bool = True) -> Choice:
 
     Args:
         candidates: how many documents were shown.
-        strict: a thought and an answer with nothing around them; the answer is a list like
-            `[3], [5]` of documents that exist. False is the released code's rule: all numbers in
-            the answer count, those of no document are ignored, one of a document suffices. Neither
-            admits a document twice.
+        strict: the reply must be a thought and an answer with nothing around them, and the answer
+            a list like `[3], [5]` of documents that exist. False is the released code's rule: all
+            numbers in the answer count, numbers without a document are ignored, and one document
+            suffices. In both, no document may occur twice.
     """
-    parts = _split(reply)
-    inside, outside = _numbers(re.findall("[0-9]+", parts.answer), candidates)
+    parts = _split_reply(reply)
+    inside, outside = _split_numbers(re.findall("[0-9]+", parts.answer), candidates)
     flaws = [parts.answer_flaw]
     if strict:
         flaws = [
@@ -91,21 +93,22 @@ def parse_choice(reply: str, candidates: int, *, strict: bool = True) -> Choice:
     flaws += ["" if inside else "no document chosen"]
     flaws += ["a document twice" if len(set(inside)) < len(inside) else ""]
     problem = next(filter(None, flaws), "")
-    return Choice(_distinct(inside), parts.thought, _distinct(outside), problem)
+    return Choice(_without_repeats(inside), parts.thought, _without_repeats(outside), problem)
 
 
 class _Parts(NamedTuple):
-    """A reply, taken apart at its tags."""
+    """The parts of a reply between its tags."""
 
     thought: str
     thought_flaw: str
     after_thought: str
     answer: str  # in the first pair of tags after it
     answer_flaw: str
-    around: str  # what stands outside of thought and answer
+    around: str  # the text outside of thought and answer
 
 
-def _split(reply: str) -> _Parts:
+def _split_reply(reply: str) -> _Parts:
+    """Divides a reply at its tags; their case does not count."""
     before, thought, after_thought, thought_flaw = _split_thought(reply)
     pieces = re.split("<answer>", after_thought, maxsplit=1, flags=re.IGNORECASE)
     if len(pieces) == 1:
@@ -127,23 +130,25 @@ def _split(reply: str) -> _Parts:
 
 
 def _split_thought(reply: str) -> tuple[str, str, str, str]:
-    """What stands before the thought, the thought, what follows it, and its flaw.
+    """The text before the thought, the thought, the text after it, and the thought's flaw or "".
 
-    Its opening tag may be missing, since chat templates may put it at the end of the prompt.
+    The opening tag may be missing, since chat templates may put it at the end of the prompt.
     """
     head, *tail = re.split("</think>", reply, maxsplit=1, flags=re.IGNORECASE)
     before, *opened = re.split("<think>", head, maxsplit=1, flags=re.IGNORECASE)
     if not tail:
         return "", "", reply, "<think> without </think>" if opened else ""
-    return (before, opened[0].strip(), tail[0], "") if opened else ("", head.strip(), tail[0], "")
+    if not opened:
+        return "", head.strip(), tail[0], ""
+    return before, opened[0].strip(), tail[0], ""
 
 
-def _numbers(texts: Sequence[str], last: int) -> tuple[list[int], list[int]]:
-    """Numbers from 1 to `last`, and the others; one too long to be converted is -1."""
+def _split_numbers(texts: Sequence[str], last: int) -> tuple[list[int], list[int]]:
+    """The numbers from 1 to `last`, and the others; one of too many digits is -1."""
     numbers = [int(text) if len(text) <= _MOST_DIGITS else -1 for text in texts]
     inside = [number for number in numbers if 1 <= number <= last]
     return inside, [number for number in numbers if not 1 <= number <= last]
 
 
-def _distinct(numbers: Sequence[int]) -> tuple[int, ...]:
+def _without_repeats(numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))

@@ -26,7 +26,7 @@ def load_template(name: str, path: str = "", *, target: str = "") -> str:
     """
     text = _packaged(name)
     if path:
-        text = _packaged(f"{name}_{path}") or _read(name, path)
+        text = _packaged(f"{name}_{path}") or _read_own_template(name, path)
     missing = _slots(_packaged(name)) - _slots(text)
     if missing:
         slots = ", ".join(f"{{{slot}}}" for slot in sorted(missing))
@@ -44,7 +44,8 @@ def _packaged(name: str) -> str:
     return file.read_text(encoding="utf-8").rstrip("\n") if file.is_file() else ""
 
 
-def _read(name: str, path: str) -> str:
+def _read_own_template(name: str, path: str) -> str:
+    """The user's file in place of the template `name`; ValueError if it cannot be read."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8-sig").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -56,6 +57,7 @@ def _read(name: str, path: str) -> str:
 
 
 def _slots(text: str) -> set[str]:
+    """The names of the slots of a template."""
     return set(re.findall(r"\{(\w+)\}", text))
 
 
@@ -68,13 +70,13 @@ def fill(text: str, **values: object) -> str:
     """
     tag_start = _tag_start(text)
 
-    def value(slot: re.Match) -> str:
+    def replacement(slot: re.Match) -> str:
         if slot[1] not in values:
             return slot[0]
         inserted = str(values[slot[1]])
         return tag_start.sub("‹", inserted) if tag_start else inserted
 
-    return re.sub(r"\{(\w+)\}", value, text)
+    return re.sub(r"\{(\w+)\}", replacement, text)
 
 
 @functools.cache

@@ -76,7 +76,7 @@ def sentence_chunks(
 
 
 def _headings(text: str, breaks: Iterable[int]) -> list[tuple[int, int]]:
-    """The first character of each heading, and of what follows it."""
+    """The offset of each heading, and of the text after it."""
     headings = []
     for place in sorted(breaks):
         start = _next_character(text, place)
@@ -88,12 +88,13 @@ def _headings(text: str, breaks: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _next_character(text: str, place: int) -> int:
+    """The offset of the first visible character from `place` on, or the length of the text."""
     match = re.compile(r"\S").search(text, place)
     return match.start() if match else len(text)
 
 
 def _join_headings(starts: list[int], headings: list[tuple[int, int]]) -> list[int]:
-    """Takes out the starts inside a heading and the one after it, so that nothing divides them."""
+    """Removes the starts within a heading and where its text begins, so that they stay together."""
     joined = []
     for start in starts:
         before = bisect_left(headings, (start,)) - 1
@@ -103,7 +104,7 @@ def _join_headings(starts: list[int], headings: list[tuple[int, int]]) -> list[i
 
 
 def _layout_starts(text: str) -> Iterator[int]:
-    """The first characters of paragraphs and of list items."""
+    """Yields where paragraphs and list items start."""
     # White space at the end is left out: a pattern would go through it once for each blank line.
     end = len(text.rstrip())
     for pattern in (_PARAGRAPH, _LIST_ITEM):
@@ -111,7 +112,7 @@ def _layout_starts(text: str) -> Iterator[int]:
 
 
 def _sentence_starts(text: str, language: str) -> Iterator[int]:
-    """The first characters of sentences, found window by window.
+    """Yields where sentences start, which are found window by window.
 
     A window ends at a blank line. Without one, its last sentence may go on: the next window begins
     with it, and is twice as wide if there is no other.
@@ -123,7 +124,7 @@ def _sentence_starts(text: str, language: str) -> Iterator[int]:
             end, cut = blank_line, False
         else:
             cut = end < len(text)
-        sentences = _segment(text[start:end], language)
+        sentences = _segment_starts(text[start:end], language)
         if cut and len(sentences) < 2:
             width *= 2
             continue
@@ -133,8 +134,8 @@ def _sentence_starts(text: str, language: str) -> Iterator[int]:
         start, width = end, WINDOW
 
 
-def _segment(text: str, language: str) -> list[int]:
-    """The first characters of the sentences that `sentencex` finds."""
+def _segment_starts(text: str, language: str) -> list[int]:
+    """Where the sentences start that `sentencex` finds."""
     from sentencex import get_sentence_boundaries
 
     sentences = get_sentence_boundaries(language, text)
@@ -143,14 +144,14 @@ def _segment(text: str, language: str) -> list[int]:
 
 
 def _quoted_sentence_starts(text: str, language: str) -> Iterator[int]:
-    """The first characters of sentences, also inside quotations and brackets."""
-    for start in _segment(text.translate(_WITHOUT_QUOTES), language):
+    """Yields where sentences start, also inside quotations and brackets."""
+    for start in _segment_starts(text.translate(_WITHOUT_QUOTES), language):
         while start > 1 and text[start - 1] in _QUOTES and text[start - 2].isspace():
             start -= 1
         yield start
 
 
-def _starts(pattern: re.Pattern) -> Callable[[str], Iterator[int]]:
+def _start_finder(pattern: re.Pattern) -> Callable[[str], Iterator[int]]:
     """A function that finds where group 1 of `pattern` begins, except at a combining mark."""
 
     def find_starts(text: str) -> Iterator[int]:
@@ -162,7 +163,7 @@ def _starts(pattern: re.Pattern) -> Callable[[str], Iterator[int]]:
 
 
 _token_start, _token_end = operator.itemgetter(0), operator.itemgetter(1)
-_FINER = (_starts(_LINE), _starts(_WORD), _starts(_CHARACTER))
+_FINER = (_start_finder(_LINE), _start_finder(_WORD), _start_finder(_CHARACTER))
 
 
 class _Units:
@@ -185,6 +186,7 @@ class _Units:
                 self.ends[-1] = end
 
     def _append(self, start: int, end: int, first: int, last: int) -> None:
+        """Adds a unit."""
         self.starts.append(start)
         self.ends.append(end)
         self.first.append(first)
@@ -227,7 +229,7 @@ def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterato
         ends = range(covered + 1, j + 1)
         before_headings = (end for end in ends if end < len(units) and at_heading[end])
         heading = next((end for end in before_headings if 2 * units.tokens(i, end) >= size), None)
-        j = heading or _balance(units, i, ends, size)
+        j = heading or _balanced_end(units, i, ends, size)
         yield Span(units.starts[i], units.ends[j - 1], units.tokens(i, j))
         if j < len(units) and not heading:
             # The next chunk has to hold unit j too.
@@ -238,13 +240,16 @@ def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterato
         covered = j
 
 
-def _balance(units: _Units, i: int, ends: range, size: int) -> int:
-    """The last of `ends`, or one that leaves about as much for a last chunk otherwise tiny."""
-    remaining = [units.tokens(end, len(units)) for end in ends[-1:] if end < len(units)]
-    if not remaining or 4 * remaining[0] >= size:
-        return ends[-1]
+def _balanced_end(units: _Units, i: int, ends: range, size: int) -> int:
+    """Where a chunk from unit i ends: at the last of `ends`, unless that leaves a tiny last chunk.
+
+    The two last chunks then share the tokens as evenly as possible.
+    """
+    last = ends[-1]
+    if last == len(units) or 4 * units.tokens(last, len(units)) >= size:
+        return last
 
     def difference(end: int) -> int:
         return abs(units.tokens(i, end) - units.tokens(end, len(units)))
 
-    return min((e for e in ends if units.tokens(e, len(units)) <= size), key=difference)
+    return min((end for end in ends if units.tokens(end, len(units)) <= size), key=difference)

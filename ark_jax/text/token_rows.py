@@ -34,8 +34,8 @@ class TokenRows(Sequence[np.ndarray]):
     def from_rows(cls, rows: Iterable[TokenIds], dtype=np.int32) -> "TokenRows":
         """Copies rows, one at a time, so that an iterator of lists never holds many of them.
 
-        More than IN_MEMORY bytes lie in a temporary file, mapped into memory: $TMPDIR names its
-        disk. The file has no name, so that nothing is left behind.
+        More than IN_MEMORY bytes are written to a temporary file and mapped into memory: $TMPDIR
+        names its disk. The file has no name, so that nothing is left behind.
         """
         values, lengths, file = array.array(np.dtype(dtype).char), array.array("q"), None
         with contextlib.ExitStack() as stack:
@@ -56,7 +56,7 @@ class TokenRows(Sequence[np.ndarray]):
 
     @classmethod
     def from_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> "TokenRows":
-        """Rows of these lengths, `[rows]`, of which `values` has all numbers."""
+        """Rows of these lengths, `[rows]`, end to end in `values`, which becomes read-only."""
         values.flags.writeable = False
         return cls(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
 
@@ -73,6 +73,7 @@ class TokenRows(Sequence[np.ndarray]):
         """
 
         def encode_share(share: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
+            """The values and lengths of the rows of some items."""
             rows = cls.from_rows(encode(share))
             return rows.values, rows.lengths
 
@@ -97,7 +98,7 @@ class TokenRows(Sequence[np.ndarray]):
 
 
 class RowsByKey(Mapping[Key, np.ndarray]):
-    """The rows under other keys than their numbers."""
+    """Rows that are looked up by key and not by number."""
 
     def __init__(self, keys: Iterable[Key], rows: TokenRows):
         self._rows, self._numbers = rows, {key: i for i, key in enumerate(keys)}
@@ -113,7 +114,7 @@ class RowsByKey(Mapping[Key, np.ndarray]):
 
 
 def _int32_array(size: int) -> np.ndarray:
-    """An array `[size]`; more than IN_MEMORY bytes lie in a temporary file, mapped into memory.
+    """An array `[size]`; above IN_MEMORY bytes it is a temporary file, mapped into memory.
 
     Raises:
         OSError: the disk is full.

@@ -12,8 +12,8 @@ import numpy as np
 class TokenVectors(Sequence[np.ndarray]):
     """The tokens' vectors of each text, end to end.
 
-    Text i has `values[offsets[i] : offsets[i + 1]]`, `[t e]`. Several numbers or a slice as an
-    index give those texts, as of an array that has one vector for each text.
+    Text i has `values[offsets[i] : offsets[i + 1]]`, `[t e]`. It is indexed like an array of texts:
+    a slice or a list of numbers gives those texts.
     """
 
     values: np.ndarray  # float [tokens e]
@@ -77,7 +77,7 @@ def check_one_each(vectors: Vectors, place: str) -> np.ndarray:
     """The vectors of texts that have one each, `[n e]`.
 
     Args:
-        place: what takes no others, for the message.
+        place: what needs them, for the message.
 
     Raises:
         ValueError: each token has a vector.
@@ -88,7 +88,7 @@ def check_one_each(vectors: Vectors, place: str) -> np.ndarray:
 
 
 def tokens_error(place: str) -> ValueError:
-    """The error of a place that takes one vector of each text from a model that keeps more."""
+    """The error of a place that needs one vector for each text, and gets one for each token."""
     return ValueError(
         f"{place}: a text has one vector here, and this model keeps one for each token; search "
         "with `ark-jax search` or ark_jax.Index, or take another model"

@@ -43,7 +43,7 @@ LENGTHS = (
     8192,
 )
 HEAD = 64  # characters for each token that is kept; languages have up to 8 a token
-SPARSE = 4  # places in the rows of a shared shape, for each token that it has room for
+SPARSE = 4  # most places of a shared shape for each token that it has room for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def load_tokenizer(folder: str, vocab: int | None = None):
     """Opens the fast tokenizer of a model folder or hub name.
 
     Args:
-        vocab: number of rows of the model's embedding table, which every token id must lie below.
+        vocab: number of rows of the model's embedding table; every token id must be below it.
 
     Raises:
         FileNotFoundError: the folder has no tokenizer.
@@ -104,7 +104,7 @@ def load_tokenizer(folder: str, vocab: int | None = None):
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """transformers warns, when it is imported, that torch is missing. Nothing here needs torch."""
+    """Silences the warning of transformers that torch is missing, which nothing here needs."""
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     earlier = os.environ.get(name)
     os.environ[name] = "1"
@@ -154,7 +154,7 @@ def open_backend(tokenizer: str) -> Backend:
 
 
 def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
-    """The first character of every token, and the character after its last one."""
+    """Start and end of every token, in characters of the text."""
     # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
@@ -165,8 +165,8 @@ def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
 def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
     """The encodings of texts, cut to `max_length` tokens; the rest of a text is in `overflowing`.
 
-    Of a text of very many characters the first ones give all tokens that are kept. The rest is not
-    tokenised, as it would take hundreds of bytes a token.
+    Of a very long text, only the first characters are tokenised, which give all tokens that are
+    kept: the rest would take hundreds of bytes a token.
     """
     encode = lambda texts: (
         tokenizer(texts, truncation=True, max_length=max_length, padding=False).encodings
@@ -183,6 +183,7 @@ def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
 
 
 def round_up(n: int, multiple: int) -> int:
+    """The smallest multiple that is at least `n`."""
     return -(-n // multiple) * multiple
 
 
@@ -250,6 +251,7 @@ def balance(lengths: Sequence[int], bins: int, slots: int) -> tuple[np.ndarray, 
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:
+    """Text numbers, the longest text first; equally long ones keep their order."""
     return np.argsort(-np.asarray(lengths, np.int64), kind="stable").tolist()
 
 
@@ -307,17 +309,22 @@ def batch_by_tokens(
         return
     capacity = _stream_capacity(lengths, budget, devices)
     most = max(budget, *lengths, 1)
-    room = min(most, _coarse(max(capacity, budget // 64)) if coarse else round_room(capacity))
+    room = min(
+        most, _round_coarsely(max(capacity, budget // 64)) if coarse else round_room(capacity)
+    )
     streams = _fill_streams(lengths, capacity)
     streams += [[]] * (-len(streams) % devices)
     groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
     needs = [(max(map(len, group)), max(lengths[group[0][0]], 1)) for group in groups]
     if coarse:
-        needs = [(_coarse(rows), _coarse(max(length, 32))) for rows, length in needs]
+        needs = [
+            (_round_coarsely(rows), _round_coarsely(max(length, 32))) for rows, length in needs
+        ]
     else:
         needs = [(round_rows(rows, 1), round_length(length)) for rows, length in needs]
 
     def cost(shape: tuple[int, ...]) -> int:
+        """Multiply-adds of a batch of this shape on all devices."""
         rows, length = shape
         return devices * (room * parameters + attention * rows * length**2)
 
@@ -327,8 +334,8 @@ def batch_by_tokens(
         yield TextBatch(group, rows, length, room)
 
 
-def _coarse(n: int) -> int:
-    """At least `n`: a power of two, or one and a half of it."""
+def _round_coarsely(n: int) -> int:
+    """The smallest power of two, or one and a half of one, that is at least `n`."""
     power = 1 << max(n - 1, 1).bit_length()
     return power * 3 // 4 if n <= power * 3 // 4 else power
 

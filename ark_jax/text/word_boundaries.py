@@ -35,7 +35,7 @@ def whole_word_pattern(words: str, pattern: str = "") -> str:
 
 
 def contains_words(text: str, words: str) -> bool:
-    """Whether `text` holds `words` as whole words, whatever their case and blanks."""
+    """Whether `text` holds `words` as whole words, ignoring case and spacing."""
     words, text = (" ".join(x.casefold().split()) for x in (words, text))
     if not words:
         return False

@@ -21,7 +21,7 @@ class Example:
     documents: str  # a key, equal for questions over the same documents
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
-    shares: tuple[float, ...] = ()  # of the positives, by a teacher; see `losses.distil`
+    shares: tuple[float, ...] = ()  # a teacher's share of each positive; see `losses.distil`
 
 
 class Examples(tfds.core.GeneratorBasedBuilder):
@@ -43,6 +43,7 @@ class Examples(tfds.core.GeneratorBasedBuilder):
         return {"train": self._generate_examples()}
 
     def _generate_examples(self):
+        """Yields the number of each example, and its fields as JSON."""
         for i, example in enumerate(self._examples):
             fields = dataclasses.asdict(example)
             if not example.shares:
@@ -157,14 +158,14 @@ def pair_masks(
         use_negatives: False in stage 1, where the positives of other questions are the negatives
             (eq. 7).
         denominator: with `use_negatives`, "own" contrasts a question with its own hard negatives
-            (eq. 8), "batch" with every chunk of the batch. A question's positive is never its
-            negative, whichever question brought it into the batch. "all" drops this rule: a
-            positive's siblings are negatives too, which shows what masking them gains.
-        has_shares: whether the examples have shares, which none shows where there is no example.
+            (eq. 8), "batch" with every chunk of the batch. A question's positive is then never its
+            negative. "all" drops this rule: a positive's siblings are negatives too, which shows
+            what masking them gains.
+        has_shares: whether the examples have shares; `examples` may be empty and not show it.
 
     Returns:
-        The masks `positive` and `negative`, bool `[b c]`. Where examples have shares, `positive`
-        has these, float32, and 0 elsewhere.
+        The masks `positive` and `negative`, bool `[b c]`. If examples have shares, `positive` is
+        float32 instead and holds the shares, 0 elsewhere.
 
     Raises:
         ValueError: an unknown denominator.
@@ -198,6 +199,7 @@ def make_examples(
     """
 
     def replace_copies(chunks: Collection[str]) -> tuple[str, ...]:
+        """The chunks, each once, with originals in place of copies."""
         return tuple(dict.fromkeys(originals.get(chunk, chunk) for chunk in chunks))
 
     return [

@@ -1,4 +1,4 @@
-"""Checkpoints of one run: the disk holds the last two, and a damaged one gives way to the first."""
+"""Checkpoints of one run: the disk holds the last two. If one is damaged, the other is restored."""
 
 import contextlib
 import itertools
@@ -32,9 +32,9 @@ class Checkpoints:
         """Opens the folder, which may be new.
 
         Args:
-            history: step -> a uint32 of what the run has written up to that step. A state is
-                restored only where it is the same as when the state was saved. All processes call
-                it together, and all must get the same. None: a state is restored wherever it is.
+            history: step -> a uint32 digest of what the run has written up to that step. A state is
+                restored only if the digest is the same as when the state was saved. All processes
+                call it together, and all must get the same. None: states are restored unchecked.
         """
         self.folder, self._history = folder, history
         self._pending_save = None
@@ -62,7 +62,7 @@ class Checkpoints:
         checkpoints = list(self._orbax.checkpoints)
         while checkpoints:
             newest = checkpoints.pop()
-            state, damage = self._load(newest.step, abstract)
+            state, damage = self._load_checked(newest.step, abstract)
             if not damage:
                 return state
             outcome = (
@@ -78,8 +78,8 @@ class Checkpoints:
             self._orbax.reload()
         return None
 
-    def _load(self, step: int, abstract: Any) -> tuple[Any, str]:
-        """The state, and what is wrong with it: "" if nothing is."""
+    def _load_checked(self, step: int, abstract: Any) -> tuple[Any, str]:
+        """The state of a step, and what is wrong with it; "" if nothing is."""
         everywhere = NamedSharding(jax.sharding.get_mesh(), P())
         digest = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=everywhere)
         loaded, damage = {}, ""
@@ -94,15 +94,15 @@ class Checkpoints:
         if not np.all(multihost_utils.process_allgather(np.array(not damage))):
             damage = damage or "another process cannot read it"
         else:
-            of_state, history = map(int, loaded["digest"])
-            if int(_digest(loaded["state"])) != of_state:
+            state_digest, history = map(int, loaded["digest"])
+            if int(_digest(loaded["state"])) != state_digest:
                 damage = "its bits have changed"
             elif self._history and self._history(step) != history:
                 damage = "it belongs to another run, or the run's curve has changed"
         return loaded.get("state"), damage
 
     def save(self, step: int, state: Any, *, wait: bool = False) -> None:
-        """Writes a state unless its step is there: in the background or, with `wait`, at once.
+        """Writes a state in the background, unless its step is stored; with `wait`, waits for it.
 
         Raises:
             OSError: this state, or the one before it, could not be written.
@@ -120,6 +120,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _explain_failure(self) -> Iterator[None]:
+        """Turns an error of writing into an OSError that says what to do."""
         try:
             yield
         except Exception as error:
@@ -134,10 +135,11 @@ class Checkpoints:
 def _digest(state: Any) -> jax.Array:
     """The sum of all words, uint32: the same on every mesh.
 
-    A flipped bit changes it. Orbax does not notice one.
+    A flipped bit changes it, which Orbax does not notice.
     """
 
     def words(x: jax.Array) -> jax.Array:
+        """The bits of each number as uint32."""
         return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
 
     return sum(jnp.sum(words(x)) for x in jax.tree.leaves(state))
@@ -150,7 +152,7 @@ def _set_aside(path: epath.Path) -> None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what caused it, the first cause last."""
+    """An error, its cause, the cause of that, and so on."""
     while error:
         yield error
         error = error.__cause__ or error.__context__

@@ -47,7 +47,7 @@ def train(
         ValueError: a setting that cannot be, or no examples.
         FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
-    _check(config, epochs, retriever, examples, run.label)
+    _check_settings(config, epochs, retriever, examples, run.label)
     tokens = _tokenize(retriever, examples, questions, passages, use_negatives, run.label)
     trainable, frozen = lora.split_weights(
         retriever.model, retriever.cfg, retriever.base, config, seed
@@ -68,8 +68,8 @@ def train(
         config.remat,
         config.chunks,
         maker.texts_of_device,
-        trained=memory.bytes_of(trainable),
-        frozen=memory.bytes_of(frozen),
+        trained=memory.bytes_on_device(trainable),
+        frozen=memory.bytes_on_device(frozen),
         most_pieces=maker.passages.rows // layout.batch_multiple(),
     )
     memory.say_choice(choice, run.label)
@@ -99,7 +99,7 @@ def train(
 
 @dataclasses.dataclass(frozen=True)
 class ContrastiveObjective:
-    """A loss between the questions and all passages of a batch, by `losses.matryoshka`."""
+    """The loss `losses.matryoshka` between the questions and all passages of a batch."""
 
     cfg: Any  # of the model
     pooling: str
@@ -165,7 +165,7 @@ class ContrastiveBatches:
             examples: of each step.
             question_tokens, passage_tokens: of all that the examples name.
         """
-        # An example is in every epoch.
+        # Each example occurs in every epoch, but is numbered once.
         distinct = list({id(x): x for x in itertools.chain(*examples)}.values())
         chunks = batches.distinct_chunks(distinct, use_negatives=use_negatives)
         numbered = batches.number_chunks(distinct, chunks, use_negatives=use_negatives)
@@ -188,26 +188,26 @@ class ContrastiveBatches:
         )
 
     def in_pieces(self, pieces: int) -> "ContrastiveBatches":
-        """The same batches, with passages in so many pieces."""
+        """The same batches, with passages encoded in this many pieces."""
         if pieces == self.passages.pieces:
             return self
         lengths = _passage_lengths(self.examples, self.chunks, self.passage_tokens)
         return dataclasses.replace(self, passages=TextGrid.from_lengths(lengths, pieces))
 
     def texts_of_device(self, pieces: int) -> list[memory.Texts]:
-        """What a device encodes at once: all questions, and passages in so many pieces."""
+        """What a device encodes at once: all questions, and one of this many pieces of passages."""
         grids = self.questions, self.in_pieces(pieces).passages
         return list(map(memory.Texts.from_grid, grids))
 
     @property
     def piece_tokens(self) -> tuple[int, int]:
-        """Of questions and passages, as `ContrastiveObjective` takes them."""
+        """Most tokens of a device's questions, and of its passages in one piece."""
         return self.questions.piece_tokens, self.passages.piece_tokens
 
     def __call__(self, step: int, trainable: Any = None) -> fit.TrainingBatch:
         """The batch after `step` steps; see `fit.MakeBatch`.
 
-        Rows without a text are nobody's positive and nobody's negative.
+        A row without a text is no question's positive or negative.
         """
         examples = self.examples[step]
         numbers = batches.distinct_numbers(examples)
@@ -218,6 +218,7 @@ class ContrastiveBatches:
         passage_rows, documents = self.passages.place(passages)
 
         def make_masks(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """The positive and negative masks of the chosen questions, `[n c]`."""
             return batches.pair_masks(
                 [examples[i] for i in chosen],
                 numbers,
@@ -248,13 +249,14 @@ def _passage_lengths(
     return [lengths[batches.distinct_numbers(step)].tolist() for step in steps]
 
 
-def _check(
+def _check_settings(
     config: ContrastiveConfig,
     epochs: int,
     retriever: Retriever,
     examples: Sequence[Example],
     label: str,
 ) -> None:
+    """Raises ValueError for a setting out of range, or if there are no examples."""
     for name, value, least in (
         ("epochs", epochs, 1),
         ("batch", config.batch, 1),
@@ -284,11 +286,12 @@ def _tokenize(
     use_negatives: bool,
     label: str,
 ) -> tuple[TokensById, TokensById]:
-    """Token ids of the questions and of the passages that the examples name."""
+    """Token ids of the questions, and of the passages, that the examples name."""
 
     def tokenize(
         texts: Mapping[str, str], names: Sequence[str], kind: str, what: str
     ) -> TokensById:
+        """The token ids of the named texts, each text read only when it is tokenised."""
         lookup = distributed.LazySequence(texts.__getitem__, names)
         rows = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
         return RowsByKey(names, rows)

@@ -15,26 +15,28 @@ class Curve:
     Attributes:
         rows: the rows in the file.
         reported: the last step that has gone to `on_step`. A resumed run makes the steps after its
-            checkpoint again. The file `curve.reported` remembers that their rows were there.
+            checkpoint again. The file `curve.reported` stores this number, so that the run does not
+            report them twice.
     """
 
     def __init__(self, path: Path, step: int):
         """Opens the file and drops the rows after `step`, the checkpoint to resume from."""
         self.path = path
         self.rows, self.reported = distributed.on_first_process(
-            functools.partial(self._cut, path, step)
+            functools.partial(self._drop_later_rows, path, step)
         )
 
     @staticmethod
-    def _cut(path: Path, step: int) -> tuple[list[dict], int]:
+    def _drop_later_rows(path: Path, step: int) -> tuple[list[dict], int]:
+        """Drops the rows after `step`; returns the others and the last reported step."""
         mark = path.with_suffix(".reported")
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         reported = text.count("\n")
         with contextlib.suppress(FileNotFoundError, ValueError):  # damage may report a step twice
             reported = max(reported, int(mark.read_text(encoding="utf-8")))
         lines = text.split("\n")[:step]
-        _replace(mark, str(reported))
-        _replace(path, "".join(line + "\n" for line in lines))
+        _replace_file(mark, str(reported))
+        _replace_file(path, "".join(line + "\n" for line in lines))
         return list(map(json.loads, lines)), reported
 
     def add(self, row: dict) -> None:
@@ -56,7 +58,7 @@ class Curve:
             self.path.with_suffix(".reported").unlink()
 
 
-def _replace(path: Path, content: str) -> None:
+def _replace_file(path: Path, content: str) -> None:
     """Replaces a file in one move: a killed process leaves the old file or the new one."""
     new = path.with_suffix(".new")
     new.write_text(content, encoding="utf-8")

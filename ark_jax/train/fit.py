@@ -1,7 +1,7 @@
 """The training loop: state, compiled step, checkpoints, curve and pace.
 
 `train` minimises an `Objective` over the batches of a `MakeBatch`, as a config says; it knows
-neither the loss nor how texts become batches. A method's trainer is these three.
+neither the loss nor how texts become batches. A method's trainer consists of these three.
 
 A run that is stopped at any moment continues bitwise the same from its last checkpoint. On another
 mesh it continues with equal losses.
@@ -117,7 +117,7 @@ class State:
 
 
 def merged_model(trainable: Any, frozen: Any) -> Any:
-    """The model that is trained: `trainable` itself or, beside a frozen model, that with it."""
+    """The model that is trained: `trainable` itself, or `frozen` with it merged in."""
     return trainable if frozen is None else trainable.merged_into(frozen)
 
 
@@ -125,7 +125,7 @@ _merge = jax.jit(merged_model)
 
 
 def current_model(trainable: Any, frozen: Any) -> Any:
-    """As `merged_model`, outside a compiled step. Without `frozen`, `trainable` is not copied."""
+    """`merged_model` outside a compiled step. Without `frozen`, `trainable` is not copied."""
     return trainable if frozen is None else _merge(trainable, frozen)
 
 
@@ -192,7 +192,7 @@ def train(
     Raises:
         FloatingPointError: a loss or gradient is NaN or infinite. The step is discarded, the last
             good state is saved, and the batch's ids are in non_finite.json.
-        preemption.Preempted: a signal came. The step under way is finished and saved.
+        preemption.Preempted: a signal came. The current step is finished and saved.
         OSError: a checkpoint could not be written.
     """
     schedule = optim.schedule(learning_rate, steps, config.warmup, decay=decay, floor=floor)
@@ -201,37 +201,26 @@ def train(
     folder, curve_file = run.folder / "checkpoints", run.folder / "curve.jsonl"
 
     def history(step: int) -> int:
+        """The digest of the curve up to a step, the same in every process."""
         return distributed.on_first_process(lambda: _rows_digest(run.label, curve_file, step))
 
     with preemption.defer_signals() as stop_requested, Checkpoints(folder, history) as checkpoints:
-        create = functools.partial(_first_state, optimizer=optimizer)
-        state = checkpoints.restore(_abstract_state(create, trainable))
-        if state is None:
-            state = jax.jit(create)(trainable)
-        else:
-            say(f"  {run.label}: goes on after step {int(state.step)} of {steps}")
+        state = _restore_or_create(checkpoints, trainable, optimizer, run.label, steps)
         start = int(state.step)
         curve, meter = Curve(curve_file, start), flops.Meter()
         (run.folder / NON_FINITE).unlink(missing_ok=True)
-        # All at once: each is computed on a device, where it would wait for the step under way.
+        # All at once: a device computes each rate, which would wait for the current step.
         rates = [float(schedule(step)) for step in range(start, steps)]
         queued: _QueuedStep | None = None
         may_queue = distributed.may_queue_programs()
 
         def finish() -> None:
-            """Waits for the step that is queued, if one is, and writes its row."""
+            """Waits for the queued step, if there is one, writes its row and reports it."""
             nonlocal queued
             if queued is None:
                 return
             row = _read_row(run, state, queued, checkpoints)
-            meter.add(queued.batch.tokens, queued.batch.flops)
-            pace = meter.pace(save_every)
-            curve.add(row)
-            if queued.step > curve.reported:
-                run.on_step(row)
-            bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
-            if queued.step % save_every == 0:
-                run.on_pace(step=queued.step, **pace)
+            _report_step(run, queued, row, curve, meter, bar, save_every)
             queued = None
 
         with Progress(run.label, steps, "steps") as bar:
@@ -262,8 +251,24 @@ def train(
     return Trained(current_model(trained, frozen), adapter, curve.rows)
 
 
+def _restore_or_create(
+    checkpoints: Checkpoints,
+    trainable: Any,
+    optimizer: optax.GradientTransformation,
+    label: str,
+    steps: int,
+) -> State:
+    """The state of the newest checkpoint, which a line reports, or the state before step 1."""
+    create = functools.partial(_first_state, optimizer=optimizer)
+    state = checkpoints.restore(_abstract_state(create, trainable))
+    if state is None:
+        return jax.jit(create)(trainable)
+    say(f"  {label}: goes on after step {int(state.step)} of {steps}")
+    return state
+
+
 def _first_state(trainable: Any, optimizer: optax.GradientTransformation) -> State:
-    """The state before the first step. The caller keeps its model, since the step donates this."""
+    """The state before the first step, with a copy of `trainable`, since the step donates it."""
     return State.create(jax.tree.map(jnp.copy, trainable), optimizer)
 
 
@@ -271,16 +276,16 @@ def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
     """Shapes, types and shardings of a state, for restoring onto the current mesh."""
     mesh = jax.sharding.get_mesh()
 
-    def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def place(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(placed, jax.eval_shape(create, trainable))
+    return jax.tree.map(place, jax.eval_shape(create, trainable))
 
 
 @dataclasses.dataclass(frozen=True)
 class _QueuedStep:
-    """A step that the devices have been given, whose metrics are not read yet."""
+    """A step that was given to the devices, and whose metrics are not read yet."""
 
     step: int
     batch: TrainingBatch  # without its arrays, whose memory the devices free
@@ -289,10 +294,10 @@ class _QueuedStep:
 
 
 def _read_row(run: Run, state: State, queued: _QueuedStep, checkpoints: Checkpoints) -> dict:
-    """The row of the curve.
+    """The curve's row of a queued step, once its metrics are computed.
 
     Args:
-        state: after this step or the next one; both leave it unchanged if this one is discarded.
+        state: after this step or the next one. If this step is discarded, both leave it unchanged.
 
     Raises:
         FloatingPointError: the step is discarded; state and batch ids are saved.
@@ -314,14 +319,35 @@ def _read_row(run: Run, state: State, queued: _QueuedStep, checkpoints: Checkpoi
     )
 
 
+def _report_step(
+    run: Run,
+    queued: _QueuedStep,
+    row: dict,
+    curve: Curve,
+    meter: flops.Meter,
+    bar: Progress,
+    save_every: int,
+) -> None:
+    """Adds the row of a finished step to the curve; reports row and pace."""
+    meter.add(queued.batch.tokens, queued.batch.flops)
+    pace = meter.pace(save_every)
+    curve.add(row)
+    if queued.step > curve.reported:
+        run.on_step(row)
+    bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
+    if queued.step % save_every == 0:
+        run.on_pace(step=queued.step, **pace)
+
+
 def _write_json(path: Path, content: dict) -> None:
+    """Writes `content` in the first process."""
     if distributed.is_first_process():
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         path.write_text(text, encoding="utf-8")
 
 
 def _rows_digest(label: str, path: Path, step: int) -> int:
-    """A uint32 of the first `step` rows of a curve's file and the label of its run."""
+    """A uint32 digest of a run's label and the first `step` rows of its curve's file."""
     content = path.read_bytes() if path.is_file() else b""
     rows = content.split(b"\n")[:step]
     return zlib.crc32(b"\n".join([label.encode(), *rows]))

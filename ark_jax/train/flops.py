@@ -1,7 +1,7 @@
 """FLOPs that a model asks for, and which share of the devices' peak a training run achieves (MFU).
 
-Counted are the products with the weights of the layers and those of attention, for real tokens; a
-multiply-add counts two. Not counted are padding, what is computed again to save memory (remat,
+The count has the products with the layers' weights and those of attention, for real tokens; a
+multiply-add counts two. It leaves out padding, repeated computations that save memory (remat,
 GradCache), embeddings (they are looked up), norms, softmax and the scores of the loss. So MFU
 (model FLOPs utilisation, Chowdhery et al. 2022, appendix B) falls where memory is saved by
 computing again.
@@ -17,7 +17,7 @@ import numpy as np
 
 from ark_jax.models import decoder
 
-# Also means of counts, and sums that numpy made.
+# An integer, a mean of integers, or a sum that numpy computed.
 Count = float | np.number
 
 # FLOP/s of a device in dense bfloat16 products, by its `device_kind`. TPUs:
@@ -61,10 +61,10 @@ def forward(cfg, tokens: Count, pairs: Count, logits: Count = 0) -> np.ndarray:
 
 
 def training(cfg, lengths: Sequence[int], adapter: int) -> float:
-    """Model FLOPs of a training step on texts: 6 x weights x tokens + 12 x layers x heads x h x
-    pairs.
+    """Model FLOPs of a training step on texts.
 
-    A causal model has half the pairs that are often counted.
+    These are 6 x weights x tokens + 12 x layers x heads x h x pairs. A causal model has half the
+    pairs that are often counted.
 
     Args:
         lengths: tokens of each text.
@@ -92,7 +92,7 @@ def peak(device_kind: str) -> float | None:
 class Meter:
     """Measures the pace of training steps. The first step compiles and is left out.
 
-    The host's work is the CPU time of the calling thread, which waits for the devices without any.
+    The host's work is the CPU time of the calling thread; waiting for the devices takes none.
     """
 
     def __init__(self):
@@ -103,7 +103,7 @@ class Meter:
     def add(self, tokens: int, flops: float) -> None:
         """Counts a step that is done: its tokens without padding and its model FLOPs.
 
-        It has taken the time since the one before.
+        Its time is the time since the last call of `add` or `skip`.
         """
         clocks = _clocks()
         seconds, host = (now - before for now, before in zip(clocks, self._clocks, strict=True))
@@ -113,15 +113,14 @@ class Meter:
         self._compiled = True
 
     def skip(self) -> None:
-        """Leaves out the time since the last step, as of a checkpoint."""
+        """Leaves out the time since the last step, such as that of a checkpoint."""
         self._clocks = _clocks()
 
     def pace(self, last: int = 0) -> dict[str, float]:
-        """Means over the `last` steps (0: all), on all devices together; empty before the second
-        step.
+        """Means over the `last` steps (0: all), on all devices together.
 
-        `host_share` is the host's work as a share of the time: near 1, the devices wait for it.
-        `mfu` is there if the devices' peak is known.
+        Empty before the second step. `host_share` is the host's work as a share of the time; near
+        1, the devices wait for it. `mfu` is there if the devices' peak is known.
         """
         if not self._steps:
             return {}
@@ -139,15 +138,14 @@ class Meter:
 
 
 def _clocks() -> tuple[float, float]:
-    """Seconds of the wall clock, and of this thread on a core."""
+    """(wall time, CPU time of this thread), in seconds."""
     return time.perf_counter(), time.thread_time()
 
 
 def describe(pace: dict[str, float]) -> str:
-    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s`, and of `host 1.2 %` and `MFU 41.3 %`
-    what is known.
+    """A pace as text: `3,204 tokens/s, 0.0271 TFLOP/s, host 1.2 %, MFU 41.3 %`.
 
-    Steps that read no text have `0.0312 s a step`.
+    The last two are left out if they are not known. Steps without texts give `0.0312 s a step`.
     """
     if not pace:
         return "compiled"

@@ -29,17 +29,22 @@ class Group:
 
     @property
     def is_dead(self) -> bool:
-        """Whether no completion is better than another."""
+        """Whether all advantages are 0, so that there is nothing to learn."""
         return not np.any(self.advantages)
 
     def without_cut_off(self) -> "Group":
-        """The group without the completions that were cut off."""
+        """The group without the completions that were cut off.
+
+        Raises:
+            ValueError: the group has no `ended`.
+        """
         if self.ended is None:
-            raise ValueError(f"{self.name or 'a group'}: says of no completion whether it ended")
+            name = self.name or "a group"
+            raise ValueError(f"{name}: `ended` is missing, so cut-off completions are not known")
         return self.select(self.ended)
 
     def select(self, keep: Sequence[bool] | np.ndarray) -> "Group":
-        """The group with some of its completions."""
+        """The group with the completions for which `keep` is true."""
         fields = ("completions", "advantages", "old", "policy_reference", "ended")
         by_field = {field: getattr(self, field) for field in fields}
         return dataclasses.replace(
@@ -53,14 +58,14 @@ class Group:
 
 
 def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
-    """Refuses what would be computed wrongly or not at all.
+    """Raises ValueError for the first group that cannot be trained on.
 
     Args:
         max_length: tokens that the model takes.
         vocab: number of token ids that it knows.
 
     Raises:
-        ValueError: with the group, the completion and what is wrong.
+        ValueError: the message names the group, the completion and the problem.
     """
     for number, group in enumerate(groups):
         name = f"group {number}" + (f" ({group.name})" if group.name else "")
@@ -104,11 +109,11 @@ def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
 
 @dataclasses.dataclass
 class Prompt:
-    """A distinct prompt: its ids but for the last, and (group, number) of each completion."""
+    """A distinct prompt with its completions in all groups."""
 
-    prefix: np.ndarray
-    last: int
-    members: list[tuple[Group, int]]
+    prefix: np.ndarray  # int32: the token ids without the last
+    last: int  # the last token id
+    members: list[tuple[Group, int]]  # (group, number) of each completion
 
     @property
     def completions(self) -> list[TokenIds]:
@@ -116,6 +121,7 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
+        """Tokens of all completions."""
         return sum(map(len, self.completions))
 
 
@@ -151,20 +157,20 @@ class BatchShape:
 
     @classmethod
     def needed(cls, groups: Sequence[Group]) -> "BatchShape":
-        """The least that holds these groups on the current mesh."""
+        """The smallest shape that holds these groups on the current mesh."""
         devices = place_prompts(groups)
         prompts = list(itertools.chain(*devices))
         completions = list(itertools.chain(*(prompt.completions for prompt in prompts)))
-        of_devices = lambda count: max(sum(map(count, device)) for device in devices)
+        largest_on_device = lambda count: max(sum(map(count, device)) for device in devices)
         longest = lambda texts: max(map(len, texts), default=0)
         sizes = (
             max(map(len, devices)),
             longest(prompt.prefix for prompt in prompts),
-            of_devices(lambda prompt: len(prompt.prefix)),
-            of_devices(lambda prompt: len(prompt.members)),
+            largest_on_device(lambda prompt: len(prompt.prefix)),
+            largest_on_device(lambda prompt: len(prompt.members)),
             longest(completions),
             max((prompt.tokens for prompt in prompts), default=0),
-            of_devices(lambda prompt: prompt.tokens),
+            largest_on_device(lambda prompt: prompt.tokens),
         )
         return cls(*(max(size, 1) for size in sizes))
 
@@ -189,8 +195,8 @@ class BatchShape:
         """The shape of a step whose texts are all as long as they may be.
 
         Args:
-            prompts: of the step, on all devices together.
-            samples: completions of a prompt.
+            prompts: number of prompts of a step, on all devices together.
+            samples: number of completions of a prompt.
         """
         device_prompts = -(-prompts // layout.batch_multiple())
         tokens = samples * completion_tokens
@@ -212,17 +218,18 @@ class BatchShape:
         ]
 
     def shrunk(self, *steps: Sequence[Group]) -> "BatchShape":
-        """One of few shapes that hold the groups of each step, this being that of a full one.
+        """A smaller shape that holds the groups of each step; this one is that of a full step.
 
-        Arrays keep their sizes, which cost little. What products and attention are computed on is
-        cut to one of four sizes an octave, for prompts and for completions, since each further
-        shape compiles the step again. It depends on the groups alone, so that a resumed run
-        computes in the same shapes.
+        Arrays keep their sizes, which cost little. Products and attention are computed on fewer
+        tokens, for prompts and for completions: one of four sizes between powers of two, since each
+        further shape compiles the step again. The shape depends on the groups alone, so that a
+        resumed run computes in the same shapes.
         """
         needs = [dataclasses.astuple(BatchShape.needed(groups)) for groups in steps]
         need = BatchShape(*map(max, zip(*needs, strict=True)))
 
-        def fitted(*fields: str) -> dict[str, int]:
+        def scaled_fields(*fields: str) -> dict[str, int]:
+            """Fields of this shape, scaled down together to what is needed and rounded up."""
             share = max(getattr(need, field) / getattr(self, field) for field in fields)
             share = tk.round_rows(math.ceil(64 * share), 1)
             return {
@@ -230,12 +237,12 @@ class BatchShape:
             }
 
         arrays = ("prompts", "prompt_tokens", "rows", "tokens")
-        # A step larger than the full one, as where a prompt is drawn twice, has its own shape.
+        # A step can be larger than a full one, if a prompt is drawn twice. It has its own shape.
         return BatchShape(
             **{
                 name: max(getattr(self, name), tk.round_rows(getattr(need, name), 1))
                 for name in arrays
             },
-            **fitted("prompt_room"),
-            **fitted("tokens_per_prompt", "room"),
+            **scaled_fields("prompt_room"),
+            **scaled_fields("tokens_per_prompt", "room"),
         )

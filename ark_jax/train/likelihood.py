@@ -2,7 +2,7 @@
 
 Supervised training weighs the tokens of given answers by 1, rejection sampling those of right
 samples, REINFORCE by rewards, GRPO by advantages, with a ratio to the policy that drew them. One
-objective serves them all; `policy.PolicyLoss` tells them apart. It computes each distinct prompt
+objective serves them all; `policy.PolicyLoss` selects the method. It computes each distinct prompt
 once and its completions behind it, so a prompt with eight answers is computed once instead of eight
 times.
 """
@@ -65,7 +65,7 @@ class GroupArrays:
 
     @property
     def mask(self) -> Bool[Array, "b t"]:
-        """The tokens that are predicted."""
+        """True for each token that is predicted."""
         return self.completions.mask
 
 
@@ -99,7 +99,7 @@ def group_arrays(groups: Sequence[Group], shape: BatchShape) -> GroupArrays:
     advantages[row_places] = [group.advantages[i] for group, i, _ in members]
 
     def values(field: str) -> jax.Array | None:
-        """Numbers for each token, `[b t]`."""
+        """A field's number for each token, `[b t]`; None if the groups have no such field."""
         if not groups or getattr(groups[0], field) is None:
             return None
         padded = np.zeros((height, shape.tokens), np.float32)
@@ -163,14 +163,19 @@ class LikelihoodObjective:
     ) -> tuple[jax.Array, dict]:
         """The loss; see `fit.Objective`."""
         if isinstance(batch, GroupArrays):
-            return self._loss(trainable, frozen, batch, Counts.from_mask(batch.mask))
+            return self._part_loss(trainable, frozen, batch, Counts.from_mask(batch.mask))
         counts = Counts.from_mask(batch.arrays.mask)
-        loss = lambda trainable, part: self._loss(trainable, frozen, part, counts)
+        loss = lambda trainable, part: self._part_loss(trainable, frozen, part, counts)
         return parts.summed(loss, trainable, batch)
 
-    def _loss(
+    def _part_loss(
         self, trainable: Any, frozen: Any, batch: GroupArrays, counts: Counts
     ) -> tuple[jax.Array, dict]:
+        """The part of the loss, and its metrics, that these completions add to the step's.
+
+        Args:
+            counts: of the whole step.
+        """
         model = fit.merged_model(trainable, frozen)
         log_probs, entropy = completion_log_probs(model, self.cfg, batch, entropy=self.entropy)
         loss, metrics = token_loss(
@@ -190,11 +195,11 @@ class LikelihoodObjective:
 def completion_log_probs(
     model: decoder.Decoder, cfg: decoder.Config, batch: GroupArrays, *, entropy: bool = False
 ) -> tuple[Float[Array, "b t"], Float[Array, "b t"] | None]:
-    """Log-probabilities of the completions' tokens, and on demand the entropy at each, in nats.
+    """Log-probabilities of the completions' tokens, and entropies at them or None, in nats.
 
-    Differentiable in `model`, but for the entropy. Every prompt is computed once. A device holds
-    the logits of LOGIT_BLOCK positions at a time; the backward pass computes them again. Padding
-    gets zeros.
+    The log-probabilities are differentiable in `model`, the entropies are not. Every prompt is
+    computed once. A device holds the logits of LOGIT_BLOCK positions at a time; the backward pass
+    computes them again. Padding gets zeros.
     """
     cache = prefix.compute(model, cfg, batch.prompt_tokens, batch.prompt_mask, batch.prompt_room)
     hidden, _ = prefix.run_suffixes(
@@ -205,6 +210,7 @@ def completion_log_probs(
     def predict(
         hidden: Float[Array, "streams a d"], labels: Int[Array, "streams a"]
     ) -> tuple[Array, ...]:
+        """Log-probabilities of the labels and, if asked for, entropies."""
         shape = labels.shape
         flat = lambda x, side: x.reshape(-1, *x.shape[2:], out_sharding=activation_spec(side))
         logits = model.logits(flat(hidden, "a d"), cfg)

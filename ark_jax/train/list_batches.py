@@ -20,16 +20,17 @@ from ark_jax.train.placement import TextGrid
 
 @dataclasses.dataclass(frozen=True)
 class ListTexts:
-    """The texts of all lists, each once: pairs, and what stands on either side of them."""
+    """The texts of all lists, each once: as pairs, and as left and right texts."""
 
     pairs: list[tuple[str, str]]
-    members: list[np.ndarray]  # of each list, the pairs of its candidates
+    members: list[np.ndarray]  # for each list the numbers of its candidates' pairs
     lefts: list[str]
     rights: list[str]
-    sides: np.ndarray  # int64 [pairs, 2], the left and the right text of each pair
+    sides: np.ndarray  # int64 [pairs, 2], the numbers of each pair's left and right text
 
     @classmethod
     def create(cls, lists: Sequence[PairList]) -> "ListTexts":
+        """Numbers the distinct pairs and texts in the order of their first occurrence."""
         pairs: dict[tuple[str, str], int] = {}
         number = lambda pair: pairs.setdefault(pair, len(pairs))
         members = [
@@ -37,8 +38,10 @@ class ListTexts:
             for pair_list in lists
         ]
         lefts, rights = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
-        of_left, of_right = ({text: i for i, text in enumerate(side)} for side in (lefts, rights))
-        sides = np.array([(of_left[left], of_right[right]) for left, right in pairs])
+        left_numbers, right_numbers = (
+            {text: i for i, text in enumerate(side)} for side in (lefts, rights)
+        )
+        sides = np.array([(left_numbers[left], right_numbers[right]) for left, right in pairs])
         return cls(list(pairs), members, lefts, rights, sides)
 
 
@@ -51,8 +54,8 @@ class ListwiseBatches:
     tokens: Mapping[str, TokenRows]  # part of a batch -> ids of each of its texts
     segments: TokenRows | None  # of the pairs' tokens
     grids: Mapping[str, TextGrid]  # of the same parts
-    rows: int  # of pairs, with empty ones
-    candidates: int  # most of a list
+    rows: int  # number of pairs in a batch, empty rows included
+    candidates: int  # of the longest list
     body: Any  # the encoder's configuration
     adapter: int  # entries of an adapter's factors; 0 trains all weights
 
@@ -68,14 +71,14 @@ class ListwiseBatches:
     ) -> "ListwiseBatches":
         """Tokenises, and finds the shapes that hold every batch on the current mesh."""
         tokens, segments = _tokenize(texts, scorer, label)
-        grids, rows = _grids(epochs, texts, tokens, steps)
+        grids, rows = _grids_and_rows(epochs, texts, tokens, steps)
         longest = max(map(len, texts.members))
         list_length = min(longest, epochs.negatives + 1) if epochs.negatives else longest
         body = scorer.cfg.body
         return cls(epochs, texts, tokens, segments, grids, rows, list_length, body, adapter)
 
     def texts_of_device(self) -> list[memory.Texts]:
-        """What a device encodes at once."""
+        """What a device encodes at once, for each part of a batch."""
         return list(map(memory.Texts.from_grid, self.grids.values()))
 
     @property
@@ -86,24 +89,31 @@ class ListwiseBatches:
     def __call__(self, step: int, trainable: Any = None) -> fit.TrainingBatch:
         """The batch after `step` steps; see `fit.MakeBatch`. Each text is encoded once."""
         chosen = self.epochs.step(step, trainable)
-        numbers = numbers_of_texts(self.texts, [self.texts.members[k][c] for k, c in chosen])
+        numbers = distinct_numbers(self.texts, [self.texts.members[k][c] for k, c in chosen])
         arrays, places = {}, {"pairs": np.arange(len(numbers["pairs"]))}
         for part, grid in self.grids.items():
             beside = (self.segments,) if part == "pairs" else ()
             texts = ([ids[i] for i in numbers[part]] for ids in (self.tokens[part], *beside))
             places[part], arrays[part] = grid.place(*texts)
-        arrays |= self._sides(numbers, places) | self._lists(chosen, numbers["pairs"], places)
+        arrays |= self._side_indices(numbers, places) | self._candidate_arrays(
+            chosen, numbers["pairs"], places
+        )
         lengths = [len(self.tokens[part][i]) for part in self.grids for i in numbers[part]]
         names = [self.texts.pairs[i] for i in numbers["pairs"]]
         ids = {
             "questions": [left for left, _ in names],
             "candidates": [right for _, right in names],
         }
-        work = flops.training(self.body, lengths, self.adapter)
-        return fit.TrainingBatch(arrays, ids, sum(lengths), work)
+        step_flops = flops.training(self.body, lengths, self.adapter)
+        return fit.TrainingBatch(arrays, ids, sum(lengths), step_flops)
 
-    def _sides(self, numbers: Mapping, places: Mapping) -> dict[str, jax.Array]:
-        """The rows of each pair's two texts, where single texts are embedded."""
+    def _side_indices(self, numbers: Mapping, places: Mapping) -> dict[str, jax.Array]:
+        """`left_index` and `right_index` of `pair_logits`; empty if the head embeds no texts.
+
+        Args:
+            numbers: from `distinct_numbers`.
+            places: the row of each of these texts, by part.
+        """
         arrays = {}
         for column, part in enumerate(("left", "right")):
             if part in self.grids:
@@ -113,8 +123,16 @@ class ListwiseBatches:
                 arrays[f"{part}_index"] = layout.rows(index)
         return arrays
 
-    def _lists(self, chosen: Sequence, pairs: np.ndarray, places: Mapping) -> dict[str, jax.Array]:
-        """Rows, presence and weights of the candidates of a step's lists."""
+    def _candidate_arrays(
+        self, chosen: Sequence, pairs: np.ndarray, places: Mapping
+    ) -> dict[str, jax.Array]:
+        """`rows`, `present` and `weights` of a step's candidates, `[lists candidates]`.
+
+        Args:
+            chosen: from `ListEpochs.step`.
+            pairs: numbers of the batch's pairs, ascending.
+            places: as in `_side_indices`.
+        """
         shape = (self.epochs.batch, self.candidates)
         rows, present = np.zeros(shape, np.int32), np.zeros(shape, bool)
         weights = np.ones(shape, np.float32)
@@ -128,8 +146,12 @@ class ListwiseBatches:
         return {name: layout.put(array, P()) for name, array in arrays.items()}
 
 
-def numbers_of_texts(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Which pairs and single texts the candidates of a batch need: each once, ascending."""
+def distinct_numbers(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """The numbers of a batch's pairs, left and right texts, by part: each once, ascending.
+
+    Args:
+        members: for each list the numbers of its pairs.
+    """
     pairs = np.unique(np.concatenate(members))
     left, right = (np.unique(column) for column in texts.sides[pairs].T)
     return {"pairs": pairs, "left": left, "right": right}
@@ -138,7 +160,7 @@ def numbers_of_texts(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[st
 def _tokenize(
     texts: ListTexts, scorer: CrossEncoder, label: str
 ) -> tuple[dict[str, TokenRows], TokenRows | None]:
-    """Token ids by part of a batch, of the parts that the head needs, and segments of the pairs."""
+    """Token ids of the parts that the head needs, and segments of the pairs if it reads pairs."""
     tokens, segments = {}, None
     if scorer.cfg.reads_pairs:
         pairs = scorer.tokenize(texts.pairs, label=f"{label}, pairs")
@@ -153,19 +175,19 @@ def _tokenize(
     return tokens, segments
 
 
-def _grids(
+def _grids_and_rows(
     epochs: ListEpochs, texts: ListTexts, tokens: Mapping, steps: int
 ) -> tuple[dict[str, TextGrid], int]:
-    """The shapes of the parts of a batch, and the number of pairs with empty rows.
+    """The grid of each part of a batch, and the number of pairs, empty rows included.
 
-    Where later epochs choose other negatives, the shapes hold any choice.
+    If later epochs choose other negatives, the grids hold any choice.
     """
     batches = []
     for step in range(steps):
         members = [texts.members[number] for number in epochs.numbers(step)]
         if epochs.negatives and not epochs.may_change:
             members = [candidates[: epochs.negatives + 1] for candidates in members]
-        batches.append(numbers_of_texts(texts, members))
+        batches.append(distinct_numbers(texts, members))
     longest = max(map(len, texts.members))
     list_length = min(longest, epochs.negatives + 1) if epochs.negatives else longest
     text_limit = epochs.batch * list_length

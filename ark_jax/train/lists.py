@@ -35,9 +35,9 @@ class PairList:
 class ListEpochs:
     """The lists of each step, and which negatives each list has in it.
 
-    In the first epoch a list has its first negatives. With `score`, the scorer as it stands before
-    each later epoch chooses those that it ranks highest. The choice is stored, because a run that
-    continues in the middle of an epoch has another scorer by then.
+    In the first epoch a list has its first negatives. With `score`, the current scorer chooses
+    before each later epoch the negatives that it ranks highest. The choice is stored, because a run
+    that continues in the middle of an epoch has another scorer by then.
 
     Args:
         lists: at least one.
@@ -82,36 +82,37 @@ class ListEpochs:
         """The number of each list of a step, and places of the partners that it has there.
 
         Raises:
-            ValueError: the choice of an epoch that has begun is gone.
+            ValueError: the stored choice of an epoch that has begun cannot be read.
         """
         epoch, place = divmod(step, self.steps)
         if self._chosen is None or self._chosen[0] != epoch:
-            self._chosen = epoch, self._choose(epoch, trainable, begins=place == 0)
+            self._chosen = epoch, self._choose_negatives(epoch, trainable, begins=place == 0)
         return [(number, self._chosen[1][number]) for number in self.numbers(step).tolist()]
 
-    def _choose(self, epoch: int, trainable: Any, *, begins: bool) -> list[np.ndarray]:
+    def _choose_negatives(self, epoch: int, trainable: Any, *, begins: bool) -> list[np.ndarray]:
+        """Places of each list's partners in an epoch; stored when the epoch begins, then read."""
         if not epoch or not self.may_change:
-            return [choose(pair_list, None, self.negatives) for pair_list in self.lists]
+            return [choose_partners(pair_list, None, self.negatives) for pair_list in self.lists]
         path = self.folder / f"negatives_{epoch + 1}.parquet"
         if not begins:
-            return _read(path, self.lists)
+            return _read_choice(path, self.lists)
         scores = self.score(trainable)
         chosen = [
-            choose(pair_list, values, self.negatives)
+            choose_partners(pair_list, values, self.negatives)
             for pair_list, values in zip(self.lists, scores, strict=True)
         ]
         if distributed.is_first_process():
-            _write(path, chosen)
+            _write_choice(path, chosen)
         return chosen
 
 
-def choose(pair_list: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
-    """Places of the partners that a list is trained on: int64, 0 first, which is the positive.
+def choose_partners(pair_list: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
+    """Places of the partners that a list is trained on, int64. The positive, place 0, is first.
 
     Args:
-        scores: of each partner: the negatives of the highest scores are taken, ties in the list's
-            order, after those that are required. None takes the first ones.
-        negatives: how many are taken; 0 for all.
+        scores: of each partner. After the required negatives come those with the highest scores;
+            ties keep the list's order. None keeps the order of all.
+        negatives: number of negatives that are taken; 0 for all.
     """
     places = np.arange(1, len(pair_list.rights))
     if scores is not None:
@@ -121,8 +122,8 @@ def choose(pair_list: PairList, scores: np.ndarray | None, negatives: int) -> np
     return np.concatenate([[0], places[: negatives or None]])
 
 
-def _write(path: Path, chosen: Sequence[np.ndarray]) -> None:
-    """Stores a choice, whole or not at all."""
+def _write_choice(path: Path, chosen: Sequence[np.ndarray]) -> None:
+    """Stores the places of each list; a killed process leaves no partial file."""
     new = path.with_suffix(".new")
     table = pa.table({"chosen": [places.tolist() for places in chosen]})
     pq.write_table(table, new, write_page_checksum=True)
@@ -131,8 +132,12 @@ def _write(path: Path, chosen: Sequence[np.ndarray]) -> None:
     new.replace(path)
 
 
-def _read(path: Path, lists: Sequence[PairList]) -> list[np.ndarray]:
-    """The choice that `_write` stored."""
+def _read_choice(path: Path, lists: Sequence[PairList]) -> list[np.ndarray]:
+    """The places that `_write_choice` stored.
+
+    Raises:
+        ValueError: the file cannot be read, or has another number of lists.
+    """
     fix = f"delete {path.parent / 'checkpoints'} to train from the first epoch"
     try:
         rows = pq.read_table(path, page_checksum_verification=True)["chosen"].to_pylist()
@@ -143,7 +148,7 @@ def _read(path: Path, lists: Sequence[PairList]) -> list[np.ndarray]:
         ) from error
     if len(rows) != len(lists):
         raise ValueError(
-            f"{path} has {len(rows):,} lists, {len(lists):,} are trained on: it is of another run; "
-            f"{fix}"
+            f"{path} has {len(rows):,} lists, {len(lists):,} are trained on: it belongs to another "
+            f"run; {fix}"
         )
     return [np.array(places, np.int64) for places in rows]

@@ -24,7 +24,7 @@ from ark_jax.train.lists import ListEpochs, PairList
 )
 @dataclasses.dataclass(frozen=True)
 class AdaptedScorer:
-    """What is trained beside a frozen body: its adapter, and the head whole, which may be new."""
+    """What is trained beside a frozen body: its adapter, and all weights of the head."""
 
     adapter: lora.Adapter
     head: Any
@@ -54,8 +54,8 @@ def train(
     Args:
         batch: lists a step.
         run: its folder gets the choices of `ListEpochs`, too.
-        negatives: most of a list; 0 for all.
-        choose_again: whether the scorer itself chooses them before each epoch after the first.
+        negatives: most negatives of a list; 0 for all.
+        choose_again: whether the scorer chooses the negatives before each epoch after the first.
         temperature: divides logits.
         loss: takes logits, presence and the lists' weights, as `losses.weighted_lists` does.
 
@@ -63,11 +63,12 @@ def train(
         ValueError: there are no lists, or a weight is not above 0.
         FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
-    _check(lists)
+    _check_lists(lists)
     texts = ListTexts.create(lists)
     trainable, frozen = _split_weights(scorer, config, seed)
 
     def score(trainable: Any) -> list[np.ndarray]:
+        """The current logit of each list's candidates."""
         model = fit.merged_model(trainable, frozen)
         scores = dataclasses.replace(scorer, model=model).score(texts.pairs, label="negatives")
         return [scores[members] for members in texts.members]
@@ -104,7 +105,7 @@ def train(
 def _split_weights(
     scorer: CrossEncoder, config: AdapterConfig, seed: int
 ) -> tuple[PairModel | AdaptedScorer, PairModel | None]:
-    """(trainable, frozen): the model and None, or what is trained beside a frozen body, and it."""
+    """(trainable, frozen): the model and None if the rank is 0, else the adapted parts and body."""
     if not config.lora_rank:
         return scorer.model, None
     adapter = lora.new_adapter(scorer.base, scorer.cfg.body, config, seed)
@@ -112,7 +113,8 @@ def _split_weights(
     return AdaptedScorer(adapter, head), PairModel(scorer.model.body, None)
 
 
-def _check(lists: Sequence[PairList]) -> None:
+def _check_lists(lists: Sequence[PairList]) -> None:
+    """Raises ValueError if there are no lists, or a text has no weight above 0."""
     if not lists:
         raise ValueError(
             "no list to train on; see the counts of the stages before this one, which say why none "
@@ -149,6 +151,6 @@ class ListwiseObjective:
             pair_logits(fit.merged_model(trainable, frozen), self.cfg, batch, self.capacities)
             / self.temperature
         )
-        # A list's pairs lie on several devices; there are few lists.
+        # Each device gets all logits, since a list's pairs are on several. They are few.
         scores = jax.sharding.reshard(logits, P()).at[batch["rows"]].get(out_sharding=P())
         return self.loss(scores, batch["present"], batch["weights"]), {}

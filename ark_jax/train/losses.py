@@ -54,12 +54,16 @@ class ListLoss(Protocol):
 
 
 def on_whole_arrays(loss: Loss | ListLoss) -> Loss | ListLoss:
-    """A loss that gets all rows on every device, in float32, since it knows of no mesh."""
+    """`loss` with all rows on every device and floats in float32, so it need not know the mesh."""
 
     def replicated(*arrays: jax.Array, **settings: float) -> jax.Array:
-        whole = (jax.sharding.reshard(array, P()) for array in arrays)
-        is_number = lambda array: jnp.issubdtype(array.dtype, jnp.floating)
-        return loss(*(x.astype(jnp.float32) if is_number(x) else x for x in whole), **settings)
+        return loss(*map(gather, arrays), **settings)
+
+    def gather(array: jax.Array) -> jax.Array:
+        """The array on every device; floats in float32."""
+        whole = jax.sharding.reshard(array, P())
+        is_float = jnp.issubdtype(array.dtype, jnp.floating)
+        return whole.astype(jnp.float32) if is_float else whole
 
     return replicated
 
@@ -96,12 +100,12 @@ def distil(
     *,
     temperature: float,
 ) -> Float[Array, ""]:
-    """Mean over questions of -sum_c p_c log softmax(cosines / temperature)_c: p is a teacher's.
+    """Mean over questions of -sum_c p_c log softmax(cosines / temperature)_c, with a teacher's p.
 
-    The softmax runs over the question's passages of a share, its candidates C, and its `negative`
-    ones, whose share is 0. So it is two terms: KL(p || softmax over C), but for the entropy of p,
-    which no retriever changes, and -log of the mass that C has among all. The second is InfoNCE
-    with C as one positive. A share of 1 makes the whole `info_nce`.
+    The softmax runs over the question's candidates C, which have a share, and its `negative`
+    passages, whose share is 0. The loss is the sum of two terms. The first is KL(p || softmax over
+    C) plus the entropy of p, which no retriever changes. The second is -log of the mass that C has
+    among all: InfoNCE with C as one positive. With a single share of 1, the loss is `info_nce`.
 
     A listwise KL as in RocketQAv2 (Ren et al. 2021), where the teacher is a cross-encoder in
     training. MarginMSE (Hofstätter et al. 2020) instead fits differences of scores.
@@ -123,12 +127,13 @@ def matryoshka(
     temperature: float,
     loss: Loss = info_nce,
 ) -> Float[Array, ""]:
-    """Mean of `loss` over the whole vectors and their first `widths` components, scaled to unit
-    length.
+    """Mean of `loss` over the whole vectors, and over their first components for each of `widths`.
 
-    Kusupati et al. 2022, with equal weights. Without widths it is `loss`.
+    Truncated vectors are scaled to unit length. Kusupati et al. 2022, with equal weights.
     """
-    shortened = [(_unit(queries[..., :width]), _unit(passages[..., :width])) for width in widths]
+    shortened = [
+        (_normalise(queries[..., :width]), _normalise(passages[..., :width])) for width in widths
+    ]
     losses = [
         loss(*vectors, positive, negative, temperature=temperature)
         for vectors in [(queries, passages), *shortened]
@@ -148,9 +153,9 @@ def two_margins(
     """Mean over questions of two hinges: neighbour below positive, negative below neighbour.
 
     Eq. 4 and 5 of GPR, max(0, γ1 + cos n - cos p) + max(0, γ2 + cos g - cos n), where g is the
-    nearest of a question's negatives. A question without a neighbour keeps the negative γ1 + γ2
-    below the positive, one without a negative has the first hinge alone. A row without a positive
-    is no question.
+    nearest of a question's negatives. Without a neighbour, the one hinge is γ1 + γ2 between
+    negative and positive. Without a negative, only the first hinge is left. A row without a
+    positive is no question.
     """
     scores = _cosines(queries, triples)
     first, second = margins
@@ -160,7 +165,11 @@ def two_margins(
     p, n, g = (
         jnp.where(mask, scores, -1e30).max(axis=1) for mask in (positive, neighbour, negative)
     )
-    hinge = lambda keep, value: jnp.where(keep, jnp.maximum(jnp.where(keep, value, 0), 0), 0)
+
+    def hinge(keep: Bool[Array, " b"], value: Float[Array, " b"]) -> Float[Array, " b"]:
+        """max(0, value) where `keep` is true, else 0."""
+        return jnp.where(keep, jnp.maximum(jnp.where(keep, value, 0), 0), 0)
+
     losses = (
         hinge(is_question & has_neighbour, first + n - p)
         + hinge(is_question & has_neighbour & has_negative, second + g - n)
@@ -181,7 +190,7 @@ def weighted_lists(
     it is cross-entropy over the list.
 
     Args:
-        scores: logits. A softmax over values in 0..1 could tell candidates apart by a factor of e
+        scores: logits. In a softmax over values in 0..1, candidates could differ by a factor of e
             at most.
         present: which candidates exist, since lists differ in length. A row without a positive is
             no list, a list of its positive alone has loss 0.
@@ -219,9 +228,9 @@ def list_cross_entropy(
 
 
 def _cosines(queries: Float[Array, "b *t e"], texts: Float[Array, "c *s e"]) -> Float[Array, "b c"]:
-    """Inner products of unit vectors, `_maxsim` of tokens' vectors.
+    """Cosines of unit vectors, or the `_maxsim` of vectors of tokens.
 
-    Each device has its questions and all texts.
+    Each device scores its own questions with all texts.
     """
     if queries.ndim == 3:
         return _maxsim(queries, texts)
@@ -235,14 +244,15 @@ def _cosines(queries: Float[Array, "b *t e"], texts: Float[Array, "c *s e"]) -> 
 
 
 def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Float[Array, "b c"]:
-    """As `late.maxsim`. Zero vectors are padding.
+    """The scores of `late.maxsim`. Zero vectors are padding.
 
-    Each device has all questions, and its own share of the texts, whose vectors are many times as
-    large. It scores one question after another, and computes the scores again for the gradient.
+    Each device scores all questions with its own share of the texts, since texts have many more
+    vectors. It scores one question after another, and computes the scores again for the gradient.
     """
     is_token = jnp.any(texts != 0, axis=-1)
 
     def compare(query: Float[Array, "t e"]) -> Float[Array, " c"]:
+        """The score of one question with each text."""
         cosines = jnp.einsum(
             "cse,te->cst", texts, query, out_sharding=P(BATCH), preferred_element_type=jnp.float32
         )
@@ -255,5 +265,6 @@ def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Flo
     return jax.sharding.reshard(scores, P(BATCH))
 
 
-def _unit(x: Float[Array, "n *t e"]) -> Float[Array, "n *t e"]:
+def _normalise(x: Float[Array, "n *t e"]) -> Float[Array, "n *t e"]:
+    """Vectors scaled to unit length; zero vectors stay zero."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))

@@ -1,9 +1,9 @@
 """What a training step holds on a device, and the fastest way to compute it that fits.
 
 A step holds its weights with AdamW's moments and a gradient, the activations that wait for the
-backward pass, and what the layer under way computes. `Config.remat` and GradCache's pieces trade
-the last two against computing again. The sizes follow from shapes alone, so all processes choose
-alike, and a resumed run chooses as before.
+backward pass, and what the current layer computes. `Config.remat` and GradCache's pieces reduce the
+last two by computing again. The sizes follow from shapes alone, so all processes choose alike, and
+a resumed run chooses as before.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class StepMemory:
     Attributes:
         weights: with AdamW's moments and gradients.
         saved: activations that wait for the backward pass.
-        working: what the layer computes whose gradient is under way.
+        working: what is computed for the gradient of the current layer.
     """
 
     weights: float
@@ -77,9 +77,9 @@ class StepMemory:
 
 
 def saved_numbers(cfg: Any, remat: str) -> tuple[int, int]:
-    """Numbers that a layer saves for its backward pass: of each token, and of each place of a row.
+    """Numbers that a layer saves for its backward pass: per token, and per place of a padded row.
 
-    They are its input and what `Config.remat` names; attention's output lies in rows.
+    They are its input and what `Config.remat` names. Attention's output is saved with padding.
     """
     if remat == "all":
         return cfg.width, 0
@@ -87,8 +87,8 @@ def saved_numbers(cfg: Any, remat: str) -> tuple[int, int]:
     heads = (dims["n"] + 2 * dims.get("k", dims["n"])) * dims["h"]
     gated = isinstance(cfg, decoder.Config)
     # A decoder's last product is only added to the layer's input.
-    whole, cut = (2, heads + 2 * dims["f"]) if gated else (3, heads + dims["f"])
-    return whole * dims["d"] + cut // tensor, dims["n"] * dims["h"] // tensor
+    whole_products, split = (2, heads + 2 * dims["f"]) if gated else (3, heads + dims["f"])
+    return whole_products * dims["d"] + split // tensor, dims["n"] * dims["h"] // tensor
 
 
 def step_memory(
@@ -115,26 +115,26 @@ def step_memory(
     weights = (4 + in_pieces) * trained + 3 * frozen
     # XLA:CPU computes 16 bits in float32, and saves them so.
     size = 4 if jax.default_backend() == "cpu" else jnp.dtype(cfg.compute).itemsize
-    working = max(_working(cfg, remat, x) for x in texts)
+    working = max(_working_bytes(cfg, remat, x) for x in texts)
     return StepMemory(weights, size * cfg.layers * saved, working)
 
 
-def _working(cfg: Any, remat: str, texts: Texts) -> float:
+def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
     """Bytes that one layer's backward pass needs beside what is saved.
 
-    Weights of attention are float32, with their gradient and a mask; a library's kernel has none.
+    Attention weights are float32, with their gradient and a mask; a library's kernel stores none.
     """
     dims, tensor = cfg.dims, layout.mesh_size("tensor")
     kernel = kernels.choose(
         cfg.attention, device_in_use(), jnp.dtype(cfg.compute), dims["h"], texts.length
     )
-    at_once = texts.length
+    query_block = texts.length
     if isinstance(cfg, decoder.Config):
-        at_once = min(at_once, max(64, at_once / 4))  # queries, see `attention.attend`
-    pairs = texts.rows * dims["n"] / tensor * at_once * texts.length
+        query_block = min(query_block, max(64, query_block / 4))  # see `attention.attend`
+    pairs = texts.rows * dims["n"] / tensor * query_block * texts.length
     attention = pairs * (2 * 4 + 1) if kernel == "xla" else 0
     numbers = NARROW * dims["d"] + WIDE * dims["f"] / tensor
-    if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder's are freed as it goes
+    if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder frees them earlier
         numbers += sum(saved_numbers(cfg, "products"))
     return attention + 4 * texts.tokens * numbers
 
@@ -157,10 +157,11 @@ class Choice(NamedTuple):
 
     @property
     def fits(self) -> bool:
+        """Whether the step fills at most `FILL` of the device's memory."""
         return self.memory.total <= FILL * self.available
 
     def describe(self) -> str:
-        """The choice, the bytes, and why."""
+        """One line: the choice, its bytes, and the reason."""
         gib = lambda size: f"{size / 2**30:.1f} GiB"
         pieces = "1 piece" if self.pieces == 1 else f"{self.pieces} pieces"
         memory = self.memory
@@ -182,22 +183,24 @@ def choose(
     cfg: Any,
     remat: str,
     pieces: int,
-    texts_of: Callable[[int], Sequence[Texts]],
+    texts_for_pieces: Callable[[int], Sequence[Texts]],
     *,
     trained: float,
     frozen: float = 0,
     most_pieces: int = 1,
     available: float | None = None,
 ) -> Choice:
-    """The first that fits: saving products before computing all again, few pieces before many.
+    """The fastest way to compute a step that fits, or else the one that needs the least memory.
+
+    Few pieces are faster than many; saving products is faster than computing all again.
 
     Args:
-        remat: "auto", or the one to take.
-        pieces: as many, or 0 for what fits.
-        texts_of: pieces -> what a device encodes, with one piece of what is cut.
+        remat: "auto" for any, or the one to take.
+        pieces: number of pieces, or 0 for any.
+        texts_for_pieces: number of pieces -> the texts that a device encodes at once.
         trained, frozen: see `step_memory`.
         most_pieces: the most that make sense.
-        available: bytes of a device; None: of this one.
+        available: bytes of a device; None takes this device's.
     """
     available = available or device_memory()
     counts = [pieces] if pieces else _doublings(most_pieces)
@@ -206,7 +209,7 @@ def choose(
     tried: list[Choice] = []
     for count, kind in itertools.product(counts, kinds):
         memory = step_memory(
-            cfg, kind, texts_of(count), trained=trained, frozen=frozen, in_pieces=count > 1
+            cfg, kind, texts_for_pieces(count), trained=trained, frozen=frozen, in_pieces=count > 1
         )
         tried.append(Choice(kind, count, memory, available, free))
         if tried[-1].fits:
@@ -215,6 +218,7 @@ def choose(
 
 
 def _doublings(limit: int) -> list[int]:
+    """1, 2, 4, ..., up to `limit`."""
     return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
@@ -225,25 +229,30 @@ def choose_remat(
 
     Args:
         trainable, frozen: as `fit.train` takes them.
-        label: for the line that tells a choice which is slower than the fastest.
+        label: begins the line that reports a choice other than the fastest.
     """
     if remat != "auto":
         return dataclasses.replace(cfg, remat=remat)
     listed = list(texts)
     choice = choose(
-        cfg, remat, 1, lambda _: listed, trained=bytes_of(trainable), frozen=bytes_of(frozen)
+        cfg,
+        remat,
+        1,
+        lambda _: listed,
+        trained=bytes_on_device(trainable),
+        frozen=bytes_on_device(frozen),
     )
     say_choice(choice, label)
     return dataclasses.replace(cfg, remat=choice.remat)
 
 
 def say_choice(choice: Choice, label: str) -> None:
-    """Prints a choice other than the fastest."""
+    """Prints a choice that the config left open, unless it is the fastest."""
     if choice.free and (choice.remat, choice.pieces) != (REMATS[0], 1):
         say(f"  {label}: {choice.describe()}")
 
 
-def bytes_of(tree: Any) -> float:
+def bytes_on_device(tree: Any) -> float:
     """Bytes of a tree of arrays on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
@@ -251,14 +260,15 @@ def bytes_of(tree: Any) -> float:
 
 
 def device_memory() -> float:
-    """Bytes of a device: what its allocator may take, what is published, or its part of the host's.
+    """Bytes of a device: of its allocator's limit, as published, or a CPU's share of the host's.
 
-    It is the first process's for all, since all must choose alike.
+    All processes get the value of the first one, since they must choose alike.
     """
     return distributed.on_first_process(_local_device_memory)
 
 
 def _local_device_memory() -> float:
+    """`device_memory` of this process's first device; infinity if it is not known."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return host_memory() / jax.local_device_count()

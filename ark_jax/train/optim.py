@@ -34,20 +34,20 @@ def schedule(
 
 @functools.cache
 def adamw(*, weight_decay: float, clip: float) -> optax.GradientTransformation:
-    """AdamW for a learning rate of 1, after clipping the global norm; the caller scales its
-    updates.
+    """AdamW for a learning rate of 1, after clipping the global norm.
 
-    Matrices decay; norms and biases do not. The rate stays outside, so that runs with different
-    schedules share one compiled step. Cached, because jit compares optimizers by identity.
+    The caller multiplies its updates by the rate, so that runs with different schedules share one
+    compiled step. Matrices decay; norms and biases do not. Cached, because jit compares optimizers
+    by identity.
     """
     return optax.chain(
         optax.clip_by_global_norm(clip),
         optax.scale_by_adam(),
-        optax.add_decayed_weights(weight_decay, mask=_matrices),
+        optax.add_decayed_weights(weight_decay, mask=_decay_mask),
     )
 
 
-def _matrices(params: Any) -> Any:
+def _decay_mask(params: Any) -> Any:
     """True for each leaf that decays.
 
     Names decide, because a bias that is stacked over layers has two axes as well.

@@ -1,7 +1,7 @@
-"""A step in parts, one after the other: the memory of a part, the gradient of the whole.
+"""A step in parts, one after the other: it takes the memory of one part.
 
 A step of many long prompts would keep the activations of all of them for its backward pass. Its
-loss is a sum over completions, so the gradient of each part is added to those before.
+loss is a sum over completions, so its gradient is the sum of the parts' gradients.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from ark_jax.train.groups import BatchShape, Group
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The arrays of all parts of a step, which have one shape, along a first axis."""
+    """The arrays of all parts of a step, stacked along a first axis."""
 
     arrays: Any
 
 
 def prompts_of_part(shape: BatchShape, budget: int) -> int:
-    """How many prompts a device computes at a time, of a step of this shape.
+    """Number of prompts that a device computes at a time, in a step of this shape.
 
     A step of less than two budgets stays whole.
 
@@ -41,9 +41,10 @@ def prompts_of_part(shape: BatchShape, budget: int) -> int:
 
 
 def split(groups: Sequence[Group], prompts: int) -> list[list[Group]]:
-    """The groups in parts of at most so many distinct prompts a device, with about equal tokens.
+    """The groups in parts of at most `prompts` distinct prompts a device, with about equal tokens.
 
-    The number of parts is one of few, since each compiles the step again: a part may be empty.
+    The number of parts is rounded up, since each number compiles the step again. So a part may have
+    no completions.
     """
     numbers: dict[bytes, int] = {}
     owners = [
@@ -59,7 +60,7 @@ def split(groups: Sequence[Group], prompts: int) -> list[list[Group]]:
     parts: list[list[Group]] = [[] for _ in range(count)]
     for group, owner in zip(groups, owners, strict=True):
         parts[places[owner] // slots].append(group)
-    # A group without completions says which numbers a step has.
+    # A group without completions shows which optional fields a step has.
     return [part or [groups[0].select([False] * len(groups[0].completions))] for part in parts]
 
 
@@ -78,21 +79,23 @@ def summed(loss: Callable[[Any, Any], tuple], trainable: Any, parts: Parts) -> t
     """
 
     def add(trainable: Any) -> tuple[tuple, Any]:
+        """((loss, metrics), gradient), each summed over the parts."""
         value_and_grad = jax.value_and_grad(loss, has_aux=True)
-        plus = lambda sums, part: (
+        add_part = lambda sums, part: (
             jax.tree.map(jnp.add, sums, value_and_grad(trainable, part)),
             None,
         )
         values = jax.eval_shape(loss, trainable, jax.tree.map(lambda x: x[0], parts.arrays))
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), values)
         start = nothing, jax.tree.map(jnp.zeros_like, trainable)
-        return jax.lax.scan(plus, start, parts.arrays)[0]
+        return jax.lax.scan(add_part, start, parts.arrays)[0]
 
     @jax.custom_vjp
     def total(trainable: Any) -> tuple:
         return add(trainable)[0]
 
     def backward(gradient: Any, sensitivities: tuple) -> tuple:
+        """Scales the gradient of the loss; metrics have none."""
         return (jax.tree.map(lambda x: sensitivities[0] * x, gradient),)
 
     total.defvjp(add, backward)

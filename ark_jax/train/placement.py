@@ -1,4 +1,4 @@
-"""Where texts of a training batch stand: array shapes, rows on devices and pieces (GradCache)."""
+"""Where texts of a training batch are put: array shapes, rows on devices, pieces (GradCache)."""
 
 import dataclasses
 import math
@@ -41,14 +41,15 @@ class TextGrid:
 
     @classmethod
     def for_any(cls, batches: Sequence[Sequence[int]], texts: int) -> "TextGrid":
-        """A grid on the current mesh that holds any so many texts of each batch, in one piece.
+        """A grid in one piece on the current mesh, for any choice of texts from each batch.
 
         Args:
             batches: for each batch the number of tokens of each text that may be chosen.
+            texts: most texts that are chosen from a batch.
         """
         groups = layout.batch_multiple()
         rows = tk.round_up(min(texts, max(map(len, batches))), math.lcm(2, groups))
-        # However texts are spread, a device has no more tokens than its rows can.
+        # A device has at most the tokens of the longest texts that fill its rows.
         slots = rows // groups
         fullest = max(sum(sorted(lengths)[-slots:]) for lengths in batches)
         longest = max(map(max, batches))
@@ -74,13 +75,14 @@ class TextGrid:
             beside: other numbers of each token, such as its segment.
 
         Returns:
-            The row of each text, and tokens and mask `[b t]`, sharded over the batch axes; after
-            them the numbers beside, alike.
+            The row of each text, and the arrays `[b t]`, sharded over the batch axes: tokens, mask,
+            and one for each of `beside`.
         """
         rows = self.assign_rows(list(map(len, texts)))
         order = np.argsort(rows)
 
         def build(start: int, stop: int) -> tuple[np.ndarray, ...]:
+            """The arrays' rows from `start` to before `stop`."""
             chosen = order[slice(*np.searchsorted(rows[order], (start, stop)))]
             padded = [
                 tk.pad_rows(
@@ -111,6 +113,7 @@ class TextGrid:
         """
 
         def build(start: int, stop: int) -> tuple[np.ndarray, ...]:
+            """The masks' rows from `start` to before `stop`."""
             chosen = np.flatnonzero((rows >= start) & (rows < stop))
             places = np.ix_(rows[chosen] - start, column_rows)
             masks = make_masks(chosen)
@@ -123,8 +126,9 @@ class TextGrid:
 
 
 def encode_in_pieces(encode: Callable, pieces: int) -> Callable:
-    """GradCache (Gao et al. 2021): holds the activations of one piece at a time; the gradient is
-    that of the batch.
+    """GradCache (Gao et al. 2021): holds the activations of one piece at a time.
+
+    The gradient is that of the whole batch.
 
     Args:
         encode: tokens and mask `[b t]` -> vectors `[b e]` or `[b t e]`, each row by itself.
@@ -137,9 +141,11 @@ def encode_in_pieces(encode: Callable, pieces: int) -> Callable:
         return encode
 
     def encode_pieces(tokens: jax.Array, mask: jax.Array) -> jax.Array:
+        """The vectors of all rows, in their order."""
         b, t = tokens.shape
 
         def split(x: jax.Array) -> jax.Array:
+            """`[b t]` -> `[pieces rows t]`."""
             parts = x.reshape(b // pieces, pieces, t, out_sharding=P(layout.BATCH))
             return jnp.swapaxes(parts, 0, 1)
 

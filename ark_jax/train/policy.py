@@ -37,12 +37,12 @@ def advantages(
             mean (Dr. GRPO, arXiv 2503.20783). "leave_one_out": reward - mean of the others (RLOO,
             arXiv 2402.14740).
         live: which groups teach, see `live_groups`; None: all. The answers of the others get
-            exactly 0. Without it, "sd" turns rewards that differ by 1e-4 into advantages of 1.
+            0. With all groups, "sd" turns rewards that differ by 1e-4 into advantages of 1.
 
     Raises:
         ValueError: a reward is not finite, or a live group has one answer.
     """
-    rewards, groups, count = _checked(rewards, groups, live)
+    rewards, groups, count = _checked_arrays(rewards, groups, live)
     if scale not in SCALES:
         raise ValueError(f"scale={scale!r}: must be one of {', '.join(SCALES)}")
     live = np.ones(len(count), bool) if live is None else np.asarray(live)
@@ -74,7 +74,7 @@ def live_groups(
         groups: as in `advantages`.
         count: number of groups; 0: up to the last one that is named.
     """
-    outcomes, groups, counts = _checked(outcomes, groups, None)
+    outcomes, groups, counts = _checked_arrays(outcomes, groups, None)
     highest = np.full(max(count, len(counts)), -np.inf)
     lowest = -highest
     np.maximum.at(highest, groups, outcomes)
@@ -89,10 +89,10 @@ def count_groups(
 ) -> dict[str, int]:
     """How many `groups` there are, how many are `live`, and how many are `phantom`.
 
-    A phantom group has equal outcomes and different rewards: an advantage that is not gated by the
-    outcome would teach what only the shape of the reward says.
+    A phantom group has equal outcomes but different rewards. Its advantages would teach only the
+    shape of the reward.
     """
-    _checked(rewards, groups, live)
+    _checked_arrays(rewards, groups, live)
     varied = live_groups(rewards, groups, len(live))
     return {
         "groups": len(live),
@@ -101,10 +101,14 @@ def count_groups(
     }
 
 
-def _checked(
+def _checked_arrays(
     values: Shaped[np.ndarray, " n"], groups: Shaped[np.ndarray, " n"], live: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values as float64, groups, and the number of answers in each group."""
+    """(values in float64, groups in int64, number of answers of each group).
+
+    Raises:
+        ValueError: a value is not finite, or `live` lacks a group.
+    """
     values, groups = np.asarray(values, np.float64), np.asarray(groups, np.int64)
     if (wrong := np.flatnonzero(~np.isfinite(values))).size:
         raise ValueError(
@@ -119,7 +123,7 @@ def _checked(
 
 @runtime_checkable
 class TokenLoss(Protocol):
-    """What each token of a step loses by its advantage, in place of the clipped ratio (eq. 18)."""
+    """The loss of each token of a step, in place of the clipped ratio (eq. 18)."""
 
     def __call__(
         self,
@@ -130,8 +134,7 @@ class TokenLoss(Protocol):
     ) -> Float[Array, "n t"]:
         """Returns a number for each token, which jax must be able to trace.
 
-        Args: as of `token_loss`; without a policy that drew them before, `old` is `log_probs`
-            without a gradient.
+        Args: as of `token_loss`. On policy, `old` is `log_probs` without a gradient.
         """
 
 
@@ -191,13 +194,14 @@ class PolicyLoss:
 
 
 class Counts(NamedTuple):
-    """What a loss is a mean over."""
+    """The counts that a loss is divided by, at least 1."""
 
     rows: Int[Array, ""]  # completions with a visible token
     tokens: Int[Array, ""]  # that are trained on
 
     @classmethod
     def from_mask(cls, mask: Bool[Array, "*n t"]) -> "Counts":
+        """Counts the rows and tokens for which the mask is true."""
         return cls(jnp.maximum(mask.any(-1).sum(), 1), jnp.maximum(mask.sum(), 1))
 
 
@@ -217,8 +221,8 @@ def token_loss(
 
     Args:
         log_probs: log-probabilities of the completions' tokens, in nats.
-        old: by the policy that drew them; None: by this one.
-        policy_reference: by the policy that a KL is measured to.
+        old: log-probabilities by the policy that drew them; None: by this one.
+        policy_reference: log-probabilities by the policy that a KL is measured to.
         mask: the tokens that are trained on.
         counts: of the step that these are a part of; None: these are all.
 

@@ -9,7 +9,7 @@ from ark_jax.text.cited import CitedAnswer
 
 
 def citation(count: int, *, target: int = 2) -> float:
-    """1 for as many cited documents as `target`, .5 for one more or less, else 0; eq. 16."""
+    """1 if `count` cited documents are `target`, 0.5 for one more or less, else 0; eq. 16."""
     return {0: 1.0, 1: 0.5}.get(abs(count - target), 0.0)
 
 
@@ -51,9 +51,9 @@ class AnswerReward:
 
 
 def usable_references(references: Sequence[str]) -> list[str]:
-    """References of which SQuAD's normalisation leaves a word.
+    """The references that still have a word after SQuAD's normalisation.
 
-    To "the" and "..." every answer without a word would be an exact match.
+    Otherwise an answer without words would be an exact match of "the" or "...".
 
     Raises:
         ValueError: there is none.

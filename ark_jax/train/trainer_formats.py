@@ -72,6 +72,7 @@ def _flagembedding_row(example: "Example", question: str, passages: Mapping[str,
 def _sentence_transformers_row(
     example: "Example", positive: str, question: str, passages: Mapping[str, str], columns: int
 ) -> dict:
+    """The row of a positive, with `columns` negatives; a short list is repeated."""
     negatives = itertools.islice(itertools.cycle(example.negatives), columns)
     texts = {f"negative_{i}": passages[id] for i, id in enumerate(negatives, 1)}
     return {"anchor": question, "positive": passages[positive], **texts}

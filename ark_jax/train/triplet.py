@@ -141,8 +141,8 @@ class Epochs:
     """The questions of each step, and the triples drawn for them; drawn anew in each epoch.
 
     Args:
-        mined: rows for each question, of which each epoch takes the next one in place of a drawn
-            negative; empty: all are drawn.
+        mined: rows for each question. Each epoch takes the next one in place of a drawn negative.
+            Empty: all negatives are drawn.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Epochs:
         return self.steps * self.epochs
 
     def draw(self, epoch: int) -> tuple[np.ndarray, Levels]:
-        """The order of the questions in an epoch, and for each question its triples."""
+        """The order of the questions in an epoch, int64 `[n]`, and the triples of each question."""
         if self._drawn is None or self._drawn[0] != epoch:
             rng = np.random.default_rng([self.seed, epoch])
             order = rng.permutation(len(self.questions))
@@ -183,14 +183,14 @@ class Epochs:
         return self._drawn[1:]
 
     def step(self, step: int) -> tuple[np.ndarray, Levels]:
-        """The questions of a step, and their triples."""
+        """The numbers of a step's questions, and their triples."""
         epoch, place = divmod(step, self.steps)
         order, levels = self.draw(epoch)
         chosen = order[place * self.config.batch : (place + 1) * self.config.batch]
         return chosen, levels.select(chosen)
 
     def rows_used(self) -> np.ndarray:
-        """All triples that some step encodes, ascending."""
+        """The rows of all triples that some step encodes, ascending."""
         used = np.zeros(len(self.graph), bool)
         for epoch in range(self.epochs):
             levels = self.draw(epoch)[1]
@@ -237,6 +237,7 @@ class TripletBatches:
         triple_places, documents = self.triples.place(triples)
 
         def make_masks(numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+            """The positive, neighbour and negative masks of these questions of the step."""
             masks = pair_masks(self.epochs, chosen[numbers], levels.select(numbers), rows)
             return masks["positive"], masks["neighbour"], masks["negative"]
 
@@ -252,7 +253,7 @@ class TripletBatches:
 
 
 def distinct_rows(levels: Levels) -> np.ndarray:
-    """The triples of a batch, each once, ascending."""
+    """The rows of a batch's triples, each once, ascending."""
     rows = np.unique(np.concatenate([levels.positives, levels.neighbours, levels.negatives]))
     return rows[rows != NONE]
 
@@ -262,17 +263,20 @@ def pair_masks(
 ) -> dict[str, np.ndarray]:
     """Which triples of a batch are at which level for each question, bool `[b c]`.
 
-    With `negatives="random"` the drawn triple alone is a negative. Otherwise it is one beside every
-    triple of the batch that shares no entity with the question's. Losses but the margins have those
-    that do as negatives too, except siblings where these are spared.
+    With `negatives="random"`, only the drawn triple is a negative. Otherwise every triple of the
+    batch that shares no entity with the question's triple is one too. A loss other than the margins
+    takes all other triples as negatives, except siblings unless these are drawn as neighbours.
+
+    Args:
+        chosen: numbers of the questions.
+        levels: the triples drawn for them.
+        rows: the triples of the batch.
     """
     graph, config = epochs.graph, epochs.config
     rows_asked = epochs.questions.rows[chosen][:, None]
     asks_tail = epochs.questions.asks_tail[chosen][:, None]
-    mask_of = lambda field: field[:, None] == rows[None]
-    positive, neighbour, negative = map(
-        mask_of, (levels.positives, levels.neighbours, levels.negatives)
-    )
+    drawn_rows = (levels.positives, levels.neighbours, levels.negatives)
+    positive, neighbour, negative = (drawn[:, None] == rows[None] for drawn in drawn_rows)
     if config.negatives != "random":
         spared = share_entity(graph, rows_asked, rows[None])
         if config.loss != "triplet":

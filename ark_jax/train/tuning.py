@@ -61,17 +61,18 @@ def sft(
         np.random.default_rng([seed, epoch]).permutation(len(groups)) for epoch in range(epochs)
     ]
 
-    def chosen(step: int) -> list[Group]:
+    def step_groups(step: int) -> list[Group]:
+        """The shuffled answers of a step; the last step of an epoch may have fewer."""
         epoch, place = divmod(step, steps_per_epoch)
         part = orders[epoch][place * batch : (place + 1) * batch]
         return [groups[i] for i in part]
 
     steps = steps_per_epoch * epochs
-    step_shape = BatchShape.holding(map(chosen, range(steps)))
+    step_shape = BatchShape.holding(map(step_groups, range(steps)))
     prompts = parts.prompts_of_part(step_shape, batch_tokens_of_device())
-    in_parts = [parts.split(chosen(step), prompts) for step in range(steps)]
+    in_parts = [parts.split(step_groups(step), prompts) for step in range(steps)]
     shape = BatchShape.holding(itertools.chain(*in_parts))
-    return _train(
+    return _train_in_parts(
         model,
         lambda step, trainable: (in_parts[step], shape),
         shape,
@@ -84,7 +85,7 @@ def sft(
     )
 
 
-# (steps that answers were drawn for so far, the model as it is) -> the groups of the next one.
+# (steps that answers were drawn for so far, the current model) -> the groups of the next step.
 MakeGroups = Callable[[int, LanguageModel], Sequence[Group]]
 
 
@@ -110,10 +111,10 @@ def grpo(
             whose update was lost, and inside a step of several updates with a model that has moved
             on. So it writes what it draws to a file before it returns, reads the file if it is
             there, and its draws depend on the step alone.
-        steps: that answers are drawn for; each has `policy.updates`.
-        prompts, prompt_tokens, completion_tokens: of a full step, with `policy.samples` of each
-            prompt; a larger one compiles the step again.
-        seed: of an adapter.
+        steps: number of steps that answers are drawn for; each has `policy.updates` updates.
+        prompts, prompt_tokens, completion_tokens: sizes of a full step, with `policy.samples`
+            answers to each prompt; a larger step is compiled again.
+        seed: decides the weights of a new adapter.
         by_token: see `PolicyLoss`.
 
     Returns:
@@ -136,16 +137,17 @@ def grpo(
     frozen = model.model if config.lora_rank else None
 
     def choose(step: int, trainable: Any) -> tuple[list[list[Group]], BatchShape]:
+        """The groups of a step's parts, drawn when it is the first update, and the parts' shape."""
         nonlocal drawn
         number = step // policy.updates
         if drawn[0] != number:
             current = dataclasses.replace(model, model=fit.current_model(trainable, frozen))
             groups = make_groups(number, current)
-            drawn = number, _selected(groups, policy, model, f"{run.label}, step {number}")
+            drawn = number, _select_groups(groups, policy, model, f"{run.label}, step {number}")
         in_parts = parts.split(drawn[1], prompts_of_part)
         return in_parts, shape_of_part.shrunk(*in_parts)
 
-    return _train(
+    return _train_in_parts(
         model,
         choose,
         shape_of_part,
@@ -159,10 +161,14 @@ def grpo(
     )
 
 
-def _selected(
+def _select_groups(
     groups: Sequence[Group], policy: GrpoConfig, model: LanguageModel, label: str
 ) -> list[Group]:
-    """The groups and completions that are trained on."""
+    """The groups, with those of their completions, that are trained on; at least one group.
+
+    Raises:
+        ValueError: a group cannot be trained on.
+    """
     if not policy.keep_cut_off:
         groups = [group.without_cut_off() for group in groups]
     try:
@@ -182,11 +188,11 @@ def _selected(
         for group in groups
         if len(group.completions) and (policy.keep_dead or not group.is_dead)
     ]
-    # Where nothing is left, a group without completions says which numbers the step has.
+    # If nothing is left, a group without completions shows which optional fields the step has.
     return trained or [groups[0].select([])]
 
 
-def _train(
+def _train_in_parts(
     model: LanguageModel,
     choose: Callable[[int, Any], tuple[Sequence[Sequence[Group]], BatchShape]],
     largest: BatchShape,
@@ -202,7 +208,8 @@ def _train(
     """Trains on the parts that `choose` returns for a step, in arrays of its shape.
 
     Args:
-        largest: the shape of a part that takes most memory.
+        choose: (step, trainable weights) -> the groups of each part, and the shape of a part.
+        largest: the shape of the part that takes the most memory.
     """
     trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config, seed)
     texts = largest.texts_of_device()

@@ -207,7 +207,7 @@ def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
             "auto",
             1,
             lambda _: [memory.Texts(rows, t, rows * t) for t in (8, sizes.tokens)],
-            trained=memory.bytes_of(retriever.model),
+            trained=memory.bytes_on_device(retriever.model),
         )
         objective = contrastive.ContrastiveObjective(
             dataclasses.replace(retriever.cfg, remat=choice.remat),

@@ -121,7 +121,11 @@ def policy_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
     split = parts.split(groups, parts.prompts_of_part(whole, batch_tokens_of_device()))
     part = BatchShape.holding(split)
     choice = memory.choose(
-        lm.cfg, "auto", 1, lambda _: part.texts_of_device(), trained=memory.bytes_of(lm.model)
+        lm.cfg,
+        "auto",
+        1,
+        lambda _: part.texts_of_device(),
+        trained=memory.bytes_on_device(lm.model),
     )
     tokens, work = step_flops(lm.cfg, groups, 0)
     row = step_row(

@@ -31,7 +31,7 @@ from ark_jax import CrossEncoder, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.beam import BeamResult, BeamRules, search
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.steps import END, Steps, path_text, without
+from ark_jax.graph.steps import END, Steps, path_text, remove_node
 from ark_jax.graph.triple_questions import read_questions
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kg"
@@ -103,7 +103,7 @@ class Loop:
             for path in live:
                 nodes = steps.walk(topic, path)
                 onward = steps.options(nodes).tolist() if hop < rules.hops else []
-                closing = [END] if path and len(without(nodes, topic)) else []
+                closing = [END] if path and len(remove_node(nodes, topic)) else []
                 groups.append([(*path, step) for step in closing + onward])
             if self.by_hop:
                 groups = [list(itertools.chain(*groups))]

@@ -47,7 +47,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
         (["score", "--config.mesh"], ["--config.mesh="]),
     ],
 )
-def test_bash_completes(typed, completed, script):
+def test_bash_completes_verbs_and_flags(typed, completed, script):
     done = subprocess.run(
         ["bash", "--norc", "-c", AT_A_TAB, "bash", script("bash"), "ark-jax", *typed],
         capture_output=True,
@@ -67,7 +67,7 @@ def test_each_shell_accepts_its_script(shell, script):
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
-def test_fish_completes(script):
+def test_fish_completes_verbs_and_flags(script):
     path = script("fish")
     ask = lambda typed: (
         subprocess.run(
@@ -81,20 +81,20 @@ def test_fish_completes(script):
     assert "--config.train.temperature" in ask("ark-jax run --config.train.temp")
 
 
-def test_every_verb_and_field_is_in_every_script(script):
+def test_every_completion_script_has_every_verb_and_field(script):
     for shell in completion.SHELLS:
         text = Path(script(shell)).read_text()
         assert all(name in text for name in verbs.VERBS)
         assert "config.train.lora_rank" in text and "config.paths.hops" in text
 
 
-def test_the_flags_of_a_verb_are_those_of_its_help():
+def test_completed_flags_equal_those_of_the_help():
     assert completion.flags_of("plan") == ["--config=", "--workdir="]
     assert {"--names=", "--questions="} <= set(completion.flags_of("check"))
     assert "--config" not in completion.flags_of("run")
 
 
-def test_another_shell_is_told_which_there_are(capsys):
+def test_an_unknown_shell_is_refused_with_the_known_ones(capsys):
     for words in ([], ["tcsh"], ["bash", "zsh"]):
         assert __main__._main(["completion", *words]) == 1
         assert "give one shell: ark-jax completion bash|zsh|fish" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def test_the_table_goes_to_stdout_and_the_rest_to_stderr(capsys):
     assert "with 3 documents no difference reaches p < 0.05" in shown.out
 
 
-def test_a_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
+def test_the_out_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
     words = (SYSTEMS, *DATA, "--reference=bm25", "--metrics=ndcg@10,map", f"--out={tmp_path / 'r'}")
     assert call(*words, "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -80,7 +80,7 @@ def test_a_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
     assert "bell.txt [0:" in capsys.readouterr().out
 
 
-def test_a_retriever_searches_for_passages_that_a_language_model_writes(capsys, monkeypatch):
+def test_hyde_asks_the_language_model_once_for_all_retrievers(capsys, monkeypatch):
     pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -102,7 +102,7 @@ def test_a_retriever_searches_for_passages_that_a_language_model_writes(capsys, 
     assert means["tuned+bm25+hyde"] == 1.0 and means["base+hyde"] >= means["base"]
 
 
-def test_with_a_config_it_is_the_stage(capsys):
+def test_with_a_config_evaluate_runs_the_stage(capsys):
     assert call("--config=nowhere.py", "--workdir=w") == 1
     assert "--config=nowhere.py: no such file" in capsys.readouterr().err
 
@@ -125,7 +125,7 @@ def test_with_a_config_it_is_the_stage(capsys):
         ((SYSTEMS, *DATA, "--out=test.jsonl/r"), "--out"),
     ],
 )
-def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch):
+def test_invalid_evaluate_arguments_are_refused(words, message, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ark-jax"])
     assert call(*words) == 1
     shown = capsys.readouterr()

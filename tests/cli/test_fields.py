@@ -8,7 +8,7 @@ import pytest
 from support.paths import REPOSITORY
 
 from ark_jax import __main__, config, schema
-from ark_jax.cli.config_flags import locate, packaged_files
+from ark_jax.cli.config_flags import locate_config, packaged_files
 from ark_jax.cli.runs import Plan, Run, Status
 
 
@@ -28,7 +28,7 @@ def test_every_field_is_shown_with_value_unit_and_meaning(recipe, capsys):
     assert max(len(line) for line in text.splitlines() if " = " not in line) <= 100
 
 
-def test_what_was_changed_is_marked_with_its_default(capsys):
+def test_changed_fields_are_marked_with_their_default(capsys):
     text = shown(capsys, "train", "--config=ark:paper", "--config.train.batch=4")
     assert (
         "* train.batch = 4\n      Training questions per step.\n      default 16; questions; an"
@@ -40,16 +40,16 @@ def test_what_was_changed_is_marked_with_its_default(capsys):
     assert "retriever:" not in text  # no model is named by default
 
 
-def test_a_prefix_that_fits_nothing_is_told(capsys):
+def test_an_unknown_field_prefix_is_refused(capsys):
     assert __main__._main(["config", "trian"]) == 1
     assert "no field begins with trian; `ark-jax config` lists all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", packaged_files())
-def test_files_of_configs_and_packaged_presets_are_the_same(name):
+def test_config_files_equal_the_packaged_presets(name):
     import runpy
 
-    packaged = runpy.run_path(locate(name))
+    packaged = runpy.run_path(locate_config(name))
     thin = runpy.run_path(str(REPOSITORY / "configs" / f"{name}.py"))
     # A sweep that follows from the fields of a run is a function.
     runs = lambda swept: {name: getattr(x, "__qualname__", x) for name, x in swept.items()}
@@ -74,7 +74,7 @@ def test_files_of_configs_and_packaged_presets_are_the_same(name):
         ("train.batch=few", "train.batch=few"),
     ],
 )
-def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, hint):
+def test_an_unknown_field_is_refused_with_the_nearest(field, hint):
     status = Status.parse("status", ["--config=ark", f"--config.{field}"])
     with pytest.raises(ValueError) as raised:
         status.open()
@@ -83,28 +83,28 @@ def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, hint):
     assert message.startswith("bad flag: ") and "`ark-jax status --help`" in message
 
 
-def test_a_field_of_no_config_is_told(tmp_path):
+def test_a_field_without_a_config_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"config\.data\.path is a field of no config; name one"):
         Run.parse("run", ["--config.data.path=x", f"--workdir={tmp_path}"]).open()
 
 
-def test_a_config_that_is_nowhere_is_told_the_nearest_preset():
+def test_an_unknown_config_is_refused_with_the_nearest_preset():
     for named, message in (
         ("arc:paper", "did you mean ark? "),
         ("x/y.py", "the presets are ark, "),
     ):
         with pytest.raises(ValueError, match="no such file") as raised:
-            locate(named)
+            locate_config(named)
         assert message in str(raised.value)
 
 
-def test_config_and_workdir_may_be_two_words_each(tmp_path):
+def test_config_and_workdir_accept_a_space_before_their_value(tmp_path):
     plan = Plan.parse("plan", ["--workdir", str(tmp_path), "--config", "gpr:paper"])
     assert plan.workdir == tmp_path and plan.open().train.towers == "two"
 
 
 @pytest.mark.parametrize("words", [["plan", "--config=gpr"], ["config"]])
-def test_a_listing_whose_reader_leaves_ends_quietly(words, tmp_path):
+def test_a_listing_ends_quietly_when_its_pipe_is_closed(words, tmp_path):
     graph = tmp_path / "graph.tsv"
     graph.write_text("".join(f"a{i}\tr\tb{i}\n" for i in range(50)))
     words += [f"--config.data.path={graph}"] if words[0] == "plan" else []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ark_jax.cli import completion, verbs
-from ark_jax.cli.flags import Flags, flag, rows, specs, usage
+from ark_jax.cli.flags import Flags, describe_flags, flag, specs, usage
 
 
 class Base(Flags):
@@ -67,7 +67,7 @@ def parsed(*words: str) -> Count:
         (("--workdir=",), {}),
     ],
 )
-def test_what_is_read(words, changed):
+def test_words_and_flags_are_parsed(words, changed):
     plain = Count(verb="count", path="text.txt", out="o")
     assert parsed(*words) == dataclasses.replace(plain, **changed)
 
@@ -91,28 +91,31 @@ def test_what_is_read(words, changed):
         ((f"--workdir={__file__}/w",), f"{__file__} is a file; give another folder"),
     ],
 )
-def test_what_is_refused(words, message):
+def test_invalid_flags_are_refused(words, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         parsed(*words)
 
 
-def test_what_is_missing_is_told_at_once():
+def test_missing_arguments_are_reported_together():
     with pytest.raises(ValueError, match=r"^ark-jax count needs PATH and --out, as in: ark-jax co"):
         Count.parse("count", ["--k=3"])
 
 
-def test_fields_of_a_config_are_left_in_their_order():
+def test_config_fields_keep_their_order():
     words = ["train", "--config.x", "3", "--fast", "--noconfig.y", "--confg.z=1"]
     found = Fields.parse("config", words)
     assert found.fields == ("train", "--config.x", "3", "--noconfig.y", "--confg.z=1")
     assert found.fast
+
+
+def test_a_misspelled_flag_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"--fats \(did you mean --fast\?\)"):
         Fields.parse("config", ["--fats"])
 
 
-def test_the_help_has_words_first_and_a_verbs_own_flags_before_others():
+def test_the_help_lists_words_before_own_and_shared_flags():
     assert usage(Count, "count") == 'PATH ["QUESTION"] --out=DIR [FLAGS]'
-    assert rows(Count, "count").splitlines() == [
+    assert describe_flags(Count, "count").splitlines() == [
         "  PATH                 what is counted",
         '  "QUESTION"           in quotes',
         "  --out=DIR            where it goes",
@@ -123,7 +126,7 @@ def test_the_help_has_words_first_and_a_verbs_own_flags_before_others():
         "  --fast               hurries",
         "It counts.",
     ]
-    assert "--price=USD" in rows(Count, "recount") and usage(Base, "x") == "[FLAGS]"
+    assert "--price=USD" in describe_flags(Count, "recount") and usage(Base, "x") == "[FLAGS]"
 
 
 @pytest.mark.parametrize("name", verbs.VERBS)

@@ -42,7 +42,7 @@ def loaded(path: Path, words: str = ""):
         ([DEMO / "gpr" / "graph.tsv", f"--questions={DEMO / 'star' / 'questions.jsonl'}"], "star"),
     ],
 )
-def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, capsys):
+def test_init_writes_a_valid_config_of_the_fitting_recipe(words, recipe, tmp_path, capsys):
     path = tmp_path / "config.py"
     text = written(path, *words)
     said = capsys.readouterr().out
@@ -71,10 +71,12 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
         ("star", "paper,sweep=switches", {"star-head": {"train.head": "star"}}),
     ],
 )
-def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, runs, tmp_path):
+def test_a_written_config_accepts_the_words_of_the_packaged_one(recipe, words, runs, tmp_path):
     path = tmp_path / "config.py"
     fields = {"data.path": str(DEMO)}
-    path.write_text(new_config.text_of(new_config.Understood(recipe, fields, [], True), str(path)))
+    path.write_text(
+        new_config.config_text(new_config.ConfigDraft(recipe, fields, [], True), str(path))
+    )
     packaged = Run.parse("run", [f"--config={recipe}:{words}"]).open()
     ours, theirs = (values(c) for c in (loaded(path, words), packaged))
     assert {name for name in ours if ours[name] != theirs[name]} == {"data.path"}
@@ -85,16 +87,18 @@ def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, r
 
 
 @pytest.mark.parametrize("words", ["papre", "sweep=fold"])
-def test_words_that_mean_nothing_are_refused(words, tmp_path):
+def test_unknown_words_after_the_colon_are_refused(words, tmp_path):
     path = tmp_path / "config.py"
     path.write_text(
-        new_config.text_of(new_config.Understood("ark", {"data.path": "x"}, [], True), str(path))
+        new_config.config_text(
+            new_config.ConfigDraft("ark", {"data.path": "x"}, [], True), str(path)
+        )
     )
     with pytest.raises(ValueError, match=r"must be one of default|there are temperature, lambda"):
         sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)
 
 
-def test_documents_without_questions_get_written_ones(tmp_path, capsys):
+def test_documents_without_questions_are_configured_for_written_ones(tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / 'a "b" \\n.md').write_text("# Tides\n\nThe tide rose twice a day.\n")
     text = written(tmp_path / "c.py", tmp_path / "notes")
@@ -102,7 +106,7 @@ def test_documents_without_questions_get_written_ones(tmp_path, capsys):
     assert "questions are written" in text and "questions are written" in capsys.readouterr().out
 
 
-def test_questions_without_answers_train_by_what_is_marked(tmp_path, capsys):
+def test_questions_without_answers_are_configured_for_marked_passages(tmp_path, capsys):
     rows = ["query,positive,negative", "When?,in 1802,by the lake", "Where?,by the lake,in 1802"]
     (tmp_path / "pairs.csv").write_text("\n".join(rows))
     text = written(tmp_path / "c.py", tmp_path / "pairs.csv")
@@ -115,45 +119,75 @@ def test_questions_without_answers_train_by_what_is_marked(tmp_path, capsys):
     assert "format: pairs" in shown and "train with score.supervision=gold" in shown
 
 
-def test_questions_may_lie_elsewhere(tmp_path, capsys):
+@pytest.fixture
+def notes_and_questions(tmp_path):
+    """The flags that name a folder of notes and a file of questions, and that file."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "tides.md").write_text("# Tides\n\nThe tide rose twice a day.\n")
     questions = tmp_path / "asked.csv"
     questions.write_text("question,answer,documents\nHow often?,twice,tides.md\n")
-    words = [tmp_path / "notes", f"--questions={questions}"]
-    written(tmp_path / "c.py", *words)
+    return [str(tmp_path / "notes"), f"--questions={questions}"], questions
+
+
+def test_questions_may_be_in_a_separate_file(notes_and_questions, tmp_path, capsys):
+    flags, questions = notes_and_questions
+    written(tmp_path / "c.py", *flags)
     config = loaded(tmp_path / "c.py")
     assert config.data.questions == str(questions) and config.questions.source == "given"
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
-    assert __main__._main(["check", *map(str, words)]) == 0
+    assert __main__._main(["check", *flags]) == 0
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("verb", "out"), [("check", []), ("init", ["--out=d.py"])])
+def test_a_question_about_an_unknown_document_is_refused(notes_and_questions, capsys, verb, out):
+    flags, questions = notes_and_questions
     questions.write_text("question,answer,documents\nHow often?,twice,moon.md\n")
-    for verb in ("check", "init"):
-        assert __main__._main([verb, *map(str, words), *["--out=d.py"] * (verb == "init")]) == 1
-        shown = capsys.readouterr().out
-        assert "asked.csv:2: documents: 'moon.md' is not found" in shown
-        assert "questions are written" not in shown
+    assert __main__._main([verb, *flags, *out]) == 1
+    shown = capsys.readouterr().out
+    assert "asked.csv:2: documents: 'moon.md' is not found" in shown
+    assert "questions are written" not in shown
 
 
-def test_columns_and_encoding_are_written(tmp_path, capsys):
-    data = tmp_path / "asked.tsv"  # three columns of words, which are no graph
-    data.write_bytes("Prompt\tReply\tPassage\nГде?\tКиль\tЭто Киль\n".encode("cp1251"))
-    flags = ["--columns=question=Prompt,answers=Reply,context=Passage", "--encoding=cp1251"]
-    assert __main__._main(["check", str(data), *flags]) == 0
+CYRILLIC = "Prompt\tReply\tPassage\nГде?\tКиль\tЭто Киль\n".encode("cp1251")
+CYRILLIC_FLAGS = ["--columns=question=Prompt,answers=Reply,context=Passage", "--encoding=cp1251"]
+
+
+@pytest.fixture
+def cyrillic(tmp_path):
+    """A file with three columns of words, which are no graph."""
+    data = tmp_path / "asked.tsv"
+    data.write_bytes(CYRILLIC)
+    return data
+
+
+def test_a_check_reads_by_the_given_columns_and_encoding(cyrillic, capsys):
+    assert __main__._main(["check", str(cyrillic), *CYRILLIC_FLAGS]) == 0
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
-    written(tmp_path / "c.py", data, *flags)
+
+
+def test_columns_and_encoding_are_written_to_the_config(cyrillic, tmp_path):
+    written(tmp_path / "c.py", cyrillic, *CYRILLIC_FLAGS)
     config = loaded(tmp_path / "c.py")
     assert config.data.columns == "question=Prompt,answers=Reply,context=Passage"
     assert config.data.encoding == "cp1251" and config.recipe == "ark"
-    assert ingest.look_at(config) == "1 documents, 1 questions"
+    assert ingest.describe_input(config) == "1 documents, 1 questions"
+
+
+def test_a_column_that_the_file_lacks_is_refused(cyrillic, tmp_path):
+    written(tmp_path / "c.py", cyrillic, *CYRILLIC_FLAGS)
+    config = loaded(tmp_path / "c.py")
     config.data.columns = "question=Promt,answers=Reply,context=Passage"
     with pytest.raises(ValueError, match="no row has the column 'Promt'"):
-        ingest.look_at(config)
-    assert __main__._main(["check", str(data), *flags, "--names=names.tsv"]) != 0
+        ingest.describe_input(config)
+
+
+def test_columns_are_refused_for_a_graph(cyrillic, capsys):
+    assert __main__._main(["check", str(cyrillic), *CYRILLIC_FLAGS, "--names=names.tsv"]) != 0
     assert "--columns and --encoding are for documents" in capsys.readouterr().err
 
 
-def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):
+def test_a_graph_with_questions_in_its_rows_is_configured_for_star(tmp_path):
     row = {
         "id": "q",
         "question": "Who?",
@@ -175,25 +209,37 @@ def test_a_relative_path_is_written_absolute(tmp_path, monkeypatch):
     assert loaded(tmp_path / "config.py").data.path == str(tmp_path / "docs")
 
 
-def test_nothing_is_overwritten_and_bad_data_get_no_file(tmp_path, capsys):
+def test_init_does_not_overwrite_a_file(tmp_path, capsys):
     (tmp_path / "config.py").write_text("mine")
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'config.py'}"]) == 1
     assert "config.py is there already; give another --out" in capsys.readouterr().err
     assert (tmp_path / "config.py").read_text() == "mine"
+
+
+def test_init_writes_no_config_for_bad_data(tmp_path, capsys):
     (tmp_path / "documents.jsonl").write_text('{"id": "d"}\n')
     assert __main__._main(["init", str(tmp_path), f"--out={tmp_path / 'new.py'}"]) == 1
     said = capsys.readouterr().out
     assert "documents.jsonl:1: text" in said and "mend the data first" in said
     assert not (tmp_path / "new.py").exists()
-    for words, message in (
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (["gone"], "gone"),
         ([], "ark-jax init needs DATA, as in: ark-jax init my_documents/"),
         (["a", "--ou=b"], "mean --out?"),
         (["my", "notes"], "unexpected 'notes'; put quotes around"),
-    ):
-        assert __main__._main(["init", *words]) == 1
-        shown = capsys.readouterr()
-        assert message in shown.out + shown.err
+    ],
+)
+def test_invalid_init_arguments_are_refused(words, message, capsys):
+    assert __main__._main(["init", *words]) == 1
+    shown = capsys.readouterr()
+    assert message in shown.out + shown.err
+
+
+def test_init_into_a_missing_folder_is_refused(tmp_path, capsys):
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'no' / 'folder.py'}"]) == 1
     assert "folder.py" in capsys.readouterr().err
 

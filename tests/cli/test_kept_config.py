@@ -39,7 +39,7 @@ def contents(place) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in place.glob("work/*/manifest.json")}
 
 
-def test_a_workdir_alone_is_enough(place, call):
+def test_commands_need_only_the_workdir(place, call):
     assert call("status").stdout.split()[1::2] == ["done"] * 3
     assert "stages to run: none" in call("plan").stdout
     assert "nothing to do" in call("run").stdout
@@ -50,13 +50,13 @@ def test_a_workdir_alone_is_enough(place, call):
     assert changed[0].split(maxsplit=2)[1:] == ["stale", "config.fold_case was True, is False"]
 
 
-def test_a_field_that_the_kept_config_lacks_is_told_with_the_nearest(place, call):
+def test_an_unknown_field_of_a_kept_config_is_refused_with_the_nearest(place, call):
     done = call("status", "--config.fold_cas=False")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "no field 'fold_cas' (did you mean --config.fold_case?)" in done.stderr
 
 
-def test_an_empty_workdir_says_that_it_keeps_nothing(tmp_path, call):
+def test_a_workdir_without_a_config_is_refused(tmp_path, call):
     for verb in ("status", "run"):
         done = call(verb)
         assert done.returncode == 1 and done.stderr.count("\n") == 1
@@ -64,7 +64,7 @@ def test_an_empty_workdir_says_that_it_keeps_nothing(tmp_path, call):
     assert "unknown verb 'count'" in call("count").stderr
 
 
-def test_a_damaged_config_is_named(place, call):
+def test_a_damaged_kept_config_is_named(place, call):
     path = place / "work" / kept_config.CONFIG_FILE
     path.write_text("{")
     assert f"{path} is damaged; give --config=FILE" in call("status").stderr
@@ -72,7 +72,7 @@ def test_a_damaged_config_is_named(place, call):
     assert json.loads(path.read_text())["fold_case"] is True
 
 
-def test_finished_stages_are_not_replaced_without_a_word(place, call):
+def test_replacing_finished_stages_needs_consent(place, call):
     before = contents(place)
     done = call("run", "--config.fold_case=False")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and contents(place) == before
@@ -86,7 +86,7 @@ def test_finished_stages_are_not_replaced_without_a_word(place, call):
     assert "nothing to do" in call("run").stdout  # the new config is kept
 
 
-def test_one_stage_alone_asks_for_itself(place, call):
+def test_a_single_stage_asks_only_about_itself(place, call):
     done = call("split", "--config.fold_case=False")
     assert "replace 1 finished stage of" in done.stderr and "(split)" in done.stderr
     assert call("count", "--config.fold_case=False").stderr.startswith(
@@ -108,14 +108,14 @@ def agrees(place, done: subprocess.CompletedProcess) -> bool:
 
 
 @pytest.mark.parametrize(("answer", "agreed"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_a_terminal_is_asked(place, call, monkeypatch, answer, agreed):
+def test_a_terminal_user_is_asked_for_consent(place, call, monkeypatch, answer, agreed):
     before = contents(place)
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     assert agrees(place, call("run", "--config.fold_case=False")) == agreed
     assert (contents(place) != before) == agreed
 
 
-def test_the_end_of_a_terminal_is_no(place):
+def test_ctrl_d_at_the_terminal_means_no(place):
     """Ctrl-D, of a terminal that is one."""
     ours, theirs = pty.openpty()
     os.write(ours, b"\x04")
@@ -130,7 +130,7 @@ def test_the_end_of_a_terminal_is_no(place):
     assert not agrees(place, done)
 
 
-def test_what_no_flag_changed_is_done_again_as_ever(place, call):
+def test_changed_input_and_damage_rerun_stages_without_asking(place, call):
     """The text is another one, and a stage is damaged; neither is asked for."""
     (place / "text.txt").write_text("Another tide")
     done = call("run")
@@ -143,7 +143,7 @@ def test_what_no_flag_changed_is_done_again_as_ever(place, call):
     assert done.returncode == 0 and "words.txt is missing" in done.stdout
 
 
-def test_paths_are_kept_absolute(tmp_path, monkeypatch):
+def test_paths_in_a_kept_config_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "kb_1.tsv").touch()
@@ -153,13 +153,19 @@ def test_paths_are_kept_absolute(tmp_path, monkeypatch):
     c.llm.replies = "kb_*.tsv"
     c.train.epochs = (1, 2, 3)
     kept_config.keep(c, tmp_path)
-    plain = kept_config.read(tmp_path)
-    assert plain["data"]["path"] == str(tmp_path / "docs") and plain["recipe"] == "ark"
-    assert plain["llm"]["replies"] == str(tmp_path / "kb_*.tsv")
-    assert (plain["retriever"]["path"], plain["generator"]["path"]) == ("owner/model", "~/model")
-    assert config.from_json(plain).train.epochs == (1, 2, 3)
-    del plain["train"]  # as of an earlier version, which had no such section
-    plain["graph"]["gone"] = plain["gone"] = {"x": 1}  # which an earlier version had
-    again = config.from_json(plain)
+    kept = kept_config.read(tmp_path)
+    assert kept["data"]["path"] == str(tmp_path / "docs") and kept["recipe"] == "ark"
+    assert kept["llm"]["replies"] == str(tmp_path / "kb_*.tsv")
+    assert (kept["retriever"]["path"], kept["generator"]["path"]) == ("owner/model", "~/model")
+    assert config.from_json(kept).train.epochs == (1, 2, 3)
+
+
+def test_a_kept_config_of_an_earlier_version_is_read(tmp_path):
+    """It lacks a section of today and has fields that are gone."""
+    kept_config.keep(config.ark(), tmp_path)
+    kept = kept_config.read(tmp_path)
+    del kept["train"]
+    kept["graph"]["gone"] = kept["gone"] = {"x": 1}
+    again = config.from_json(kept)
     assert (again.train, again.graph) == (config.ark().train, config.ark().graph)
     assert "gone" not in again

@@ -14,7 +14,7 @@ from support.world import command, environment, make_world
 
 from ark_jax import __main__
 from ark_jax.cli import runs, verbs
-from ark_jax.cli.verbs import unknown
+from ark_jax.cli.verbs import unknown_verb
 from ark_jax.demo import models
 
 
@@ -60,7 +60,7 @@ def world(tmp_path_factory):
         (("--config.llm.backend=magic",), "magic"),
     ],
 )
-def test_bad_flags_are_one_clear_line(world, tmp_path, tool, flags, message):
+def test_bad_flags_are_reported_in_one_line(world, tmp_path, tool, flags, message):
     done = tool(*command(world, tmp_path / "work", "run", *flags)[3:])
     assert done.returncode == 1
     assert (
@@ -70,7 +70,7 @@ def test_bad_flags_are_one_clear_line(world, tmp_path, tool, flags, message):
     )
 
 
-def test_of_a_field_given_twice_the_last_counts(world, tmp_path, tool):
+def test_the_last_of_repeated_field_flags_counts(world, tmp_path, tool):
     """As a sweep gives them: tuples would be joined, and another curriculum trained."""
     fields = ("train.stages=(1,2)", "seed=3", "train.stages=(0,)")
     flags = [f"--config.{field}" for field in fields]
@@ -81,7 +81,7 @@ def test_of_a_field_given_twice_the_last_counts(world, tmp_path, tool):
     ]
 
 
-def test_the_default_models_are_named_in_a_line_each(world, tmp_path, tool):
+def test_each_default_model_is_named_in_one_line(world, tmp_path, tool):
     """`status` fetches none of them."""
     empty = ("--config.retriever.path=", "--config.generator.path=")
     done = tool(*command(world, tmp_path, "status", *empty)[3:])
@@ -100,7 +100,7 @@ def test_the_default_models_are_named_in_a_line_each(world, tmp_path, tool):
         ("--config=configs/ark.py:nope", "preset nope: must be one of default, best, paper"),
     ],
 )
-def test_a_config_that_cannot_be_had_is_one_clear_line(flag, message, tmp_path, tool, monkeypatch):
+def test_an_unavailable_config_is_reported_in_one_line(flag, message, tmp_path, tool, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     done = tool("status", flag, f"--workdir={tmp_path}")
     assert (
@@ -125,33 +125,40 @@ CONFIG_FILES = {
 
 
 @pytest.mark.parametrize("text", CONFIG_FILES)
-def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path, tool):
+def test_a_failing_config_file_is_reported_in_one_line(text, tmp_path, tool):
     (tmp_path / "bad.py").write_text(text + "\n")
     done = tool("status", f"--config={tmp_path}/bad.py", f"--workdir={tmp_path}/run")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert CONFIG_FILES[text] in done.stderr and "should not happen" not in done.stderr
 
 
-def test_a_limit_of_cost_is_refused_where_nothing_is_paid(tmp_path):
+def test_a_cost_limit_without_a_paid_model_is_refused(tmp_path):
     flags = (f"--config={REPOSITORY / 'configs' / 'bar_rag.py'}", "--max-cost=3")
     with pytest.raises(ValueError, match="--max-cost: this recipe asks no paid model"):
         runs.Run.parse("run", [*flags, f"--workdir={tmp_path}"]).open()
 
 
-def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
+def test_two_configs_are_refused(tmp_path):
     configs = ["--config=configs/ark.py", "--config=configs/ark.py:paper"]
     with pytest.raises(ValueError, match=r"configs/ark\.py and .*:paper: give one"):
         runs.Status.parse("status", [*configs, f"--workdir={tmp_path}"])
 
 
-def test_help_and_unknown_verbs(tool):
-    assert "\n  demo  " in tool("--help").stdout and tool("--help").returncode == 0
+def test_help_lists_the_verbs(tool):
+    done = tool("--help")
+    assert "\n  demo  " in done.stdout and done.returncode == 0
+
+
+def test_a_command_without_or_with_an_unknown_verb_fails(tool):
     assert tool().returncode == 2
     assert tool("frobnicate").returncode == 1
+
+
+def test_a_run_without_a_workdir_names_the_flag(tool):
     assert "--workdir" in tool("run").stderr
 
 
-def test_help_starts_nothing_slow():
+def test_help_does_not_import_slow_packages():
     """Neither jax nor what reads tables, so that it is there at once."""
     slow = ("jax", "transformers", "pyarrow", "absl", "ml_collections")
     script = f"""
@@ -176,26 +183,29 @@ def test_every_verb_has_help_with_an_example(name, capsys):
         assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_a_mistyped_verb_is_told_the_nearest(capsys):
+def test_a_mistyped_verb_is_answered_with_the_nearest(capsys):
     assert __main__._main(["serach", "i", "Who?"]) == 1
     assert "unknown verb 'serach'; did you mean search?" in capsys.readouterr().err
+
+
+def test_help_for_a_mistyped_verb_names_the_nearest(capsys):
     assert __main__._main(["stauts", "--help"]) == 0
     assert "did you mean status?" in capsys.readouterr().out
 
 
-def test_a_stage_that_a_config_lacks_is_told_with_those_it_has():
+def test_an_unknown_stage_is_refused_with_the_known_ones():
     stages = ("data", "stage2", "stage3")
-    message = unknown("stage4", stages)
+    message = unknown_verb("stage4", stages)
     assert message.startswith(
         "'stage4' is neither a verb nor a stage of this config; did you mean stage"
     )
     assert "; its stages: data, stage2, stage3; `ark-jax --help`" in message
-    assert "did you mean" not in unknown("extract", stages)
-    assert "did you mean evaluate?" in unknown("eval", stages)
+    assert "did you mean" not in unknown_verb("extract", stages)
+    assert "did you mean evaluate?" in unknown_verb("eval", stages)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["check", "{corpus}"]])
-def test_a_reader_that_goes_away_ends_what_only_prints_quietly(words, world):
+def test_printing_commands_end_quietly_when_their_pipe_is_closed(words, world):
     """The output is a pipe of which nobody reads."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -206,7 +216,7 @@ def test_a_reader_that_goes_away_ends_what_only_prints_quietly(words, world):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_run_whose_reader_goes_away_says_how_it_goes_on(world, tmp_path):
+def test_a_run_whose_pipe_is_closed_explains_how_to_resume(world, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -223,7 +233,7 @@ def test_a_run_whose_reader_goes_away_says_how_it_goes_on(world, tmp_path):
 
 
 @pytest.mark.parametrize("has_workdir", [False, True])
-def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
+def test_an_unforeseen_error_is_one_line_with_a_saved_traceback(
     tmp_path, monkeypatch, capsys, has_workdir
 ):
     def fail(*_):
@@ -240,7 +250,7 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     assert "in fail" in path.read_text()
 
 
-def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
+def test_running_out_of_memory_is_not_reported_as_a_bug(monkeypatch, capsys):
     def fail(*_):
         raise MemoryError("Unable to allocate 7 TiB")
 
@@ -252,7 +262,7 @@ def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("flags, source", [([], "given"), (["--documents-only"], "written")])
-def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
+def test_the_demo_can_run_from_documents_alone(flags, source, monkeypatch):
     folders = {"retriever": "RETRIEVER", "generator": "GENERATOR"}
     monkeypatch.setattr(models, "demo_models", lambda: folders)
     flags = [*flags, "--config.train.batch=3"]
@@ -261,11 +271,14 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     config = demo.open()
     assert config.questions.source == source and config.train.batch == 3
     assert demo.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
+
+
+def test_only_the_demo_knows_the_flag_for_documents_alone():
     with pytest.raises(ValueError, match="bad flag"):
         runs.Run.parse("run", ["--documents-only"])
 
 
-def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):
+def test_check_validates_a_test_set_against_its_corpus(world, tmp_path, capsys):
     rows = ({"id": "t1", "question": "What rose?", "documents": ["great-surge"]},)
     rows += ({"id": "t2", "question": "What fell?", "documents": ["atlantis"]},)
     test = tmp_path / "test.jsonl"

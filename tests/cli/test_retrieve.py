@@ -70,7 +70,7 @@ def call(place, mesh, tool, monkeypatch):
     return lambda *flags, **replaced: tool(*words(*flags, **replaced))
 
 
-def test_a_line_for_each_question(place):
+def test_retrieve_prints_one_line_per_question(place):
     done = shell(place)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -88,7 +88,7 @@ def test_a_line_for_each_question(place):
     assert len(list(folder.glob("*/manifest.json"))) == 1
 
 
-def test_more_than_the_graph_has_gives_all(place, call):
+def test_a_k_above_the_number_of_triples_returns_all(place, call):
     done = call("--k=50", index="here")
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
@@ -98,7 +98,7 @@ def test_more_than_the_graph_has_gives_all(place, call):
 
 
 @pytest.mark.parametrize("model", ["star", "linear"])
-def test_a_pair_scorer_gives_paths(model, call):
+def test_a_pair_scorer_retrieves_paths(model, call):
     done = call("--k=2", "--hops=1", model=model)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -121,7 +121,7 @@ def test_a_pair_scorer_gives_paths(model, call):
     assert "index" not in done.stderr and "topic" not in done.stderr
 
 
-def test_topics_that_no_question_names_are_found_and_told(call):
+def test_topics_are_found_in_the_text_with_a_remark(call):
     done = call("--beam=9", "--hops=1", "--inverse=no", model="linear", questions="plain.txt")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -132,7 +132,7 @@ def test_topics_that_no_question_names_are_found_and_told(call):
     assert "1 questions have no topic in the graph and get no path" in done.stderr
 
 
-def test_an_unknown_topic_is_told_with_the_nearest_names(call):
+def test_an_unknown_topic_is_reported_with_the_nearest_name(call):
     done = call(model="linear", questions="lost.txt")
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
@@ -142,7 +142,7 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(call):
     )
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(place):
+def test_retrieve_ends_quietly_when_its_pipe_is_closed(place):
     done = shell(place, questions="many.txt", after="| head -n 1")
     assert len(done.stdout.splitlines()) == 1 and json.loads(done.stdout)
     assert done.returncode == 0 and "rror" not in done.stderr, done.stderr
@@ -168,17 +168,17 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         ((), {"questions": "gone.txt"}, "gone.txt"),
         ((), {"graph": "gone.txt"}, "gone.txt"),
         ((), {"graph": "empty_kb.tsv"}, "empty_kb.tsv"),
-        ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what lies there or give another"),
+        ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what is there or give another"),
     ],
 )
-def test_what_is_wrong_is_told(flags, replaced, message, call):
+def test_invalid_retrieve_arguments_are_refused(flags, replaced, message, call):
     done = call(*flags, **replaced)
     assert done.returncode == 1 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
     assert "\nerror: " in f"\n{done.stderr}"
 
 
-def test_the_index_of_another_graph_lies_elsewhere(monkeypatch, tmp_path):
+def test_each_graph_and_model_has_its_own_index_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("ARK_CACHE", str(tmp_path))
     flags = lambda graph, model="m": [f"--model={model}", f"--graph={graph}", "--questions=q"]
     parse = lambda words: retrieve.Retrieve.parse("retrieve", words)

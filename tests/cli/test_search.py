@@ -57,7 +57,7 @@ def call(*words: object) -> int:
     return __main__._main([str(word) for word in words])
 
 
-def test_an_index_says_how_it_is_searched(place, capsys):
+def test_the_index_command_prints_how_to_search(place, capsys):
     assert call("index", place / "tuned", place / "documents", "--out", place / "i") == 0
     out = capsys.readouterr().out
     assert "nothing has changed" in out and "3 documents, " in out
@@ -65,7 +65,7 @@ def test_an_index_says_how_it_is_searched(place, capsys):
 
 
 @pytest.mark.parametrize("by", ["hybrid", "dense", "bm25"])
-def test_a_table_shows_rank_score_place_and_text(by, place, capsys):
+def test_search_prints_rank_score_place_and_text(by, place, capsys):
     assert call("search", place / "i", QUESTION, "--k", "2", f"--by={by}") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines[0]) <= 100 and lines[0].lstrip().startswith("1  ")
@@ -73,7 +73,7 @@ def test_a_table_shows_rank_score_place_and_text(by, place, capsys):
         assert "tide.txt [0:" in lines[0] and "Josiah Penhallow founded" in lines[1]
 
 
-def test_json_is_one_line(place, capsys):
+def test_search_prints_json_in_one_line(place, capsys):
     assert call("search", place / "i", "Glocke gegossen läutet", "--by=bm25", "--json") == 0
     shown = capsys.readouterr()
     (line,) = shown.out.splitlines()
@@ -84,21 +84,24 @@ def test_json_is_one_line(place, capsys):
     assert TEXTS["glocke"][best["start"] : best["end"]] == best["text"] and "läu" in line
 
 
-def test_two_models_stand_side_by_side(place, capsys):
+def test_compared_models_are_printed_side_by_side(place, capsys):
     words = ("search", place / "i", QUESTION, "--k=3", f"--compare={place / 'base'}")
     assert call(*words) == 0
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert [name.strip() for name in lines[0].split(" | ")] == ["base", "tuned"]
     assert all(" | " in line or line.endswith("|") for line in lines)
     assert sum(line.lstrip().startswith(("1 ", "2 ", "3 ")) for line in lines) == 3
+
+
+def test_compared_models_are_printed_as_json(place, capsys):
+    words = ("search", place / "i", QUESTION, "--k=3", f"--compare={place / 'base'}")
     assert call(*words, "--json") == 0
     row = json.loads(capsys.readouterr().out)
     assert list(row["compared"]) == ["base", "tuned"]
     assert {len(hits) for hits in row["compared"].values()} == {3}
 
 
-def test_a_model_with_a_vector_for_each_token_searches(place, tmp_path, capsys):
+def test_a_model_with_token_vectors_can_be_searched(place, tmp_path, capsys):
     model = tiny.multi_vector(tmp_path, "tokens") / "tokens"
     words = ("index", model, place / "documents", "--out", tmp_path / "i", "--dtype=float16")
     assert call(*words) == 0
@@ -112,12 +115,12 @@ def test_a_model_with_a_vector_for_each_token_searches(place, tmp_path, capsys):
     assert "tokens" in capsys.readouterr().out.splitlines()[0]
 
 
-def test_a_question_without_a_known_word_is_told(place, capsys):
+def test_a_question_without_known_words_is_reported(place, capsys):
     assert call("search", place / "i", "xylophone", "--by=bm25") == 0
     assert capsys.readouterr().out == "no passage has a word of the question\n"
 
 
-def test_an_endpoint_answers_and_cites(place, capsys, monkeypatch):
+def test_ask_prints_the_answer_of_an_endpoint_with_citations(place, capsys, monkeypatch):
     pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -142,7 +145,12 @@ def test_an_endpoint_answers_and_cites(place, capsys, monkeypatch):
     assert "Doc [1] tide\nJosiah Penhallow founded" in prompts[0]
 
 
-def test_hyde_searches_for_a_passage_that_a_language_model_writes(place, capsys, monkeypatch):
+def test_hyde_is_refused_for_a_search_by_words(place, capsys):
+    assert call("search", place / "i", QUESTION, "--expand=hyde", "--by=bm25") == 1
+    assert "not --by=bm25" in capsys.readouterr().err
+
+
+def test_hyde_searches_with_a_passage_of_a_language_model(place, capsys, monkeypatch):
     pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -168,18 +176,16 @@ def test_hyde_searches_for_a_passage_that_a_language_model_writes(place, capsys,
     assert [x["score"] for x in found] == pytest.approx([hit.score for hit in hits], abs=2e-6)
     assert answer["read"] == [hit.chunk for hit in hits[:5]] and answer["answer"] == "brine"
     assert len(asked) == 2  # the passage of the second search is in the cache
-    assert call("search", place / "i", QUESTION, "--expand=hyde", "--by=bm25") == 1
-    assert "not --by=bm25" in capsys.readouterr().err
 
 
-def test_a_local_reader_answers_from_what_fits(place, capsys, monkeypatch):
+def test_ask_answers_with_a_local_reader(place, capsys, monkeypatch):
     monkeypatch.setattr(reader, "MAX_NEW_TOKENS", 4)
     assert call("ask", place / "i", QUESTION, f"--reader={place / 'lm'}", "--json") == 0
     row = json.loads(capsys.readouterr().out)
     assert 1 <= len(row["read"]) <= 5 and not row["cited"]
 
 
-def test_the_workdir_of_a_finished_run_stands_for_its_places(place, tmp_path, capsys):
+def test_a_workdir_replaces_the_model_and_corpus_arguments(place, tmp_path, capsys):
     config, workdir = settings.ark(), tmp_path / "a run"
     config.data.path, config.data.chunk_tokens = str(place / "documents"), 20
     workdir.mkdir()
@@ -218,7 +224,7 @@ def test_the_workdir_of_a_finished_run_stands_for_its_places(place, tmp_path, ca
         (("index", "tuned", "documents", "--out=documents/salt.txt/j"), "--out"),
     ],
 )
-def test_what_is_wrong_is_one_clear_line(words, message, place, capsys, monkeypatch):
+def test_invalid_search_arguments_are_refused(words, message, place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", ["ark-jax"])
     assert call(*words) == 1

@@ -31,24 +31,27 @@ def environment(mesh, monkeypatch, tmp_path):
         (("--workdir=w", "--port=0"), "w/index: no index; `ark-jax index MODEL CORPUS"),
     ],
 )
-def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch, tmp_path):
+def test_invalid_serve_arguments_are_refused(words, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert __main__._main(["serve", *words]) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and message in shown.err and len(shown.err.splitlines()) == 1
 
 
-def test_an_address_that_this_machine_has_not_is_told(capsys, monkeypatch):
+def test_an_address_of_another_machine_is_refused_without_showing_the_token(capsys, monkeypatch):
     monkeypatch.setenv("ARK_SERVE_TOKEN", "long-random-word")
     assert __main__._main(["serve", "i", "--host=192.0.2.1"]) == 1
     error = capsys.readouterr().err
     assert "port 8000 of 192.0.2.1 cannot be used" in error and "long-random" not in error
+
+
+def test_a_token_with_a_blank_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("ARK_SERVE_TOKEN", "two words")
     assert __main__._main(["serve", "i", "--host=0.0.0.0"]) == 1
     assert "$ARK_SERVE_TOKEN must hold ASCII" in capsys.readouterr().err
 
 
-def test_without_the_extra_the_fix_is_told(capsys, monkeypatch):
+def test_a_missing_server_package_is_reported(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "ark_jax.serve.server", raising=False)
     monkeypatch.delattr(ark_jax.serve, "server", raising=False)

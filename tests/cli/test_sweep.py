@@ -132,7 +132,7 @@ def swept(tmp_path_factory):
     return world, out
 
 
-def test_what_runs_have_in_common_is_made_once(swept):
+def test_stages_that_runs_share_are_computed_once(swept):
     world, out = swept
     times = collections.Counter(stage for stage, *_ in witness(world))
     assert times == {
@@ -162,7 +162,7 @@ def test_what_runs_have_in_common_is_made_once(swept):
     assert {devices for *_, devices in witness(world)} == {"4,6", "5"}
 
 
-def test_a_run_is_whole_without_the_others(swept, tmp_path):
+def test_each_run_of_a_sweep_is_complete_on_its_own(swept, tmp_path):
     run = swept[0] / "sweep" / "runs" / "hot"
     assert not any(path.is_symlink() for path in run.rglob("*")) and not any(
         (run / ".partial").iterdir()
@@ -178,7 +178,7 @@ def test_a_run_is_whole_without_the_others(swept, tmp_path):
     }
 
 
-def test_the_table_has_the_best_first_and_failures_last(swept):
+def test_the_sweep_table_lists_the_best_first_and_failures_last(swept):
     world, out = swept
     rows = pq.read_table(world / "sweep" / "results.parquet").to_pylist()
     assert [row["run"] for row in rows][:1] == ["cold"] and {row["run"] for row in rows[1:3]} == {
@@ -214,7 +214,7 @@ def test_the_table_has_the_best_first_and_failures_last(swept):
     )
 
 
-def test_a_crash_stops_no_other_run_and_its_last_line_is_kept(swept):
+def test_a_crashed_run_stops_no_other_and_its_error_is_kept(swept):
     rows = {
         row["run"]: row for row in pq.read_table(swept[0] / "sweep" / "results.parquet").to_pylist()
     }
@@ -227,7 +227,7 @@ def test_a_crash_stops_no_other_run_and_its_last_line_is_kept(swept):
     )
 
 
-def test_again_nothing_is_done_but_what_failed(swept, tmp_path, sweep_here):
+def test_repeating_a_sweep_reruns_only_failed_runs(swept, tmp_path, sweep_here):
     world = shutil.copytree(swept[0], tmp_path / "again")
     before, files_before = (
         witness(world),
@@ -252,7 +252,7 @@ def test_again_nothing_is_done_but_what_failed(swept, tmp_path, sweep_here):
     assert "nothing to do" in (world / "sweep" / "logs" / "cold.log").read_text()
 
 
-def test_killed_and_resumed_by_another_run(tmp_path, sweep_here):
+def test_another_run_resumes_the_stage_of_a_killed_one(tmp_path, sweep_here):
     """All processes die at once in the middle of a stage; another run continues where it stood."""
     (tmp_path / "hold").touch()
     process = make(tmp_path, "temperature", "--only=cold")
@@ -286,7 +286,7 @@ def test_killed_and_resumed_by_another_run(tmp_path, sweep_here):
     ("sign", "status", "message"),
     [(signal.SIGINT, 130, "nothing is lost"), (signal.SIGTERM, 0, "run the same command again")],
 )
-def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, message):
+def test_an_interrupt_stops_all_runs_within_two_seconds(tmp_path, sign, status, message):
     (tmp_path / "hold").touch()
     process = make(tmp_path, "temperature", "--slots=2")
     until(lambda: any(row[0] == "score" for row in witness(tmp_path)), process)
@@ -305,7 +305,7 @@ def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, messa
     )
 
 
-def test_no_reply_is_paid_for_twice(tmp_path, sweep_here, monkeypatch):
+def test_runs_of_a_sweep_do_not_pay_for_a_reply_twice(tmp_path, sweep_here, monkeypatch):
     """Not by two runs at once, and not after a kill, whichever run goes on."""
     pytest.importorskip(
         "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
@@ -343,7 +343,7 @@ def test_no_reply_is_paid_for_twice(tmp_path, sweep_here, monkeypatch):
     )
 
 
-def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
+def test_the_slurm_script_has_one_task_per_run(tmp_path, capsys):
     world = tmp_path / "a b"
     flags = words(world, "mixed", "--slurm", "--slots=3", "--config.data.path=it's here")
     assert __main__._main(["sweep", *flags]) == 0
@@ -382,7 +382,7 @@ def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
         ("mixed", ("--slots=3",), "CUDA_VISIBLE_DEVICES=0,1 has 2 device(s)"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is(
+def test_an_invalid_sweep_is_refused_before_any_run(
     tmp_path, sweeps, flags, message, capsys, monkeypatch
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -394,7 +394,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
     )
 
 
-def test_folds_have_no_base_and_need_a_recipe_that_pools_them(tmp_path, monkeypatch):
+def test_folds_need_a_recipe_that_can_pool_them(tmp_path, monkeypatch):
     config_file = config_of(tmp_path)
     names = lambda name: [
         run.name for run in sweep.read_sweep(f"{config_file}:sweep={name}", tmp_path).runs
@@ -407,7 +407,7 @@ def test_folds_have_no_base_and_need_a_recipe_that_pools_them(tmp_path, monkeypa
         names("folds")
 
 
-def test_arms_follow_from_the_fields_of_the_command_line(tmp_path):
+def test_the_arms_of_a_sweep_follow_the_command_line_fields(tmp_path):
     """The study of readers gives supervised steps as much time as the reinforced ones get."""
     config_file = tmp_path / "mine.py"
     config_file.write_text(
@@ -421,24 +421,29 @@ def test_arms_follow_from_the_fields_of_the_command_line(tmp_path):
     assert steps["base"] is steps["grpo-random"] is None
 
 
-def test_the_error_of_a_run_is_its_last_line(tmp_path):
+@pytest.mark.parametrize(
+    ("log_text", "status", "error"),
+    [
+        # The log begins with 26 characters of an earlier call, which do not count.
+        ("", -9, "killed by SIGKILL: exit status -9"),
+        ("some\n\nerror: no such thing\n \n", 1, "no such thing"),
+        ("some\n\nerror: no such thing\n \n", -15, "killed by SIGTERM: no such thing"),
+        ("[1/2] data\ndone in 3s\nException ignored in: some library\n", 0, ""),
+    ],
+)
+def test_the_error_of_a_run_is_the_last_line_of_its_log(log_text, status, error, tmp_path):
     log = tmp_path / "log"
-    log.write_text("error: of an earlier call\n")
-    assert processes.why_failed(-9, log, 26) == "killed by SIGKILL: exit status -9"
-    log.write_text("error: of an earlier call\nsome\n\nerror: no such thing\n \n")
-    assert (
-        processes.why_failed(1, log, 26) == "no such thing"
-        and processes.why_failed(-15, log, 26) == "killed by SIGTERM: no such thing"
-    )
-    log.write_text(
-        "error: of an earlier call\n[1/2] data\ndone in 3s\nException ignored in: some library\n"
-    )
-    assert processes.why_failed(0, log, 26) == "" and processes.why_failed(1, log, 26).startswith(
-        "Exception ignored"
-    )
+    log.write_text("error: of an earlier call\n" + log_text)
+    assert processes.failure_reason(status, log, 26) == error
 
 
-def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
+def test_a_failed_run_without_an_error_line_is_described_by_its_last_line(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("[1/2] data\ndone in 3s\nException ignored in: some library\n")
+    assert processes.failure_reason(1, log, 0).startswith("Exception ignored")
+
+
+def test_each_training_stage_depends_only_on_its_own_epochs_and_rate(tmp_path):
     """Not on those of later stages, nor on which of them there are; and on the stage before it."""
     config_of(tmp_path)
     c = pretend_stages.pretending(str(tmp_path))
@@ -477,7 +482,7 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["configs/ark.py", "configs/demo.py"])
-def test_sweeps_of_the_configs_change_what_there_is(file):
+def test_packaged_sweeps_change_existing_fields(file):
     swept, c = load(file).SWEEPS, config.ark()
     assert {"temperature", "lambda"} <= set(swept)
     for name, runs in swept.items():
@@ -490,7 +495,7 @@ def test_sweeps_of_the_configs_change_what_there_is(file):
                 assert type(value) is type(was)
 
 
-def test_a_config_takes_the_sweeps_name_beside_its_preset():
+def test_a_config_accepts_a_sweep_name_next_to_its_preset():
     get_config = load("configs/ark.py").get_config
     assert get_config("paper,sweep=lambda").to_dict() == config.ark("paper").to_dict()
     assert (
@@ -501,7 +506,7 @@ def test_a_config_takes_the_sweeps_name_beside_its_preset():
 
 
 @pytest.mark.slow
-def test_a_real_sweep_never_extracts_or_scores_twice(tmp_path):
+def test_a_real_sweep_extracts_and_scores_once(tmp_path):
     """Three temperatures and weights on tiny models: the real stages, two runs at a time."""
     from support.world import make_world, outputs
 
@@ -548,7 +553,7 @@ def get_config(words=""):
 
 
 @pytest.mark.slow
-def test_real_folds_are_pooled(tmp_path):
+def test_a_real_sweep_of_folds_is_pooled(tmp_path):
     """Two folds on tiny models: every question is measured once, by a model that never saw it."""
     from support.world import environment, make_world
 

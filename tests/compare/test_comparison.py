@@ -96,7 +96,7 @@ def means(table: list[dict]) -> dict[str, dict[str, float]]:
     return {row["system"]: {m: x["mean"] for m, x in row["values"].items()} for row in table}
 
 
-def test_means_and_questions_are_those_of_trec_eval(place, tmp_path):
+def test_metrics_of_every_question_match_trec_eval(place, tmp_path):
     pytrec_eval = pytest.importorskip("pytrec_eval", reason="extra [reference] is not installed")
     systems = words(place, "a", "bm25", "a+bm25")
     comparison = compare(systems, place / "beir", folder=tmp_path / "i", metrics=list(NAMES))
@@ -115,7 +115,7 @@ def test_means_and_questions_are_those_of_trec_eval(place, tmp_path):
             assert 0 < np.mean(values) < 1
 
 
-def test_rankings_are_those_of_a_search(place, tmp_path):
+def test_rankings_equal_those_of_a_search(place, tmp_path):
     systems = words(place, "b", "bm25", "b+bm25")
     comparison = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
     index = ark.Index.open(tmp_path / "i")
@@ -126,7 +126,7 @@ def test_rankings_are_those_of_a_search(place, tmp_path):
 
 
 @pytest.mark.parametrize("scope", ["corpus", "asked"])
-def test_models_with_a_vector_for_each_token_take_part(scope, place, tmp_path):
+def test_models_with_token_vectors_can_be_compared(scope, place, tmp_path):
     tokens = tiny.multi_vector(tmp_path / "models", "c") / "c"
     names = [str(tokens), f"{tokens}+bm25", str(place / "a")]
     comparison = compare(names, place / "beir", folder=tmp_path / "i", scope=scope)
@@ -149,7 +149,7 @@ def world(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scope", ["document", "held_out", "corpus"])
-def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_path):
+def test_comparing_on_the_held_out_questions_reproduces_a_run(scope, world, place, tmp_path):
     config = tiny_config(world)
     config.evaluate.read = 0
     config.evaluate.scope, config.evaluate.retrievers = scope, (str(place / "a"),)
@@ -182,7 +182,7 @@ def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_pat
     assert len(comparison.rows) == 4 * len(held_out)
 
 
-def test_questions_of_a_document_are_drawn_together(place, tmp_path):
+def test_questions_of_a_document_count_as_one_observation(place, tmp_path):
     """Six questions on each of two documents are two draws, however many gain."""
     write_rows(tmp_path / "documents.jsonl", [{"id": x, "text": TEXTS[x]} for x in ("d00", "d03")])
     rows = [
@@ -197,7 +197,7 @@ def test_questions_of_a_document_are_drawn_together(place, tmp_path):
     assert {row["document"] for row in comparison.rows} == {"d00", "d03"}
 
 
-def test_types_of_questions_have_tables_of_their_own(place, tmp_path):
+def test_each_type_of_question_has_its_own_table(place, tmp_path):
     comparison = compare(words(place, "a", "bm25"), place / "beir", folder=tmp_path / "i")
     assert set(comparison.groups) == {"who", "what"}
     who = [row["mrr"] for row in comparison.rows if row["system"] == "a"][::2]
@@ -207,7 +207,7 @@ def test_types_of_questions_have_tables_of_their_own(place, tmp_path):
     assert "Results of who" in page and "Results of what" in page and "<script" not in page
 
 
-def test_the_reference_is_first_and_others_are_tested_against_it(place, tmp_path):
+def test_all_systems_are_tested_against_the_reference(place, tmp_path):
     systems = words(place, "a", "b", "bm25", "a+bm25")
     for reference in ("bm25", ""):
         comparison = compare(systems, place / "beir", folder=tmp_path / "i", reference=reference)
@@ -223,7 +223,7 @@ def test_the_reference_is_first_and_others_are_tested_against_it(place, tmp_path
     assert by_path.reference == "b"
 
 
-def test_an_index_among_the_models_is_the_corpus(place, tmp_path, monkeypatch):
+def test_an_index_can_be_given_as_model_and_corpus(place, tmp_path, monkeypatch):
     index = tmp_path / "my_index"
     ark.Index.build(index, place / "a", place / "beir")
     systems = [str(index), f"{index}+bm25", str(place / "b")]
@@ -254,7 +254,7 @@ def test_an_index_among_the_models_is_the_corpus(place, tmp_path, monkeypatch):
         compare(systems, tmp_path / "changed")
 
 
-def test_a_retriever_is_fused_as_its_folder_says(place, tmp_path):
+def test_the_fusion_of_the_model_folder_is_used(place, tmp_path):
     folder = tmp_path / "tuned"
     shutil.copytree(place / "a", folder)
     save_fusion(Fusion(bm25=1.0, dense=0.0, depth=30), folder)
@@ -267,6 +267,11 @@ def test_a_retriever_is_fused_as_its_folder_says(place, tmp_path):
     for both, by_words in zip(ranked["tuned+bm25"], ranked["bm25"], strict=True):
         assert both[: len(by_words)] == by_words  # nothing else counts
     assert ark.Index.build(tmp_path / "j", folder, place / "beir").manifest.fusion.dense == 0
+
+
+def test_an_unknown_field_in_the_fusion_file_is_refused(place, tmp_path):
+    folder = tmp_path / "tuned"
+    shutil.copytree(place / "a", folder)
     (folder / "fusion.json").write_text('{"constant": 60, "weight": 2}')
     with pytest.raises(ValueError, match=r"fusion.json is damaged .*weight"):
         ark.Index.build(tmp_path / "k", folder, place / "beir")
@@ -297,12 +302,12 @@ def test_the_cache_keeps_the_index_of_a_corpus(place, tmp_path, monkeypatch):
         (["x", "bm25", "x"], "'x' comes twice"),
     ],
 )
-def test_bad_names_of_systems_are_told(names, message):
+def test_invalid_system_names_are_refused(names, message):
     with pytest.raises(ValueError, match=message):
         parse_systems(names)
 
 
-def test_rows_are_called_by_the_end_of_a_path():
+def test_systems_are_named_by_the_end_of_their_path():
     names = lambda *words: [system.name for system in parse_systems(words)]
     assert names("r/export", "r/export+bm25", "bm25+r/export", "org/m@v1") == [
         "export",
@@ -317,7 +322,7 @@ def test_rows_are_called_by_the_end_of_a_path():
     ]
 
 
-def test_questions_without_a_passage_are_left_out_and_counted(place, tmp_path):
+def test_questions_without_a_gold_passage_are_left_out(place, tmp_path):
     write_rows(tmp_path / "documents.jsonl", [{"id": x, "text": TEXTS[x]} for x in ("d00", "d03")])
     known = {"id": "q0", "question": query(0), "documents": ["d00"]}
     nowhere = {"id": "q1", "question": "why?", "answers": ["xylophone"]}

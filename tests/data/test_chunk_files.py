@@ -20,7 +20,7 @@ CHUNKS = st.lists(st.builds(Chunk, TEXT, TEXT, COUNT, COUNT, COUNT, TEXT, TEXT),
 
 @pytest.mark.parametrize("block", [2, chunk_files.BLOCK])
 @given(chunks=CHUNKS)
-def test_chunks_are_read_as_they_were_written(chunks, block):
+def test_stored_chunks_equal_the_written_ones(chunks, block):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk_files, "BLOCK", block)
         save_chunks(chunks, Path(folder))
@@ -32,7 +32,7 @@ def test_chunks_are_read_as_they_were_written(chunks, block):
 
 
 @given(chunks=CHUNKS)
-def test_chunks_are_those_of_their_document_and_id(chunks):
+def test_stored_chunks_are_found_by_document_and_id(chunks):
     chunks = list({chunk.id: chunk for chunk in chunks}.values())
     with tempfile.TemporaryDirectory() as folder:
         save_chunks(chunks, Path(folder))
@@ -49,7 +49,7 @@ def test_chunks_are_those_of_their_document_and_id(chunks):
             stored[len(chunks)]
 
 
-def test_a_chunk_takes_few_bytes(tmp_path):
+def test_looking_up_a_chunk_takes_less_than_72_bytes_of_memory_each(tmp_path):
     """That is 12 for its id, and for its document 4, 12 and its characters."""
     count = 20_000
     text = "of the tide " * 99

@@ -11,41 +11,62 @@ def chunk(id: str, document: str, start: int, end: int) -> Chunk:
     return Chunk(id, document, start, end, 1, "")
 
 
-def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
-    text = "0123456789abcdefghijklmnopqrst"  # chunks of twelve that share four
-    chunks = [
-        chunk("d0", "d", 0, 12),
-        chunk("d1", "d", 8, 20),
-        chunk("d2", "d", 16, 28),
-        chunk("d3", "d", 24, 30),
-        chunk("e0", "e", 0, 12),
-    ]
-    hold = lambda passage, documents=None: evidence.gold_chunks(
-        [passage], documents or {"d": text, "e": "nothing here"}, chunks
-    )
-    assert hold("1234") == [["d0"]]
-    assert hold("89ab") == [["d0", "d1"]]  # inside the overlap
-    assert hold("abcd") == [["d0", "d1"]]  # two of four in d0: just half
-    assert hold("bcde") == [["d1"]]  # one of four in d0
-    assert hold("456789abcdef") == [["d0", "d1"]]  # eight of twelve in either
-    assert hold("0123456789abcdefghijklmnopqrst") == [
-        ["d0", "d1", "d2", "d3"]
-    ]  # whole chunks of a long passage
-    assert hold("efghijklmnopqrst") == [["d1", "d2", "d3"]]  # d1: six of its twelve
-    assert hold("1802") == []
-    assert hold("1234", {"d": text, "e": "01234"}) == [["d0", "e0"]]
-    assert hold("14", {"d": "14" + "x" * 24 + "14", "e": ""}) == [
-        ["d0", "d2", "d3"]
-    ]  # wherever it stands
-    cut = [chunk("d0", "d", 0, 10), chunk("d1", "d", 11, 21)]
-    assert evidence.gold_chunks(["6789Xbcde"], {"d": "0123456789Xbcdefghijkl"}, cut) == [
-        ["d0", "d1"]
-    ]  # four of nine in either
-    assert (
-        evidence.gold_chunks(["14"], {"d": "14"}, [chunk("d0", "d", 1, 1)]) == []
-    )  # a chunk of nothing
-    both = evidence.gold_chunks(["1234", "1802", "opqr"], {"d": text, "e": ""}, chunks)
-    assert both == [["d0"], ["d2", "d3"]]
+# Chunks of twelve characters of which each shares four with the next.
+TEXTS = {"d": "0123456789abcdefghijklmnopqrst", "e": "nothing here"}
+CHUNKS = [
+    chunk("d0", "d", 0, 12),
+    chunk("d1", "d", 8, 20),
+    chunk("d2", "d", 16, 28),
+    chunk("d3", "d", 24, 30),
+    chunk("e0", "e", 0, 12),
+]
+
+
+@pytest.mark.parametrize(
+    ("passage", "gold"),
+    [
+        ("1234", ["d0"]),
+        ("89ab", ["d0", "d1"]),  # inside the overlap
+        ("abcd", ["d0", "d1"]),  # two of four in d0: just half
+        ("bcde", ["d1"]),  # one of four in d0
+        ("456789abcdef", ["d0", "d1"]),  # eight of twelve in either
+        # A long passage: each chunk that lies in it by half of the chunk.
+        ("0123456789abcdefghijklmnopqrst", ["d0", "d1", "d2", "d3"]),
+        ("efghijklmnopqrst", ["d1", "d2", "d3"]),  # d1: six of its twelve
+    ],
+)
+def test_gold_chunks_hold_at_least_half_of_the_evidence(passage, gold):
+    assert evidence.gold_chunks([passage], TEXTS, CHUNKS) == [gold]
+
+
+def test_evidence_that_no_document_contains_has_no_gold_chunk():
+    assert evidence.gold_chunks(["1802"], TEXTS, CHUNKS) == []
+
+
+def test_each_passage_of_the_evidence_has_its_own_gold_chunks():
+    gold = evidence.gold_chunks(["1234", "1802", "opqr"], TEXTS, CHUNKS)
+    assert gold == [["d0"], ["d2", "d3"]]
+
+
+def test_evidence_in_several_documents_has_gold_chunks_in_each():
+    texts = TEXTS | {"e": "01234"}
+    assert evidence.gold_chunks(["1234"], texts, CHUNKS) == [["d0", "e0"]]
+
+
+def test_every_occurrence_of_evidence_has_gold_chunks():
+    texts = {"d": "14" + "x" * 24 + "14", "e": ""}
+    assert evidence.gold_chunks(["14"], texts, CHUNKS) == [["d0", "d2", "d3"]]
+
+
+def test_evidence_across_a_gap_between_chunks_belongs_to_both():
+    chunks = [chunk("d0", "d", 0, 10), chunk("d1", "d", 11, 21)]
+    # Four of nine characters are in either chunk; the tenth is in none.
+    gold = evidence.gold_chunks(["6789Xbcde"], {"d": "0123456789Xbcdefghijkl"}, chunks)
+    assert gold == [["d0", "d1"]]
+
+
+def test_an_empty_chunk_is_never_gold():
+    assert evidence.gold_chunks(["14"], {"d": "14"}, [chunk("d0", "d", 1, 1)]) == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +93,7 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
         (["gold", "tin"], "a tin", True),  # one is enough
     ],
 )
-def test_a_chunk_contains_an_answer(answers, text, contained):
+def test_answer_chunks_contain_the_answer_as_whole_words(answers, text, contained):
     chunks = [
         Chunk("c0", "d", 0, 9, 1, "other"),
         Chunk("c1", "d", 9, 20, 1, text),
@@ -81,7 +102,7 @@ def test_a_chunk_contains_an_answer(answers, text, contained):
     assert evidence.answer_chunks(answers, chunks) == ([["c1", "c2"]] if contained else [])
 
 
-def test_answers_that_no_document_holds_are_counted():
+def test_answers_missing_from_the_documents_are_counted():
     documents = {"d": "The Tide rose.", "e": "Nothing."}
     question_on = lambda id, answers, documents: Question(id, "?", answers, documents)
     questions = [
@@ -94,7 +115,7 @@ def test_answers_that_no_document_holds_are_counted():
     assert count_absent_answers(questions, documents) == (2, 3)
 
 
-def test_the_documents_of_a_question_without_answers_are_its_passages():
+def test_whole_documents_are_the_passages_of_a_judged_question():
     chunks = {"d": [Chunk("d#0", "d", 0, 1, 1, "x"), Chunk("d#1", "d", 1, 2, 1, "y")]}
     asked = [
         Question("judged", "?", (), ("d", "empty")),

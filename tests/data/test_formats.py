@@ -15,7 +15,7 @@ from ark_jax.data.formats import beir
 from ark_jax.data.records import Corpus, Document, Question
 
 
-def test_plain_with_bom_blank_lines_crlf_and_unicode_line_separators(tmp_path):
+def test_plain_files_with_unusual_line_breaks_are_read(tmp_path):
     second = '{"id": "e", "text": "a\u2028b\x85c"}'
     first = b"\xef\xbb\xbf" + DOCUMENT.encode().replace(b"\n", b"\r\n")
     write(tmp_path, plain(first + b"\r\n" + second.encode()))
@@ -26,7 +26,7 @@ def test_plain_with_bom_blank_lines_crlf_and_unicode_line_separators(tmp_path):
     )
 
 
-def test_longbench_joins_equal_contexts_and_takes_answers_as_list_or_string(tmp_path):
+def test_longbench_rows_with_equal_contexts_share_a_document(tmp_path):
     burned = "The mill burned."
     rows = [
         {"_id": "1", "input": "When?", "context": burned, "answers": ["1802", "1802", "in 1802"]},
@@ -56,7 +56,7 @@ def test_longbench_joins_equal_contexts_and_takes_answers_as_list_or_string(tmp_
 
 @pytest.mark.parametrize("name", ["hotpotqa", "2wiki"])
 @pytest.mark.parametrize("array", [False, True])
-def test_hotpotqa_and_2wiki(tmp_path, name, array):
+def test_hotpotqa_and_2wiki_are_read(tmp_path, name, array):
     first = {**HOTPOT, **({"evidences": [["Mill", "builder", "Ada"]]} if name == "2wiki" else {})}
     context = [first["context"][1], ["Ada", ["Another Ada."]], ["Eve", ["Another Ada."]]]
     rows = [
@@ -83,7 +83,7 @@ def test_hotpotqa_and_2wiki(tmp_path, name, array):
 
 
 @pytest.mark.parametrize("name", ["hotpotqa", "2wiki"])
-def test_hotpotqa_and_2wiki_in_columns(tmp_path, name):
+def test_hotpotqa_and_2wiki_are_read_in_the_columns_of_the_hub(tmp_path, name):
     """As the hub's copies are, written to JSON."""
     turned = lambda pairs, columns: dict(
         zip(columns, map(list, zip(*pairs, strict=True)), strict=True)
@@ -107,7 +107,7 @@ def test_hotpotqa_and_2wiki_in_columns(tmp_path, name):
 
 
 @pytest.mark.parametrize("array", [False, True])
-def test_hotpotqa_facts_without_a_sentence_are_passed_over_and_told(tmp_path, array, capsys):
+def test_hotpotqa_facts_without_a_sentence_are_skipped_with_a_remark(tmp_path, array, capsys):
     """The published files have both: a fact beyond its paragraph's end, and one without a
     paragraph."""
     rows = [
@@ -133,7 +133,7 @@ def test_hotpotqa_facts_without_a_sentence_are_passed_over_and_told(tmp_path, ar
     assert out.endswith("no problem found\n")
 
 
-def test_musique(tmp_path):
+def test_musique_is_read(tmp_path):
     second = {**MUSIQUE, "id": "3hop__2", "answer_aliases": [], "answerable": True}
     write(tmp_path, {"f": json.dumps([MUSIQUE, second])})
     corpus = readers.load(tmp_path / "f")
@@ -149,7 +149,7 @@ def test_musique(tmp_path):
     ]
 
 
-def test_fairytaleqa_root_and_split(tmp_path):
+def test_fairytaleqa_is_read_from_its_root_or_one_split(tmp_path):
     more = ASKED + "7,2,What?,x,x \n7,1,Where?,,y\n\n,,,,\n8,3,Who?,z,\n"
     write(
         tmp_path,
@@ -197,7 +197,7 @@ def test_the_type_of_a_question_is_read(tmp_path):
     assert beir.read_grades(tmp_path / "beir") == {"q": {"d": 2}}
 
 
-def test_a_section_of_any_length_is_read(tmp_path):
+def test_a_fairytaleqa_section_of_200_000_characters_is_read(tmp_path):
     long = "word " * 40_000
     write(
         tmp_path,
@@ -211,7 +211,9 @@ def test_a_section_of_any_length_is_read(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(corpus=corpora(), ascii_only=st.booleans(), gap=st.sampled_from(["\n", "\r\n", "\n \n"]))
-def test_plain_round_trip(tmp_path_factory, corpus, ascii_only, gap):
+def test_any_corpus_survives_a_round_trip_in_plain_format(
+    tmp_path_factory, corpus, ascii_only, gap
+):
     dump = lambda row: json.dumps(row, ensure_ascii=ascii_only)
     documents = [
         {"id": d.id, "text": d.text, **({"title": d.title} if d.title else {})}

@@ -18,7 +18,7 @@ def folder_with(tmp_path, good: int, bad: int):
 
 
 @pytest.mark.parametrize("bad", [SYSTEMATIC, SYSTEMATIC + 1, 5000])
-def test_a_fault_of_many_rows_is_listed_by_examples_and_a_count(tmp_path, bad):
+def test_a_systematic_fault_is_listed_by_examples_and_a_count(tmp_path, bad):
     _, problems = readers.read(folder_with(tmp_path, 1, bad))
     assert (problems.rows, problems.bad_rows, problems.total) == (bad + 1, bad, bad)
     assert sum(problem.rows for problem in problems) == bad
@@ -33,7 +33,7 @@ def test_a_fault_of_many_rows_is_listed_by_examples_and_a_count(tmp_path, bad):
             readers.load(tmp_path)
 
 
-def test_other_faults_are_not_hidden_by_a_systematic_one(tmp_path):
+def test_a_systematic_fault_does_not_hide_other_faults(tmp_path):
     folder_with(tmp_path, 1, 30)
     with (tmp_path / D).open("a") as file:
         file.write('\n{"id": "last"}\n')
@@ -41,7 +41,7 @@ def test_other_faults_are_not_hidden_by_a_systematic_one(tmp_path):
     assert (problems[-1].line, problems[-1].field) == (32, "text")
 
 
-def test_what_can_be_read_is_read_within_the_tolerated_share(tmp_path, capsys):
+def test_bad_rows_within_the_tolerance_are_skipped(tmp_path, capsys):
     folder_with(tmp_path, 19, 1)
     asked = QUESTION.replace('["d"]', '["b0"]') + QUESTION.replace('"q"', '"r"').replace(
         '["d"]', '["g0"]'
@@ -59,7 +59,7 @@ def test_what_can_be_read_is_read_within_the_tolerated_share(tmp_path, capsys):
     assert "1 problem(s) in 1 of 22 rows" in out and "--config.data.tolerate=0.0455" in out
 
 
-def test_nobody_is_advised_to_pass_over_most_rows(tmp_path, capsys):
+def test_tolerance_is_not_suggested_if_most_rows_are_bad(tmp_path, capsys):
     folder_with(tmp_path, 1, 19)
     assert _main(["check", str(tmp_path)]) == 1
     out = capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_a_fault_of_a_file_is_never_tolerated(tmp_path, name):
         ("# Notes\n\nThe tide rose.\n" * 180, "is not JSON (it begins with '# Notes')"),
     ],
 )
-def test_a_file_that_is_no_json_is_one_problem(tmp_path, content, words):
+def test_a_file_that_is_not_json_is_reported_once(tmp_path, content, words):
     write(tmp_path, {**plain(content), "f": content})
     for path in (tmp_path / "f", tmp_path):
         _, problems = readers.read(path)

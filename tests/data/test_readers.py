@@ -21,14 +21,14 @@ from ark_jax.data.records import Corpus, Document, Question
         ("musique_train.json/x", "cannot be read (Not a directory); give a readable file"),
     ],
 )
-def test_a_wrong_path(tmp_path, name, words):
+def test_a_wrong_path_is_reported_with_its_fix(tmp_path, name, words):
     write(tmp_path, {"musique_train.json": "[]"})
     corpus, problems = readers.read(tmp_path / name)
     assert [(p.file, p.line, p.field) for p in problems] == [(str(tmp_path / name), 0, "")]
     assert words in problems[0].message and corpus == Corpus([], [], "")
 
 
-def test_the_format_is_known_although_the_first_rows_are_bad(tmp_path):
+def test_the_format_is_detected_despite_bad_first_rows(tmp_path):
     write(tmp_path, {"f.jsonl": '{"_id": "0"}\n7\n' + LONG})
     corpus, problems = readers.read(tmp_path / "f.jsonl")
     assert corpus.format == "longbench" and [q.id for q in corpus.questions] == ["1"]
@@ -40,14 +40,14 @@ def test_the_format_is_known_although_the_first_rows_are_bad(tmp_path):
     }
 
 
-def test_embedded_corpus():
+def test_the_corpus_of_the_demo_is_read():
     # Counted with wc and jq.
     corpus = readers.load(REPOSITORY / "ark_jax" / "demo")
     assert (len(corpus.documents), len(corpus.questions)) == (16, 192)
     assert all(q.evidence for q in corpus.questions)
 
 
-def test_real_musique():
+def test_the_published_musique_file_is_read_completely():
     path = DATA / "musique_openie" / "musique_train.json"
     if not path.exists():
         pytest.skip("set ARK_DATA to a folder with musique_openie/musique_train.json")
@@ -75,7 +75,7 @@ def test_real_musique():
         ("musique_openie/musique_train_corpus.json", "hipporag", 1890, 100),
     ],
 )
-def test_real_squad_and_hipporag(path, form, documents, questions):
+def test_published_squad_and_hipporag_files_are_read_completely(path, form, documents, questions):
     """The numbers are counted with jq: contexts or passages, and questions."""
     if not (DATA / path).exists():
         pytest.skip(f"set ARK_DATA to a folder with {path}")
@@ -98,7 +98,7 @@ def test_real_squad_and_hipporag(path, form, documents, questions):
         ("section-stories/val", 23, 1025, 2625, 1133),
     ],
 )
-def test_real_fairytaleqa(path, stories, questions, answers, evidence):
+def test_the_published_fairytaleqa_is_read_completely(path, stories, questions, answers, evidence):
     if not (DATA / "fairytaleqa").exists():
         pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
     corpus = readers.load(DATA / "fairytaleqa" / path)
@@ -113,30 +113,29 @@ def test_real_fairytaleqa(path, stories, questions, answers, evidence):
     assert all(passage in texts[q.documents[0]] for q in corpus.questions for passage in q.evidence)
 
 
-def test_summary(tmp_path):
-    assert readers.summary(
-        Corpus(
-            [
-                Document("a", "", "one two three"),
-                Document("b", "", "one"),
-                Document("c", "", "one two"),
-            ],
-            [
-                Question("q", "?", ("x", "y", "Two"), ("a",), ("one",)),
-                Question("r", "?", ("x", "y"), ("b",)),
-            ],
-            "plain",
-        )
-    ) == (
+def test_the_summary_counts_documents_questions_and_answers():
+    documents = [
+        Document("a", "", "one two three"),
+        Document("b", "", "one"),
+        Document("c", "", "one two"),
+    ]
+    questions = [
+        Question("q", "?", ("x", "y", "Two"), ("a",), ("one",)),
+        Question("r", "?", ("x", "y"), ("b",)),
+    ]
+    assert readers.summary(Corpus(documents, questions, "plain")) == (
         "format: plain\ndocuments: 3, median 2 words\nquestions: 2, 2.50 answers each\n"
         "evidence: given for 50% of the questions\n"
         "answers: of 1 of 2 questions, none occurs in their documents word for word"
     )
+
+
+def test_a_corpus_that_cannot_be_read_has_a_summary(tmp_path):
     assert "documents: 0" in readers.summary(readers.read(tmp_path)[0])
 
 
 @pytest.mark.parametrize("module", [readers, rows, formats, sys.modules[Corpus.__module__]])
-def test_imports_are_the_standard_library(module):
+def test_readers_import_only_the_standard_library(module):
     tree = ast.parse(Path(module.__file__).read_text())
     names = [
         alias.name

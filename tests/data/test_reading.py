@@ -36,7 +36,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_columns_that_are_named_are_fields(tmp_path, name):
+def test_named_columns_are_read_as_fields(tmp_path, name):
     path = tmp_path / name
     WRITERS[name](path, ROWS)
     corpus, problems = readers.read(path, reading=Reading(columns=COLUMNS))
@@ -48,7 +48,7 @@ def test_columns_that_are_named_are_fields(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl"])
-def test_a_file_without_a_known_column_is_refused_with_the_flag(tmp_path, name):
+def test_a_file_without_known_columns_is_refused_with_the_flag(tmp_path, name):
     path = tmp_path / name
     WRITERS[name](path, ROWS)
     (problem,) = readers.read(path)[1]
@@ -56,17 +56,17 @@ def test_a_file_without_a_known_column_is_refused_with_the_flag(tmp_path, name):
     assert all(column.lower() in problem.message.lower() for column in ROWS[0])
 
 
-def test_a_named_column_hides_one_with_the_name_of_its_field(tmp_path):
+def test_a_named_column_replaces_the_column_named_like_its_field(tmp_path):
     WRITERS["a.jsonl"](tmp_path / "a", [{"text": "no", "body": "nor this", "Body": "Tide."}])
     corpus, problems = readers.read(tmp_path / "a", reading=Reading(columns="text=Body"))
     assert [d.text for d in corpus.documents] == ["Tide."] and not problems
 
 
-def test_a_column_with_a_comma_is_quoted():
+def test_a_quoted_column_name_may_contain_a_comma():
     assert Reading(columns='"text=Body, long",id=n').by_field == {"text": "Body, long", "id": "n"}
 
 
-def test_documents_and_questions_may_each_have_some_of_the_columns(tmp_path):
+def test_named_columns_may_occur_in_only_one_of_the_files(tmp_path):
     write(tmp_path, {"documents.csv": "key,Body\nd,Dora lost it.\n"})
     write(tmp_path, {"asked.jsonl": '{"id": "q", "Prompt": "Who?", "answers": ["Dora"]}\n'})
     reading = Reading(columns="question=Prompt,id=key,text=Body")
@@ -76,7 +76,7 @@ def test_documents_and_questions_may_each_have_some_of_the_columns(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl"])
-def test_a_column_that_no_row_has_is_a_problem(tmp_path, name):
+def test_a_named_column_missing_from_every_row_is_reported(tmp_path, name):
     WRITERS[name](tmp_path / name, [{"Body": "Tide.", "Head": "T"}])
     _, problems = readers.read(tmp_path / name, reading=Reading(columns="text=Body,title=Haed"))
     assert [problem.message for problem in problems] == [
@@ -85,7 +85,7 @@ def test_a_column_that_no_row_has_is_a_problem(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["questions.csv", "questions.parquet"])
-def test_a_column_that_questions_lack_is_one_problem_with_the_flag(tmp_path, name):
+def test_a_column_missing_from_questions_is_reported_once_with_the_flag(tmp_path, name):
     write(tmp_path, {"documents.csv": "id,text\nd,Dora lost it.\n"})
     rows = [{"Prompt": "Who?", "answers": f"Dora {i}"} for i in range(30)]
     WRITERS[name.replace("questions", "a")](tmp_path / name, rows)
@@ -105,7 +105,7 @@ def test_a_column_that_questions_lack_is_one_problem_with_the_flag(tmp_path, nam
         ("text=Body,title=Body", "'title=Body' gives a field or a column twice"),
     ],
 )
-def test_columns_that_mean_nothing_are_refused(columns, words):
+def test_invalid_column_flags_are_refused(columns, words):
     with pytest.raises(ValueError, match="--columns") as raised:
         Reading(columns=columns)
     assert words in str(raised.value)

@@ -37,7 +37,7 @@ def swapped(row: dict, **values: object) -> str:
 @pytest.mark.parametrize(
     "text", ["\u200b", "\ufeff\n", "\0", "\u2800", "\u3164", "\u202e", "\xad"], ids=ascii
 )
-def test_a_text_that_shows_nothing_is_no_text(text, tmp_path):
+def test_a_text_without_visible_characters_is_refused(text, tmp_path):
     for field, value in (("answers", ["yes", text]), ("question", text)):
         _, problems = readers.read(write(tmp_path / field, question(**{field: value})))
         (problem,) = problems
@@ -228,9 +228,9 @@ BAD = {
         Q,
         3,
         "id",
-        "'q' of line 1 comes again; give every row its own id",
+        "repeats 'q' of line 1; give every row its own id",
     ),
-    "duplicate document": (document(id="d"), D, 2, "id", "'d' of line 1 comes again"),
+    "duplicate document": (document(id="d"), D, 2, "id", "repeats 'd' of line 1"),
     "document empty": (document(text=""), D, 2, "text", "is empty; fill it in"),
     "title a list": (document(title=["x"]), D, 2, "title", "is a list; write a string"),
     "evidence elsewhere": (
@@ -299,7 +299,7 @@ BAD = {
         "f.json",
         2,
         "_id",
-        "'1' of row 1 comes again in row 2; give",
+        "repeats '1' of row 1 in row 2; give",
     ),
     "longbench answer": (
         {"f.jsonl": LONG.replace('["1802"]', '""')},
@@ -478,7 +478,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_problem_is_reported_at_its_place_with_its_fix(tmp_path, name):
+def test_a_problem_is_reported_with_its_place_and_fix(tmp_path, name):
     files, file, line, field, words = BAD[name]
     path = write(tmp_path, files) / (file if file.startswith("f.") else "")
     _, problems = readers.read(path)
@@ -493,7 +493,7 @@ def test_a_problem_is_reported_at_its_place_with_its_fix(tmp_path, name):
     assert caught.value.problems == problems
 
 
-def test_reading_goes_on_and_every_bad_row_is_reported(tmp_path):
+def test_every_bad_row_is_reported(tmp_path):
     documents = (
         DOCUMENT
         + '{"id": "e", "text": 5}\n'
@@ -553,7 +553,7 @@ ROWS = {
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(ROWS)), array=st.booleans())
-def test_any_damage_to_values_is_a_problem_not_a_crash(tmp_path_factory, data, name, array):
+def test_damaged_values_are_reported_without_a_crash(tmp_path_factory, data, name, array):
     rows = [ROWS[name], data.draw(damaged(ROWS[name]))]
     content = json.dumps(rows) if array else "\n".join(map(json.dumps, rows))
     folder = tmp_path_factory.mktemp("damaged")

@@ -24,7 +24,7 @@ DOCUMENTS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(documents=DOCUMENTS, in_memory=st.sampled_from([0, 900, 1 << 20]))
-def test_documents_are_a_sequence_wherever_they_lie(documents, in_memory):
+def test_spooled_documents_behave_like_a_list(documents, in_memory):
     spool = Documents(in_memory)
     for i, document in enumerate(documents):
         spool.append(document)
@@ -40,7 +40,7 @@ def test_documents_are_a_sequence_wherever_they_lie(documents, in_memory):
         spool[len(documents)]
 
 
-def test_chunks_on_disk():
+def test_chunks_spooled_to_disk_equal_the_originals():
     chunks = [Chunk(f"c{i}", "d", i, i + 3, 2, "abc", "T") for i in range(3000)]
     spool = Spool(Chunk, in_memory=10_000)
     for chunk in chunks:
@@ -48,7 +48,7 @@ def test_chunks_on_disk():
     assert spool == chunks and "on disk" in repr(spool)
 
 
-def test_no_file_is_left(tmp_path, monkeypatch):
+def test_spooling_leaves_no_file_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spool = Documents(0)
     spool.append(Document("d", "", "x"))
@@ -67,7 +67,7 @@ def mapped_bytes() -> int:
 
 
 @LINUX
-def test_a_pass_over_documents_leaves_none_in_memory():
+def test_iterating_over_documents_does_not_keep_them_in_memory():
     spool, written = Documents(1 << 22), 0
     for i in range(20_000):
         text = f"{i} " * 500
@@ -80,7 +80,7 @@ def test_a_pass_over_documents_leaves_none_in_memory():
 
 @pytest.mark.slow
 @LINUX
-def test_a_million_documents_pass_within_two_gibibytes(tmp_path):
+def test_a_million_documents_are_read_within_two_gibibytes(tmp_path):
     text = "The tide rose over the board. " * 34
     with (tmp_path / "documents.jsonl").open("w") as file:
         for i in range(1_000_000):

@@ -13,7 +13,7 @@ STRINGS = st.lists(st.text(max_size=3), unique=True, max_size=20)
 
 @pytest.mark.parametrize("digest", [hash, lambda string: len(string), lambda string: -1])
 @given(strings=STRINGS, other=st.text(max_size=3), rows=st.integers(1, 5))
-def test_every_string_is_where_it_stands(digest, strings, other, rows):
+def test_every_stored_string_is_found_at_its_position(digest, strings, other, rows):
     blocks = [strings[i : i + rows] for i in range(0, len(strings), rows)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stored_strings, "hash", digest, raising=False)  # that collides

@@ -14,7 +14,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput
 
 
-def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):
+def test_a_bad_byte_in_a_json_array_is_reported_by_line_and_row(tmp_path):
     bad = LONG.replace('"1"', '"2"').encode().replace(b"When", b"Wh\xe9n \xc3\xa9")
     write(tmp_path, {"f.json": b"[\n" + LONG.encode() + b"," + bad + b"]"})
     corpus, problems = readers.read(tmp_path / "f.json")
@@ -23,7 +23,7 @@ def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):
     assert [q.id for q in corpus.questions] == ["1"]
 
 
-def test_line_ends_of_old_macs_are_told(tmp_path):
+def test_carriage_returns_as_line_ends_are_refused(tmp_path):
     write(tmp_path, {"f": json.dumps(MUSIQUE) + "\r" + json.dumps(MUSIQUE)})
     with pytest.raises(BadInput, match="save it with line ends of Unix or Windows"):
         readers.load(tmp_path / "f")
@@ -34,7 +34,7 @@ FILES = [plain(), SHEETS, {"f": LONG}, {"f": json.dumps([HOTPOT, MUSIQUE])}]
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), files=st.sampled_from(FILES))
-def test_any_damage_to_bytes_is_a_problem_not_a_crash(tmp_path_factory, data, files):
+def test_damaged_bytes_are_reported_without_a_crash(tmp_path_factory, data, files):
     name = data.draw(st.sampled_from(sorted(files)))
     content = files[name].encode()
     start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(content))] * 2)))
@@ -64,7 +64,7 @@ PLAIN_TSV = 'id\ttext\nd1\t{}\nd2\tThe river froze.\nd3\tThe boy shouted "now"\n
         ['"It is late', 'A fox crossed the ice.'],
     ],
 )  # fmt: skip
-def test_quotes_of_a_tsv_without_quoting_are_text(tmp_path, texts):
+def test_quotation_marks_in_an_unquoted_tsv_are_kept(tmp_path, texts):
     path = tmp_path / "documents.tsv"
     path.write_text(PLAIN_TSV.format("\ne\t".join(texts)))
     corpus, problems = readers.read(path)
@@ -74,7 +74,7 @@ def test_quotes_of_a_tsv_without_quoting_are_text(tmp_path, texts):
 
 
 @pytest.mark.parametrize("text", ['"It is\nlate"', '"The ""late"" bell"', '"a\tb"', '"one\n\ntwo"'])
-def test_quotes_around_cells_of_a_tsv_are_no_text(tmp_path, text):
+def test_quotes_around_tsv_cells_are_removed(tmp_path, text):
     path = tmp_path / "documents.tsv"
     path.write_text(PLAIN_TSV.format(text))
     corpus, problems = readers.read(path)
@@ -97,7 +97,7 @@ def test_quotes_around_cells_of_a_tsv_are_no_text(tmp_path, text):
         ("['a', 'b" + " ['" * 5000, None),
     ],
 )
-def test_a_cell_with_a_list_as_python_writes_it(tmp_path, cell, answers):
+def test_a_cell_with_a_python_list_is_parsed(tmp_path, cell, answers):
     path = tmp_path / "questions.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["question", "answers", "context"], ["Where?", cell, "Paris."]])
@@ -105,4 +105,4 @@ def test_a_cell_with_a_list_as_python_writes_it(tmp_path, cell, answers):
     assert [q.answers for q in corpus.questions] == [answers] * (answers is not None)
     faults = [str(problem) for problem in problems]
     assert len(faults) == (answers is None)
-    assert all("questions.csv:2: answers: begins as a list and is none" in f for f in faults)
+    assert all("questions.csv:2: answers: begins like a list but is not one" in f for f in faults)

@@ -16,7 +16,7 @@ LISTS = st.lists(st.lists(TEXT, max_size=3), max_size=7)
 
 
 @given(values=st.lists(TEXT, max_size=7), block=st.integers(1, 8))
-def test_a_column_of_texts_is_read_like_a_list(values, block):
+def test_a_text_column_behaves_like_a_list(values, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_columns, "BLOCK", block)
         column = TextColumn(iter(values))
@@ -26,14 +26,14 @@ def test_a_column_of_texts_is_read_like_a_list(values, block):
 
 
 @given(values=LISTS, block=st.integers(1, 8), size=st.integers(0, 9))
-def test_lists_of_texts_are_made_of_codes(values, block, size):
+def test_lists_of_texts_are_built_from_codes(values, block, size):
     texts = sorted({text for row in values for text in row})
     codes = np.array([texts.index(text) for row in values for text in row], np.int64)
     ends = np.cumsum([len(row) for row in values], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_columns, "BLOCK", block)
         patch.setattr(text_columns, "BLOCK_BYTES", size)
-        column = TextListColumn.of_codes(ends, codes, pa.array(texts, pa.large_string()))
+        column = TextListColumn.from_codes(ends, codes, pa.array(texts, pa.large_string()))
     assert column == values
     for array in column.arrow.chunks:
         text = "".join(itertools.chain.from_iterable(array.to_pylist()))
@@ -45,7 +45,7 @@ def test_lists_of_texts_are_made_of_codes(values, block, size):
 
 
 @given(values=st.lists(st.sampled_from("ab"), max_size=9), block=st.integers(1, 4))
-def test_runs_begin_where_the_text_changes(values, block):
+def test_runs_start_where_the_text_changes(values, block):
     blocks = [values[i : i + block] for i in range(0, len(values), block)]
     starts, texts = runs(pa.chunked_array(blocks, pa.string()))
     changes = [i for i, text in enumerate(values) if values[i - 1 : i] != [text]]

@@ -28,7 +28,7 @@ def rows(form: str, pairs) -> bytes:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_byte_order_mark_and_line_ends_of_windows(tmp_path, form):
+def test_byte_order_marks_and_windows_line_ends_are_removed(tmp_path, form):
     name, head = FORMS[form][0], HEADS[form].encode()
     content = b"\xef\xbb\xbf" + (head + rows(form, [("a", WORDS), ("b", "x")])).replace(
         b"\n", b"\r\n"
@@ -40,7 +40,7 @@ def test_a_byte_order_mark_and_line_ends_of_windows(tmp_path, form):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fault", ["bad byte", "surrogate", "NUL", "duplicate id"])
-def test_one_bad_row_is_one_problem_and_the_others_are_read(tmp_path, form, fault):
+def test_one_bad_row_is_one_problem(tmp_path, form, fault):
     good = [(f"g{i}", WORDS) for i in range(200)]
     bad = {
         "bad byte": rows(form, [("x", "cafe é")]).replace(b"cafe", b"caf\xe9"),
@@ -56,7 +56,7 @@ def test_one_bad_row_is_one_problem_and_the_others_are_read(tmp_path, form, faul
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_empty_and_binary_files(tmp_path, form):
+def test_empty_and_binary_files_are_reported(tmp_path, form):
     write(tmp_path, {FORMS[form][0]: b""})
     assert [p.message for p in readers.read(tmp_path)[1]] == [
         "is empty; fill it or give another file"
@@ -65,7 +65,7 @@ def test_empty_and_binary_files(tmp_path, form):
     assert "is not text, or in" in readers.read(tmp_path)[1][0].message
 
 
-def test_an_escaped_surrogate_is_one_problem(tmp_path):
+def test_an_escaped_lone_surrogate_is_one_problem(tmp_path):
     write(tmp_path, plain('{"id": "a", "text": "x"}\n{"id": "b", "text": "\\ud83d"}'))
     corpus, problems = readers.read(tmp_path)
     assert [(p.line, p.field) for p in problems if p.file.endswith(D)] == [(2, "text")]

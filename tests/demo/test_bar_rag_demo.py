@@ -9,7 +9,7 @@ from ark_jax.pipeline.manifest import read_manifest
 
 
 @pytest.mark.slow
-def test_the_demos_reader_answers_better_than_the_untuned_one(real_models, tmp_path):
+def test_the_reader_of_the_demo_beats_the_untuned_one(real_models, tmp_path):
     """Its questions are of documents that it was not trained on."""
     folder = run_demo("bar_rag", tmp_path)
     table = json.loads((folder / "evaluate" / "metrics.json").read_text())["table"]

@@ -37,19 +37,19 @@ def reached(graph: Triples, start: int, path: list[str]) -> set[int]:
     return nodes - {start}
 
 
-def test_the_files_are_read_without_a_problem():
+def test_the_graph_files_have_no_problems():
     _, findings = Triples.examine([FOLDER / "graph.tsv"], FOLDER / "names.tsv")
     assert not list(findings.problems)
 
 
-def test_size_and_hubs(graph):
+def test_the_graph_has_the_documented_size_and_hubs(graph):
     summary = graph.summary()
     assert (summary["triples"], summary["nodes"], summary["relations"]) == (363, 202, 15)
     assert not summary["duplicates"] and not summary["without_triple"]
     assert summary["hubs"][:2] == [("Marrowgate", 29), ("pilot", 17)]
 
 
-def test_one_entity_has_no_name_and_some_share_theirs(graph):
+def test_one_entity_is_unnamed_and_two_names_are_shared(graph):
     assert graph.nodes.unnamed == 1
     nameless = graph.nodes.index("maker-0417")
     assert not graph.nodes.names[nameless].is_valid
@@ -60,14 +60,14 @@ def test_one_entity_has_no_name_and_some_share_theirs(graph):
     assert graph.nodes.find("pilot") != graph.nodes.find("Pilot")
 
 
-def test_a_cycle_without_a_self_loop(graph):
+def test_the_graph_has_a_cycle_but_no_self_loop(graph):
     calls = [(h, t) for h, r, t in graph if r == "next_port_of_call"]
     (cycle,) = nx.simple_cycles(nx.DiGraph(calls))
     assert len(cycle) == len(calls) == 6
     assert not np.any(graph.head == graph.tail)
 
 
-def test_relations_are_parallel_one_to_many_and_many_to_one(graph):
+def test_the_graph_has_parallel_and_many_to_many_relations(graph):
     pairs = collections.Counter((h, t) for h, _, t in graph)
     assert max(pairs.values()) == 3 and sum(n > 1 for n in pairs.values()) > 5
     tails = collections.Counter((h, r) for h, r, _ in graph)
@@ -76,7 +76,7 @@ def test_relations_are_parallel_one_to_many_and_many_to_one(graph):
     assert {r for (r, _), n in heads.items() if n > 5} >= {"place_of_birth", "occupation"}
 
 
-def test_questions_by_group(questions):
+def test_the_questions_have_the_documented_groups(questions):
     groups = collections.Counter(question["group"] for question in questions)
     assert groups == {"1 hop": 86, "2 hops": 42}
     assert all(len(q["path"]) == int(q["group"][0]) for q in questions)
@@ -84,7 +84,7 @@ def test_questions_by_group(questions):
         assert len({question[field] for question in questions}) == len(questions)
 
 
-def test_answers_are_all_that_the_path_reaches(graph, questions):
+def test_answers_are_all_nodes_at_the_end_of_the_path(graph, questions):
     for question in questions:
         (name,) = question["entities"]
         (topic,) = graph.nodes.find(name)
@@ -94,7 +94,7 @@ def test_answers_are_all_that_the_path_reaches(graph, questions):
         assert {node for (node,) in answers} == reached(graph, topic, question["path"])
 
 
-def test_every_relation_is_asked_for_mostly_in_other_words(graph, questions):
+def test_questions_cover_every_relation_mostly_in_other_words(graph, questions):
     steps = collections.Counter(s.lstrip("^") for q in questions for s in q["path"])
     assert set(steps) == set(graph.relations.ids.to_pylist())
     named = sum(
@@ -104,7 +104,7 @@ def test_every_relation_is_asked_for_mostly_in_other_words(graph, questions):
     assert named <= len(questions) / 10
 
 
-def test_questions_pass_the_entity_without_a_name(graph, questions):
+def test_some_questions_pass_through_the_unnamed_entity(graph, questions):
     nameless = graph.nodes.index("maker-0417")
     through = [
         q["id"]

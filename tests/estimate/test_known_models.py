@@ -28,12 +28,12 @@ PARAMETERS = {
 }
 
 
-def test_every_known_model_is_counted_below():
+def test_every_known_model_has_a_published_parameter_count():
     assert set(PARAMETERS) == set(known_models.KNOWN_MODELS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_sizes_give_the_published_number_of_parameters(name, tmp_path, mesh):
+def test_stand_ins_have_the_published_number_of_parameters(name, tmp_path, mesh):
     folder = known_models.write_stand_in(name, tmp_path)
     head = "Embedding" not in name and known_models.known_model(name)["model_type"] != "bert"
     model = WeightlessModel.from_folder(str(folder), compute="float32", batch=0, head=head)
@@ -42,7 +42,7 @@ def test_sizes_give_the_published_number_of_parameters(name, tmp_path, mesh):
     assert model.bytes == width * PARAMETERS[name]
 
 
-def test_a_stand_in_reads_about_as_many_tokens_as_the_model(tmp_path):
+def test_a_stand_in_tokenizer_gives_about_as_many_tokens_as_the_model(tmp_path):
     name = "sentence-transformers/all-MiniLM-L6-v2@main"
     assert known_models.known_model(name) == known_models.known_model(name.partition("@")[0])
     assert known_models.known_model("nobody/no-such-model") is None

@@ -30,7 +30,7 @@ def tokens_of(c, calls) -> int:
     return sum(len(tokenizer(call.turns[0])["input_ids"]) for call in calls)
 
 
-def test_calls_are_told_as_they_are_then_asked(run):
+def test_planned_calls_match_the_calls_that_are_made(run):
     """Extraction exactly; rewriting roughly before the graph exists, and exactly after."""
     before, calls = calls_of_kind(run.plans["data"], "extract"), run.asked["extract"]
     assert (before.items, before.total) == (len(calls), len(calls)) and len(calls) > 20
@@ -51,7 +51,7 @@ def test_calls_are_told_as_they_are_then_asked(run):
         assert 0.3 < told.items * told.written / real < 1.5  # of a tiny vocabulary
 
 
-def test_what_is_done_costs_nothing(run):
+def test_finished_stages_cost_nothing_in_a_plan(run):
     after = run.plans["after"]
     assert after.done == ("data", "candidates", "extract", "graph", "communities", "rewrite")
     assert not after.calls
@@ -86,7 +86,7 @@ def test_what_is_done_costs_nothing(run):
     )
 
 
-def test_work_and_disk_by_hand(run, world, mesh):
+def test_planned_work_and_disk_equal_a_count_by_hand(run, world, mesh):
     planned, base, c = run.plans["data"], model(world, "retriever"), run.config
     questions = planned.inputs["training questions"]
     kept = math.ceil(c.score.keep * questions)
@@ -110,7 +110,7 @@ def test_work_and_disk_by_hand(run, world, mesh):
     assert planned.disk["checkpoints"] == kept_at_once * 12 * base.parameters > 0
 
 
-def test_reading_and_training_follow_their_settings(run, mesh):
+def test_planned_reading_and_training_follow_the_config(run, mesh):
     c = settings(run.workdir.parent)
     tokens = lambda: device_work(plan.estimate(RECIPE, c, run.workdir))
     plain = tokens()
@@ -131,7 +131,7 @@ def test_reading_and_training_follow_their_settings(run, mesh):
     assert ("reranker", "training") in tokens()
 
 
-def test_a_plan_says_how_steps_are_computed_and_why(run, mesh, monkeypatch):
+def test_a_plan_explains_its_memory_settings(run, mesh, monkeypatch):
     c = settings(run.workdir.parent)
 
     def memory_notes() -> list[str]:
@@ -145,7 +145,7 @@ def test_a_plan_says_how_steps_are_computed_and_why(run, mesh, monkeypatch):
     assert all(note.endswith(": nothing fits, and this takes least") for note in memory_notes())
 
 
-def test_further_passes_and_hyde_are_calls_too(world, mesh):
+def test_gleaning_and_hyde_are_planned_as_calls(world, mesh):
     c = settings(world, "openai")
     once = calls_of_kind(plan.estimate(RECIPE, c), "extract")
     c.graph.gleanings, c.search.expand = 2, "hyde"
@@ -159,14 +159,14 @@ def test_further_passes_and_hyde_are_calls_too(world, mesh):
 
 
 @pytest.mark.parametrize("backend", ["none", "replay", "local"])
-def test_our_own_backends_cost_nothing(world, mesh, backend):
+def test_backends_without_an_endpoint_cost_nothing(world, mesh, backend):
     planned = plan.estimate(RECIPE, settings(world, backend))
     assert planned.cost == 0 and planned.calls
     seconds = [x.seconds for x in planned.costs if x.work.kind == "ask"]
     assert all((x > 0) == (backend == "local") for x in seconds)
 
 
-def test_an_unknown_price_is_told_with_the_fix(world, mesh):
+def test_an_unknown_price_is_reported_with_the_fix(world, mesh):
     c = settings(world, "openai")
     c.llm.model = "somebody/new-model"
     planned = plan.estimate(RECIPE, c)
@@ -174,13 +174,18 @@ def test_an_unknown_price_is_told_with_the_fix(world, mesh):
     fix = "'somebody/new-model' is unknown: give USD of a million tokens in and out"
     assert any(fix in note and "--config.llm.price='(0.3,2.5)'" in note for note in planned.notes)
     assert plan.format_plan(planned).splitlines()[-1].startswith("total: unknown, about ")
+
+
+def test_a_cost_limit_needs_a_known_price(world, mesh):
+    c = settings(world, "openai")
+    c.llm.model = "somebody/new-model"
     plan.check_cost(RECIPE, c, world / "nowhere")  # no limit
     c.llm.max_cost = 1.0
     with pytest.raises(ValueError, match=r"max_cost is \$1.00, but the price of .*llm.price"):
         plan.check_cost(RECIPE, c, world / "nowhere")
 
 
-def test_calls_that_would_cost_too_much_are_refused(world, mesh):
+def test_calls_above_the_cost_limit_are_refused(world, mesh):
     c = settings(world, "openai")
     c.llm.price = (10.0, 10.0)
     planned = plan.estimate(RECIPE, c)
@@ -211,7 +216,7 @@ def test_a_plan_writes_nothing(run, mesh, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_model_that_is_not_here_is_named_with_the_fix(world, mesh):
+def test_a_model_that_is_not_downloaded_is_named_with_the_fix(world, mesh):
     c = settings(world)
     c.generator.path = "nobody/no-such-model"
     fix = r"generator.path='nobody/no-such-model' is not on this machine.*hf download nobody/no"
@@ -225,9 +230,7 @@ def test_a_model_that_is_not_here_is_named_with_the_fix(world, mesh):
         plan.estimate(RECIPE, c)
 
 
-def test_a_known_model_that_is_not_here_is_planned_from_its_sizes(
-    world, mesh, tmp_path, monkeypatch
-):
+def test_a_known_model_is_planned_without_a_download(world, mesh, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     c = settings(world)
     c.retriever.path = "BAAI/bge-small-en-v1.5"
@@ -273,7 +276,7 @@ def ark(world, mesh, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("flags", [["--max-cost=5"], ["--no-workdir"]])
-def test_the_command(ark, flags):
+def test_the_plan_command_prints_its_totals(ark, flags):
     status, said, wrong = ark("plan", *flags)
     lines = said.splitlines()
     assert (status, wrong) == (0, "") and "GFLOP/s" in said and "assuming 60 tokens/s" in said
@@ -300,24 +303,34 @@ def test_the_command(ark, flags):
         ("plan", ["--config.llm.price=(1.0,)"], "must be a tuple of 0 or 2 finite numbers"),
     ],
 )
-def test_what_is_refused_is_one_clear_line(ark, verb, flags, planned):
+def test_invalid_cost_limits_are_refused_in_one_line(ark, verb, flags, planned):
     status, _, wrong = ark(verb, *flags)
     assert (
         status == 1 and planned in wrong and wrong.startswith("error: ") and wrong.count("\n") == 1
     )
 
 
-def test_numbers_for_people():
+def test_numbers_and_prices_are_abbreviated():
     numbers = (0, 7, 999, 1000, 1_234_567, 123_456, 8e12)
     shown = ["0", "7", "999", "1.0 k", "1.2 M", "123 k", "8.0 T"]
-    assert [plan.human(n) for n in numbers] == shown
-    assert [plan.human(n, "B") for n in (12, 1024, 2_040_109_466)] == ["12 B", "1.0 KiB", "1.9 GiB"]
+    assert [plan.format_amount(n) for n in numbers] == shown
+    assert [plan.format_amount(n, "B") for n in (12, 1024, 2_040_109_466)] == [
+        "12 B",
+        "1.0 KiB",
+        "1.9 GiB",
+    ]
     prices = (0.0, 0.344, 1234.5, 0.001234, None)
-    assert [plan.money(x) for x in prices] == ["$0", "$0.34", "$1,234.50", "$0.0012", "unknown"]
+    assert [plan.format_usd(x) for x in prices] == [
+        "$0",
+        "$0.34",
+        "$1,234.50",
+        "$0.0012",
+        "unknown",
+    ]
 
 
 @pytest.mark.network
-def test_the_demo_as_it_is_known(real_models, mesh):
+def test_the_plan_of_the_demo_matches_its_recorded_run(real_models, mesh):
     from ark_jax.recipes import demo
 
     planned = plan.estimate(RECIPE, demo.demo())
@@ -329,7 +342,7 @@ def test_the_demo_as_it_is_known(real_models, mesh):
     assert [x.items * x.written for x in planned.calls] == pytest.approx([68_322, 44_420], rel=0.05)
 
 
-def test_scoring_is_about_what_the_scorer_computes(run, world, mesh):
+def test_planned_scoring_is_near_the_tokens_that_are_computed(run, world, mesh):
     """Against the prefixes that the scorer shares, with chunks drawn for the candidates."""
     c, chunks = run.config, stored_chunks(run.context).by_document
     lm = LanguageModel.from_pretrained(c.generator.path)
@@ -350,8 +363,10 @@ def test_scoring_is_about_what_the_scorer_computes(run, world, mesh):
     assert 1 / 1.5 < planned / real < 1.5 and real < 0.6 * sum(len(row) for row, _ in ids)
 
 
-@pytest.mark.parametrize(("pool", "order"), itertools.product(PLACES, ("document", "question")))
-def test_a_step_reads_about_as_many_passages_as_planned(run, mesh, pool, order):
+@pytest.mark.parametrize(
+    ("pool", "order"), list(itertools.product(PLACES, ("document", "question")))
+)
+def test_planned_passages_per_step_are_near_those_of_drawn_batches(run, mesh, pool, order):
     """Against batches of chunks that are drawn at random."""
     c = settings(run.workdir.parent)
     c.score.keep, c.train.order, c.data.pool, c.data.candidates = 1.0, order, pool, 20

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from support.plans import settings
 
-from ark_jax.estimate.work import Work, asked, measure
+from ark_jax.estimate.work import Work, measure, pending_calls
 from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.ask import llm_settings
@@ -27,7 +27,7 @@ def test_cost_is_tokens_times_the_price(world):
     assert (work(c).cost, work(c).waiting) == (0, 0)
 
 
-def test_an_endpoint_holds_calls_back(world):
+def test_the_waiting_time_follows_the_limits_of_the_endpoint(world):
     c = settings(world, "openai")
     c.llm.concurrency = 4
     assert work(c, written=120).waiting == 6  # three rounds of two seconds, at 60 tokens/s
@@ -38,7 +38,7 @@ def test_an_endpoint_holds_calls_back(world):
     assert work(c, pace=2).waiting == 40
 
 
-def test_texts_are_measured_by_an_even_sample_and_cut_where_the_model_stops(world):
+def test_text_lengths_are_measured_on_an_even_sample(world):
     long, folder = "the Tidal Board " * 100, str(world / "retriever")
     whole = measure(folder, ["The tide."] * 3 + [long], cut=False)
     cut = measure(folder, ["The tide."] * 3 + [long])
@@ -49,7 +49,7 @@ def test_texts_are_measured_by_an_even_sample_and_cut_where_the_model_stops(worl
     assert measure(folder, []).count == 0
 
 
-def test_replies_at_hand_are_believed_and_not_asked_for_again(world, tmp_path):
+def test_cached_replies_are_not_planned_again_but_used_as_estimates(world, tmp_path):
     c = settings(world, "openai")
     context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
     calls = [complete.Call(f"rewrite/{i}", "rewrite", (f"Prompt {i}",), {}) for i in range(40)]
@@ -62,12 +62,12 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(world, tmp_path):
         }
         append_row(row, tmp_path / "llm" / "replies.jsonl")
         if i == 18:
-            few = asked(context, "rewrite", asks, calls, str(world / "generator"), 50)
+            few = pending_calls(context, "rewrite", asks, calls, str(world / "generator"), 50)
             assert (few.items, few.total, few.pace) == (21, 40, 0)
             assert few.written == pytest.approx(50 * few.read / 8.75)  # characters of a prompt
-    left = asked(context, "rewrite", asks, calls, str(world / "generator"), 50)
+    left = pending_calls(context, "rewrite", asks, calls, str(world / "generator"), 50)
     assert (left.label, left.items, left.total) == ("rewrite", 15, 40)
     assert left.written == pytest.approx(0.3 * left.read) and left.pace == 1.48
     c.llm.max_tokens = 1  # a reply is no longer
-    cut = asked(context, "rewrite", llm_settings(c), calls, str(world / "generator"), 50)
+    cut = pending_calls(context, "rewrite", llm_settings(c), calls, str(world / "generator"), 50)
     assert (cut.items, cut.written) == (40, 1)  # other settings, other replies

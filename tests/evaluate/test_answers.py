@@ -20,7 +20,7 @@ SUMMARIES = ("qmsum", "samsum")
     "name",
     ["narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", *SUMMARIES],
 )
-def test_each_score_and_the_average_are_longbenchs(name):
+def test_scores_and_averages_match_longbench(name):
     folder = DATA / "longbench_preds"
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent: set ARK_DATA to compare with published scores")
@@ -38,10 +38,14 @@ def test_each_score_and_the_average_are_longbenchs(name):
     assert round(100 * np.mean(scores), 2) == json.loads((folder / "result.json").read_text())[name]
 
 
-def test_of_an_answer_by_example_the_first_line_counts():
+def test_only_few_shot_tasks_score_the_first_line():
     rambling = "\nA boat.\nQuestion: Which boat?"
     assert answers.longbench_score("triviaqa", rambling, ["boat"]) == 1
+    # Of "boat question which boat", one of four words is in the answer: F1 = 2/5.
     assert answers.longbench_score("hotpotqa", rambling, ["boat"]) == pytest.approx(0.4)
+
+
+def test_an_unknown_longbench_task_is_refused():
     with pytest.raises(KeyError):
         answers.longbench_score("vcsum", "", [])
 
@@ -69,7 +73,7 @@ def test_of_an_answer_by_example_the_first_line_counts():
         ("sixteen", ["1802"], 0, 0),
     ],
 )
-def test_answers_by_hand(answer, references, f1, exact):
+def test_f1_and_exact_match_equal_values_computed_by_hand(answer, references, f1, exact):
     assert answers.f1(answer, references) == pytest.approx(f1)
     assert answers.exact_match(answer, references) == exact
 
@@ -85,7 +89,7 @@ def test_answers_by_hand(answer, references, f1, exact):
         ("musique", 18.77),
     ],
 )
-def test_scores_are_those_that_longbench_published(name, published):
+def test_f1_matches_the_published_scores_of_longbench(name, published):
     folder = DATA / "longbench_preds"
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent: set ARK_DATA to compare with published scores")
@@ -106,7 +110,7 @@ WORDS = st.lists(
 
 @settings(deadline=None)
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=3), WORDS)
-def test_scores_keep_their_bounds(answer, references, other):
+def test_f1_and_exact_match_stay_within_their_bounds(answer, references, other):
     score = answers.f1(answer, references)
     assert 0 <= score <= 1 and answers.exact_match(answer, references) in (0, 1)
     assert score <= answers.f1(answer, [*references, other])
@@ -115,28 +119,35 @@ def test_scores_keep_their_bounds(answer, references, other):
         assert score == 1
 
 
-def test_rouge_l_by_hand():
+def test_rouge_l_equals_values_computed_by_hand():
     pytest.importorskip(
         "rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'"
     )
-    assert answers.rouge_l(
-        "police killed the gunman", ["police kill the gunman", "no"]
-    ) == pytest.approx(0.75)
-    assert answers.rouge_l(
-        "the gunman police killed", ["police killed the gunman"]
-    ) == pytest.approx(0.5)  # in order
-    assert [
-        answers.rouge_l(*pair) for pair in (("", ["x"]), (" . ", ["x"]), ("x", [""]), ("x", []))
-    ] == [0.0] * 4
+    # Three of four words are common, in the same order, in both texts: F1 = 3/4.
+    references = ["police kill the gunman", "no"]
+    assert answers.rouge_l("police killed the gunman", references) == pytest.approx(0.75)
+    # All words are common, but only two stand in the same order: F1 = 2/4.
+    swapped = answers.rouge_l("the gunman police killed", ["police killed the gunman"])
+    assert swapped == pytest.approx(0.5)
 
 
-def test_rouge_l_of_texts_without_a_full_stop():
+@pytest.mark.parametrize(
+    ("answer", "references"), [("", ["x"]), (" . ", ["x"]), ("x", [""]), ("x", [])]
+)
+def test_rouge_l_of_an_empty_text_is_zero(answer, references):
+    pytest.importorskip(
+        "rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'"
+    )
+    assert answers.rouge_l(answer, references) == 0.0
+
+
+def test_rouge_l_scores_long_texts_without_a_full_stop():
     long = " ".join(f"word{i}" for i in range(900))
     assert answers.rouge_l(long, [long]) == pytest.approx(1.0)
     assert answers.rouge_l(long, [long.replace("word0 ", "")]) > 0.99
 
 
-def test_without_the_library_rouge_l_says_what_to_install(monkeypatch):
+def test_a_missing_rouge_library_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge", None)
     with pytest.raises(RuntimeError, match=r"ark-jax\[evaluate\]"):
         answers.rouge_l("a", ["a"])
@@ -157,22 +168,27 @@ def test_the_answer_is_the_first_line_of_a_reply(reply, answer):
     assert answers.first_line(reply) == answer
 
 
-def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
+def test_every_kind_of_reading_prompt_is_packaged():
     folder = importlib.resources.files("ark_jax.text") / "templates"
-    kinds = [
-        path.name.removeprefix("read_").removesuffix(".txt")
-        for path in folder.iterdir()
-        if path.name.startswith("read_")
-    ]
+    names = [path.name for path in folder.iterdir() if path.name.startswith("read_")]
+    kinds = [name.removeprefix("read_").removesuffix(".txt") for name in names]
     assert sorted(kinds) == ["article", "plain", "story"]
     texts = [prompts.load_template("read", kind) for kind in ("", *kinds)]
     assert len(set(texts)) == 4
+
+
+def test_a_users_reading_prompt_is_read_without_byte_order_mark_and_line_break(tmp_path):
+    (tmp_path / "mine.txt").write_text("\ufeff{passages} {question}\n", encoding="utf-8")
+    assert prompts.load_template("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
+
+
+def test_a_users_reading_prompt_without_passages_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("{question}")
     with pytest.raises(ValueError, match=r"no slot \{passages\}"):
         prompts.load_template("read", str(tmp_path / "mine.txt"))
-    (tmp_path / "mine.txt").write_text("\ufeff{passages} {question}\n", encoding="utf-8")
-    assert prompts.load_template("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
-    with pytest.raises(
-        ValueError, match=r"config\.prompts\.read: poem cannot be read \(No such file"
-    ):
+
+
+def test_an_unknown_kind_of_reading_prompt_is_refused():
+    message = r"config\.prompts\.read: poem cannot be read \(No such file"
+    with pytest.raises(ValueError, match=message):
         prompts.load_template("read", "poem")

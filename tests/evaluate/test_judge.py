@@ -33,78 +33,62 @@ PAIRS = st.integers(1, 4).flatmap(
         ("", "", "disqualified"),
     ],
 )
-def test_a_win_is_one_in_both_orders(forward, backward, outcome):
+def test_a_win_needs_both_orders(forward, backward, outcome):
     assert judge.outcome(forward, backward) == outcome
 
 
-def test_a_tally_by_hand():
-    won, lost, tied, first, void = (
-        ("first", "second"),
-        ("second", "first"),
-        ("tie", "tie"),
-        ("first", "first"),
-        ("", "second"),
-    )
-    tally = judge.tally(
-        {
-            "a": [won, won],
-            "b": [won, lost],
-            "c": [tied, first],
-            "d": [void, won],
-            "e": [void, void],
-        },
-        same=1,
-        seed=3,
-    )
-    # a counts 1, b and c 1/2, d 1 by the one pair that counts, e not at all, and a question
-    # of equal
-    # answers 1/2.
-    assert tally["win_rate"]["mean"] == pytest.approx((1 + 0.5 + 0.5 + 1 + 0.5) / 5)
-    assert (
-        0.5 <= tally["win_rate"]["low"] < tally["win_rate"]["mean"] < tally["win_rate"]["high"] <= 1
-    )
+def test_a_tally_equals_values_computed_by_hand():
+    won, lost, tied = ("first", "second"), ("second", "first"), ("tie", "tie")
+    inconsistent, unreadable = ("first", "first"), ("", "second")
+    verdicts = {
+        "a": [won, won],
+        "b": [won, lost],
+        "c": [tied, inconsistent],
+        "d": [unreadable, won],
+        "e": [unreadable, unreadable],
+    }
+    tally = judge.tally(verdicts, same=1, seed=3)
+    # a counts 1; b and c count 1/2; d counts 1 by its one readable pair; e does not count.
+    # The one question with equal answers counts 1/2.
+    rate = tally["win_rate"]
+    assert rate["mean"] == pytest.approx((1 + 0.5 + 0.5 + 1 + 0.5) / 5)
+    assert 0.5 <= rate["low"] < rate["mean"] < rate["high"] <= 1
     assert tally["by_repeat"] == [
         pytest.approx((1 + 1 + 0.5 + 0.5) / 4),
         pytest.approx((1 + 0 + 0.5 + 1 + 0.5) / 5),
     ]
-    assert [tally[name] for name in ("won", "lost", "tied", "inconsistent", "disqualified")] == [
-        4,
-        1,
-        1,
-        1,
-        3,
-    ]
+    names = ("won", "lost", "tied", "inconsistent", "disqualified")
+    assert [tally[name] for name in names] == [4, 1, 1, 1, 3]
     assert tally["decided"] == 4 / 5 and tally["agreement"] == 6 / 7 and tally["unjudged"] == 1
-    assert tally["position_bias"] == pytest.approx(
-        (5 - 5 + 2) / 12
-    )  # five consistent pairs name each place once
+    # Five consistent pairs name each place once; the inconsistent one names the first twice.
+    assert tally["position_bias"] == pytest.approx((5 - 5 + 2) / 12)
 
 
 @settings(deadline=None)
 @given(PAIRS, st.integers(0, 3))
-def test_counts_add_up_whoever_is_called_first(verdicts, same):
+def test_swapping_the_systems_swaps_wins_and_losses(verdicts, same):
     tally = judge.tally(verdicts, same=same, seed=0)
-    assert sum(tally[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
-    rate = tally["win_rate"]
-    assert (rate is None) == (tally["unjudged"] == len(verdicts) and not same)
     # The other system has the same verdicts: its wins are the losses here. A judge's preference for
     # a position stays the same.
     other = judge.tally(
         {q: [pair[::-1] for pair in pairs] for q, pairs in verdicts.items()}, same=same, seed=0
     )
-    assert (other["won"], other["lost"], other["tied"], other["inconsistent"]) == (
-        tally["lost"],
-        tally["won"],
-        tally["tied"],
-        tally["inconsistent"],
-    )
-    assert (other["position_bias"], other["agreement"]) == (
-        tally["position_bias"],
-        tally["agreement"],
-    )
+    assert (other["won"], other["lost"]) == (tally["lost"], tally["won"])
+    for unchanged in ("tied", "inconsistent", "position_bias", "agreement"):
+        assert other[unchanged] == tally[unchanged]
+    if tally["win_rate"]:
+        assert other["win_rate"]["mean"] == pytest.approx(1 - tally["win_rate"]["mean"])
+
+
+@settings(deadline=None)
+@given(PAIRS, st.integers(0, 3))
+def test_the_figures_of_a_tally_are_within_their_bounds(verdicts, same):
+    tally = judge.tally(verdicts, same=same, seed=0)
+    assert sum(tally[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
+    rate = tally["win_rate"]
+    assert (rate is None) == (tally["unjudged"] == len(verdicts) and not same)
     if rate:
         assert 0 <= rate["low"] <= rate["mean"] <= rate["high"] <= 1
-        assert other["win_rate"]["mean"] == pytest.approx(1 - rate["mean"])
     if tally["position_bias"] is not None:
         assert -1 <= tally["position_bias"] <= 1
     if tally["agreement"] == 1:
@@ -112,13 +96,10 @@ def test_counts_add_up_whoever_is_called_first(verdicts, same):
 
 
 @pytest.mark.parametrize("place, bias", [("first", 1.0), ("second", -1.0)])
-def test_a_judge_who_goes_by_the_place_decides_nothing(place, bias):
+def test_a_judge_that_prefers_one_place_decides_nothing(place, bias):
     tally = judge.tally({q: [(place, place)] * 3 for q in "abc"}, same=0, seed=0)
-    assert tally["position_bias"] == bias and tally["win_rate"] == {
-        "mean": 0.5,
-        "low": 0.5,
-        "high": 0.5,
-    }
+    assert tally["position_bias"] == bias
+    assert tally["win_rate"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
     assert tally["inconsistent"] == 9 and tally["agreement"] == 0 and tally["decided"] is None
 
 
@@ -184,14 +165,14 @@ WHOLE = {"faithfulness": "first", "conciseness": "second", "overall": "tie"}
         (["} {"], {}),
     ],
 )
-def test_verdicts_are_read_from_what_judges_write(replies, verdict):
+def test_verdicts_are_parsed_from_replies_of_judges(replies, verdict):
     assert judge.parse_verdicts(*replies) == verdict
-    assert (judge.complaint(verdict) is None) == (len(verdict) == 3)
+    assert (judge.missing_verdicts_remark(verdict) is None) == (len(verdict) == 3)
 
 
 @settings(deadline=None)
 @given(st.text('{}[]":,12tieovral ', max_size=60))
-def test_no_reply_is_too_odd_to_be_read(text):
+def test_any_reply_parses_to_valid_verdicts(text):
     assert set(judge.parse_verdicts(text).items()) <= {
         (name, said) for name in judge.CRITERIA for said in ("first", "second", "tie")
     }

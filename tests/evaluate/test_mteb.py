@@ -154,7 +154,7 @@ def scores(model: Encoder, task, **options) -> dict:
     return results.task_results[0].scores["test"][0]
 
 
-def test_a_retrieval_task_gives_our_own_figures(retriever, tmp_path):
+def test_mteb_retrieval_scores_equal_our_own_metrics(retriever, tmp_path):
     model = Encoder(retriever, name="ark/tiny")
     of_mteb = scores(model, Corpus(), prediction_folder=tmp_path)
     held, relevant = paragraphs(), qrels()
@@ -196,7 +196,7 @@ def test_a_retrieval_task_gives_our_own_figures(retriever, tmp_path):
     assert of_mteb["mrr_at_1000"] == pytest.approx(mean["mrr"], abs=2e-5)
 
 
-def test_tasks_without_a_question_ask_without_a_prompt(retriever):
+def test_tasks_without_queries_embed_without_a_prompt(retriever):
     model = Encoder(retriever, name="ark/tiny")
     task = Alike()
     task.load_data()
@@ -223,7 +223,7 @@ def test_tasks_without_a_question_ask_without_a_prompt(retriever):
         (Which, None, ""),
     ],
 )
-def test_the_prompt_is_the_most_special_one(task, kind, prompt, retriever):
+def test_the_most_specific_prompt_is_used(task, kind, prompt, retriever):
     model = Encoder(retriever, name="ark/tiny")
     vectors = model.encode(
         [{"text": ["the tide", "a boy"]}, {"text": ["the bell"]}],
@@ -242,7 +242,7 @@ def test_the_prompt_is_the_most_special_one(task, kind, prompt, retriever):
     np.testing.assert_allclose(vectors, wanted, rtol=0, atol=1e-6)
 
 
-def test_it_says_what_it_is(retriever):
+def test_the_encoder_describes_its_model_to_mteb(retriever):
     model = Encoder(retriever, name="ark/tiny")
     assert isinstance(model, mteb.EncoderProtocol)
     meta = model.mteb_model_meta
@@ -261,7 +261,7 @@ def test_it_says_what_it_is(retriever):
     assert meta.n_parameters == sum(x.size for x in encoder.values())
 
 
-def test_another_model_of_the_same_name_has_another_revision(retriever, folder):
+def test_different_models_of_one_name_have_different_revisions(retriever, folder):
     """Else MTEB would show the results that it kept of the first."""
     revision = lambda retriever: Encoder(retriever, name="ark/tiny").mteb_model_meta.revision
     changed = [
@@ -277,6 +277,6 @@ def test_another_model_of_the_same_name_has_another_revision(retriever, folder):
     )
 
 
-def test_options_that_it_cannot_heed_are_refused(retriever):
+def test_unsupported_encoding_options_are_refused(retriever):
     with pytest.raises(TypeError, match="precision"):
         scores(Encoder(retriever, name="ark/tiny"), Alike(), encode_kwargs={"precision": "int8"})

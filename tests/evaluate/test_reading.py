@@ -11,7 +11,7 @@ from ark_jax.models.language import LanguageModel
 PLAIN = "{passages}\nQ: {question}\nA:"
 
 
-def test_passages_and_question_are_filled_in_once():
+def test_slots_inside_passages_and_questions_are_not_filled():
     form = ReadingPrompt("{passages} {question}")
     passages = form.join(["A {x}.", "B."])
     assert form.fill("Who {passages}?", passages) == "A {x}.\n\nB. Who {passages}?"
@@ -19,19 +19,28 @@ def test_passages_and_question_are_filled_in_once():
     assert cited.fill("Who?", cited.join(["A.", "B."])) == "Doc [1] A.\n\nDoc [2] B.\nQ: Who?\nA:"
 
 
-def test_replies_are_read_in_the_form_that_was_asked_for():
+def test_a_reply_with_citations_is_parsed():
     reply = "<think> Doc [2] and Doc [3] say so. </think>\n<answer> a lamp </answer>"
-    parsed = ReadingPrompt(PLAIN, cite=True).parse(reply, 2)
+    parsed = ReadingPrompt(PLAIN, cite=True).parse(reply, 2)  # of two passages
     assert (parsed.answer, parsed.citations, parsed.outside) == ("a lamp", (2,), (3,))
+
+
+def test_a_plain_reply_is_its_first_line():
     assert ReadingPrompt(PLAIN).parse(" a lamp\nand more", 2).answer == "a lamp"
     assert ReadingPrompt(PLAIN).parse(" \n", 2).problem == "no answer"
-    assert ReadingPrompt(PLAIN).stop == ("\n",) and not ReadingPrompt(PLAIN, cite=True).stop
-    # Models that were not tuned go on with a line break.
-    assert not ReadingPrompt(PLAIN, chat=False).stop
+
+
+def test_a_plain_reply_without_a_chat_may_begin_with_a_line_break():
+    """Models that were not tuned go on with a line break."""
     assert ReadingPrompt(PLAIN, chat=False).parse("\n a lamp\nand", 2).answer == "a lamp"
+    assert not ReadingPrompt(PLAIN, chat=False).stop
 
 
-def test_only_a_chat_gets_the_models_own_form(tmp_path, mesh):
+def test_only_a_plain_reply_of_a_chat_stops_at_a_line_break():
+    assert ReadingPrompt(PLAIN).stop == ("\n",) and not ReadingPrompt(PLAIN, cite=True).stop
+
+
+def test_only_chat_prompts_use_the_models_chat_template(tmp_path, mesh):
     lm = LanguageModel.from_pretrained(tiny.write(tmp_path, "llama", tokenizer="chat"))
     assert ReadingPrompt(PLAIN).for_model(lm, "a lamp") == lm.chat("a lamp") != "a lamp"
     bare = ReadingPrompt(PLAIN, chat=False)
@@ -41,7 +50,7 @@ def test_only_a_chat_gets_the_models_own_form(tmp_path, mesh):
     assert not set(ids) & set(lm.stop_ids)
 
 
-def test_the_form_travels_in_the_models_folder(tmp_path):
+def test_a_reading_prompt_is_saved_and_read_from_the_models_folder(tmp_path):
     assert ReadingPrompt.read(tmp_path) is None
     form = ReadingPrompt("Wörter: {passages} {question}", chat=False, cite=True)
     form.write(tmp_path)
@@ -56,7 +65,7 @@ def test_the_form_travels_in_the_models_folder(tmp_path):
         ({"template": "{passages}"}, r"has no slot \{question\}"),
     ],
 )
-def test_a_damaged_form_is_refused(tmp_path, changes, message):
+def test_a_damaged_reading_prompt_is_refused(tmp_path, changes, message):
     values = {"template": PLAIN, "chat": False, "cite": False} | changes
     (tmp_path / READING_PROMPT).write_text(json.dumps(values))
     with pytest.raises(ValueError, match=message):

@@ -74,7 +74,7 @@ OTHERS = [f"x{i}" for i in range(10)]
         ),
     ],
 )
-def test_metrics_by_hand(ranked, gold, at5, at10, ndcg, mrr):
+def test_main_metrics_equal_values_computed_by_hand(ranked, gold, at5, at10, ndcg, mrr):
     wanted = {"recall@5": at5, "recall@10": at10, "ndcg@10": ndcg, "mrr": mrr}
     assert retrieval.measure(ranked, gold, FOUR) == pytest.approx(wanted)
 
@@ -115,7 +115,7 @@ def test_metrics_by_hand(ranked, gold, at5, at10, ndcg, mrr):
         (["a"], [], {"map": 0, "recall": 0, "precision@1": 0, "ndcg": 0}),
     ],
 )
-def test_further_metrics_by_hand(ranked, gold, wanted):
+def test_further_metrics_equal_values_computed_by_hand(ranked, gold, wanted):
     assert retrieval.measure(ranked, gold, list(wanted)) == pytest.approx(wanted)
 
 
@@ -213,7 +213,9 @@ def table(name: str, columns: tuple[int, int, int], kind) -> dict[str, dict]:
         ("out.test.meas_params", "results.test", "qrels.test", 1, None, 11),
     ],
 )
-def test_measures_are_those_that_trec_eval_printed(published, run, qrels, level, longest, compared):
+def test_measures_match_published_output_of_trec_eval(
+    published, run, qrels, level, longest, compared
+):
     wanted = {
         query: {name: value for name, value in printed.items() if name in OURS}
         for query, printed in table(published, (1, 0, 2), str).items()
@@ -252,7 +254,7 @@ GRADES = st.dictionaries(DOCUMENT_IDS, st.integers(0, 3), min_size=1)
     st.dictionaries(st.sampled_from("abc"), st.tuples(SCORES, GRADES), min_size=1),
     st.sampled_from([1, 2]),
 )
-def test_measures_are_trec_evals_on_random_runs_with_ties(drawn, level):
+def test_measures_match_trec_eval_on_random_runs_with_ties(drawn, level):
     pytrec_eval = pytest.importorskip("pytrec_eval", reason="trec_eval's own code is not installed")
     run, qrels = ({query: pair[i] for query, pair in drawn.items()} for i in (0, 1))
     theirs = {
@@ -273,7 +275,7 @@ def test_measures_are_trec_evals_on_random_runs_with_ties(drawn, level):
         )
 
 
-def test_of_equal_scores_the_later_id_comes_first():
+def test_equal_scores_are_ranked_by_descending_id():
     assert retrieval.ranking({"a": 1.0, "c": 1.0, "b": 1.0, "d": 0.5, "e": 2.0}) == [
         "e",
         "c",
@@ -287,7 +289,7 @@ def test_of_equal_scores_the_later_id_comes_first():
     assert retrieval.ranking({}) == []
 
 
-def test_every_query_with_gold_is_measured_and_no_other():
+def test_only_queries_with_gold_are_measured():
     run = {"asked": {"a": 2.0, "x": 1.0}, "stranger": {"a": 1.0}, "listed": ["x", "a"]}
     qrels = {"asked": {"a": 1}, "listed": {"a": 2}, "unanswered": {"a": 1}}
     assert retrieval.measures(run, qrels, ["mrr"]) == {
@@ -304,7 +306,7 @@ def test_every_query_with_gold_is_measured_and_no_other():
     "name",
     ["ndgc@10", "NDCG", "recall@0", "recall@", "recall@-1", "recall@1.5", "@5", "", "recall@5@5"],
 )
-def test_a_metric_must_be_known(name):
+def test_an_unknown_metric_is_refused(name):
     with pytest.raises(
         ValueError, match="must be recall, precision, hit, mrr, map or ndcg, alone or with @k"
     ) as error:
@@ -312,7 +314,7 @@ def test_a_metric_must_be_known(name):
     assert repr(name) in str(error.value)
 
 
-def test_bad_runs_are_refused_by_name():
+def test_an_invalid_run_is_refused_with_its_query():
     with pytest.raises(ValueError, match="query 'q': the score of 'b' is nan"):
         retrieval.measures({"q": {"a": 1.0, "b": float("nan")}}, {"q": {"a": 1}}, ["map"])
     with pytest.raises(ValueError, match="query 'q': 'b' is listed twice"):

@@ -42,7 +42,9 @@ def plain_rows(graph, topics, answers, limit):
     searches=st.sampled_from([1, 2, 64]),
     most_rows=st.sampled_from([1, 7, 1 << 20]),
 )
-def test_equals_a_search_for_each_question(seed, triples, questions, limit, searches, most_rows):
+def test_answer_rows_equal_a_plain_search_for_each_question(
+    seed, triples, questions, limit, searches, most_rows
+):
     graph = random_graph(seed, nodes=25, triples=triples)
     count = len(graph.nodes)
     topics, answers = (
@@ -58,7 +60,7 @@ def test_equals_a_search_for_each_question(seed, triples, questions, limit, sear
     assert [row.tolist() for row in rows] == wanted
 
 
-def test_more_topics_than_a_number_has_bits():
+def test_more_than_64_topics_are_searched_correctly():
     graph = random_graph(3, nodes=150, triples=400)
     nodes = range(len(graph.nodes))
     topics, answers = [[node] for node in nodes], [[*nodes]] * len(nodes)
@@ -68,7 +70,7 @@ def test_more_topics_than_a_number_has_bits():
         assert rows[number].tolist() == plain_rows(graph, topics[number], answers[number], 3)
 
 
-def test_answer_rows_end_the_shortest_paths():
+def test_answer_rows_are_the_last_edges_of_the_shortest_paths():
     for seed in range(20):
         graph = random_graph(seed, nodes=25, triples=40)
         plain = graph.to_networkx().to_undirected()
@@ -90,13 +92,13 @@ def test_answer_rows_end_the_shortest_paths():
         assert answer_rows(graph, [[topic]], [answers], 3)[0].tolist() == sorted(wanted)
 
 
-def test_without_a_topic_all_triples_of_an_answer_count():
+def test_without_a_topic_all_triples_of_the_answer_are_returned():
     graph = random_graph(1)
     (rows,) = answer_rows(graph, [[]], [[2]], 3)
     assert rows.tolist() == graph.rows(2).tolist() and len(rows)
 
 
-def test_a_topic_is_no_answer_and_no_answer_gives_no_row():
+def test_questions_without_another_answer_than_the_topic_have_no_rows():
     graph = random_graph(1)
     rows = answer_rows(graph, [[2], [2], []], [[2], [], []], 3)
     assert [row.tolist() for row in rows] == [[], [], []]

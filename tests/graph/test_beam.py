@@ -75,7 +75,7 @@ def search_by_loops(question, topics, steps, score, rules):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 10), st.integers(1, 30), st.booleans(), st.data())
-def test_the_search_is_its_loops(seed, nodes, triples, inverse, data):
+def test_beam_search_equals_plain_loops(seed, nodes, triples, inverse, data):
     graph = random_graph(seed, nodes=nodes, triples=triples)
     steps = Steps(graph, inverse=inverse, by="last", hub=0)
     rules = BeamRules(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3)))
@@ -108,7 +108,7 @@ def films(**settings) -> tuple[Steps, dict[str, int]]:
     return Steps(graph, **settings), places
 
 
-def test_the_path_that_a_question_asks_for():
+def test_the_best_path_follows_the_relations_in_the_question():
     steps, index_of = films()
     questions = [
         "who starred in films inverse of directed by the one that directed by Kismet",
@@ -126,27 +126,35 @@ def test_the_path_that_a_question_asks_for():
     assert {question for question, _ in scorer.calls[0]} == set(questions)
 
 
-def test_end_is_offered_after_a_step_and_alone_after_the_last():
+def test_end_is_offered_from_the_second_step_on():
     steps, index_of = films()
     scorer = HashScorer()
     search(["q"], [[index_of["Kismet"]]], steps, scorer, BeamRules(beam=2, hops=2))
-    ended = [[text.endswith(", end") for _, text in call] for call in scorer.calls]
-    assert not any(ended[0]) and any(ended[1]) and not all(ended[1])
-    if len(ended) > 2:
-        assert all(ended[2])
+    first, second, *after_the_last_hop = (
+        [text.endswith(", end") for _, text in call] for call in scorer.calls
+    )
+    assert not any(first)
+    assert any(second) and not all(second)
+    assert all(all(call) for call in after_the_last_hop)
 
 
-def test_a_topic_is_no_answer_and_a_loop_goes_on():
-    """From Alone, there is nothing but its own loop: a path that reaches nothing cannot end."""
+def test_a_path_that_reaches_only_its_topic_cannot_end():
+    """From Alone, there is nothing but a loop to itself."""
     steps, index_of = films()
     result = search(["q"], [[index_of["Alone"]]], steps, HashScorer(), BeamRules())
     assert result.paths == [[]] and result.pairs > 0
-    paths = search(["q"], [[index_of["Kismet"]]], steps, HashScorer(), BeamRules(beam=99)).paths[0]
+
+
+def test_no_path_ends_at_its_own_topic():
+    steps, index_of = films()
+    kismet = index_of["Kismet"]
+    (paths,) = search(["q"], [[kismet]], steps, HashScorer(), BeamRules(beam=99)).paths
+    assert paths
     for path in paths:
-        assert index_of["Kismet"] not in steps.reach(path.topic, path.steps).tolist()
+        assert kismet not in steps.reach(path.topic, path.steps).tolist()
 
 
-def test_a_topic_without_edges_no_topic_and_no_question():
+def test_without_topics_or_edges_there_are_no_paths():
     graph = Triples.from_triples([("a", "r", "b")], {"a": "a", "b": "b", "alone": "alone"})
     steps = Steps(graph, inverse=True, by="last", hub=0)
     scorer = HashScorer()
@@ -160,7 +168,7 @@ def test_a_topic_without_edges_no_topic_and_no_question():
     assert scorer.calls == []
 
 
-def test_equal_scores_go_by_topic_and_steps():
+def test_equal_scores_are_ordered_by_topic_and_steps():
     steps, index_of = films()
     topics = [index_of["The Searching Wind"], index_of["Kismet"]]
     result = search(["q"], [topics], steps, HashScorer(levels=1), BeamRules(beam=99, hops=1))
@@ -168,7 +176,7 @@ def test_equal_scores_go_by_topic_and_steps():
     assert keys == sorted(keys) and len(keys) == 5
 
 
-def test_wide_beams_are_reduced_by_a_prefilter():
+def test_a_prefilter_reduces_the_candidates_that_are_scored():
     relations = [f"relation_{i:03}" for i in range(300)]
     graph = Triples.from_triples([("topic", name, f"end {name}") for name in relations])
     steps = Steps(graph, inverse=False, by="last", hub=0)
@@ -201,7 +209,7 @@ def test_a_prefilter_never_drops_end():
     assert result.prefiltered == 30 and result.pairs == 4
 
 
-def test_a_hub_is_one_candidate_and_its_cut_is_counted():
+def test_a_hub_is_one_candidate_per_relation():
     facts = [("topic", "lists", f"n{i:06}") for i in range(100_000)]
     graph = Triples.from_triples([*facts, ("topic", "names", "n000003")])
     topic = graph.nodes.index("topic")
@@ -215,7 +223,7 @@ def test_a_hub_is_one_candidate_and_its_cut_is_counted():
         assert ends[(lists,)] == 100_000
 
 
-def test_ten_thousand_relations():
+def test_the_best_of_ten_thousand_relations_is_found():
     graph = Triples.from_triples([("topic", f"relation_{i:05}", f"n{i}") for i in range(10_000)])
     steps = Steps(graph, inverse=True, by="last", hub=0)
     topics = [[graph.nodes.index("topic")]]
@@ -226,7 +234,7 @@ def test_ten_thousand_relations():
     assert (result.prefiltered, result.pairs) == (10_000, 64 + 5)
 
 
-def test_nodes_of_one_name_are_scored_once():
+def test_nodes_with_the_same_name_are_scored_once():
     facts = [("m.1", "written_by", "m.3"), ("m.2", "written_by", "m.4")]
     names = {"m.1": "Kismet", "m.2": "Kismet", "m.3": "Lederer", "m.4": "Meehan"}
     steps = Steps(Triples.from_triples(facts, names), inverse=False, by="last", hub=0)
@@ -234,7 +242,7 @@ def test_nodes_of_one_name_are_scored_once():
     assert [path.topic for path in result.paths[0]] == [0, 1] and result.pairs == 1
 
 
-def test_bad_arguments():
+def test_invalid_search_arguments_are_refused():
     steps, _ = films()
     with pytest.raises(IndexError, match="node 99: this graph has 7"):
         search(["q"], [[99]], steps, HashScorer(), BeamRules())

@@ -38,7 +38,7 @@ def algorithm_1(ranks: list[float], at_least: int, at_most: int, floor: float) -
     st.integers(0, 12),
     st.sampled_from([0.0, 1e-4, 1e-2]),
 )
-def test_community_is_algorithm_1(seed, n, at_least, more, floor):
+def test_communities_equal_algorithm_1_of_the_paper(seed, n, at_least, more, floor):
     rng = np.random.default_rng(seed)
     ranks = rng.dirichlet(np.full(n, 0.3)) * (rng.random(n) < 0.9) if n else np.zeros(0)
     ours = community(ranks, at_least=at_least, at_most=at_least + more, floor=floor)
@@ -53,7 +53,7 @@ def test_community_is_algorithm_1(seed, n, at_least, more, floor):
     st.sampled_from([0.0, 0.02]),
     st.sampled_from([np.float32, np.float64]),
 )
-def test_equal_ranks_are_cut_by_number(ranks, at_least, more, floor, dtype):
+def test_equal_ranks_are_cut_in_node_order(ranks, at_least, more, floor, dtype):
     """Ties wherever the selection of the highest ends."""
     ranks = np.array(ranks, dtype)
     assert community(ranks, at_least=at_least, at_most=at_least + more, floor=floor) == algorithm_1(
@@ -68,7 +68,7 @@ def test_equal_ranks_are_cut_by_number(ranks, at_least, more, floor, dtype):
     st.integers(0, 6),
     st.integers(0, 2**32),
 )
-def test_another_rounding_cuts_no_other_community(ranks, at_least, more, seed):
+def test_rounding_noise_does_not_change_a_community(ranks, at_least, more, seed):
     """Nodes that stand alike have ranks that differ by how a machine adds."""
     noisy = np.array(ranks) * (1 + 1e-9 * np.random.default_rng(seed).standard_normal(len(ranks)))
     assert community(noisy, at_least=at_least, at_most=at_least + more, floor=0.0) == algorithm_1(
@@ -92,7 +92,7 @@ def test_another_rounding_cuts_no_other_community(ranks, at_least, more, seed):
         ([0.0, 0.0], (1, 2), 0.0, []),
     ],
 )
-def test_communities_by_hand(ranks, sizes, floor, expected):
+def test_communities_equal_examples_worked_by_hand(ranks, sizes, floor, expected):
     assert community(np.array(ranks), at_least=sizes[0], at_most=sizes[1], floor=floor) == expected
 
 
@@ -161,21 +161,21 @@ def finder() -> tuple[SeedFinder, list[str]]:
         ),  # an answer without a word is nowhere
     ],
 )
-def test_each_rule_of_seeds(question, answers, chunks, rule, nodes):
+def test_each_seed_rule_finds_its_nodes(question, answers, chunks, rule, nodes):
     seeds, asked = finder()
     result = seeds.find(question, answers, chunks)
     assert (result.rule, result.nodes) == (rule, nodes)
     assert asked == ([f"{question} {answers[0]}"] if rule == "embedding" else [])
 
 
-def test_a_mention_needs_no_blanks_where_a_script_has_none():
+def test_names_in_scripts_without_spaces_are_found_inside_a_text():
     graph = KnowledgeGraph.from_records([Entity("\u7537", "person", "", "c1")], [])
     seeds = SeedFinder(graph, {"c1": "\u4ed6\u559c\u6b61\u6771\u4eac\u5854"}, lambda text: [])
     result = seeds.find("?", ["\u6771\u4eac\u5854"], ["c1"])
     assert (result.rule, result.nodes) == ("mention", [0])
 
 
-def test_at_most_so_many_seeds():
+def test_the_number_of_seeds_is_limited():
     seeds, _ = finder()
     assert seeds.find("?", ["Marrowgate", "Dipper", "Ferry"], [], limit=2).nodes == [1, 3]
     assert seeds.find("?", ["nobody"], [], limit=2).nodes == [5, 4]
@@ -262,7 +262,7 @@ def quizzes(draw):
 
 @settings(deadline=None, max_examples=80)
 @given(quizzes())
-def test_seeds_from_the_index_are_those_of_a_scan(quiz):
+def test_seeds_from_the_index_equal_those_of_a_full_scan(quiz):
     graph, texts, questions = quiz
     seeds = SeedFinder(graph, texts, lambda text: [0])
     for question, answers, chunks, limit in questions:
@@ -270,7 +270,7 @@ def test_seeds_from_the_index_are_those_of_a_scan(quiz):
         assert (result.nodes, result.rule) == scan(graph, texts, question, answers, chunks, limit)
 
 
-def test_frequent_words_are_not_walked_through():
+def test_a_lookup_skips_names_that_share_only_frequent_words():
     """Names of four words, two of them in all names: what is looked at does not grow with the
     graph."""
     names = [f"bank of a{i} b{i}" for i in range(2000)]

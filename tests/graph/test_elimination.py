@@ -52,7 +52,7 @@ def graphs(draw):
 @example((6, [(0, i) for i in range(1, 5)], [[0, 5], [1]]), 2, 0.05)
 @given(graphs(), st.integers(0, 8), st.sampled_from([0.0, 1e-3, 0.05, 0.3]))
 @settings(deadline=None)
-def test_ranks_are_those_of_a_dense_solution(drawn, core, floor):
+def test_ranks_by_elimination_equal_a_dense_solution(drawn, core, floor):
     count, pairs, seeds = drawn
     graph = graph_of(count, pairs)
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ def tree_with_hubs(count: int) -> KnowledgeGraph:
     return graph_of(count, [(i, j) for i, pair in enumerate(earlier.tolist()) for j in pair])
 
 
-def test_many_nodes_of_a_graph_of_few_hubs_are_not_computed(mesh):
+def test_a_floor_leaves_low_ranks_uncomputed(mesh):
     graph = tree_with_hubs(6000)
     eliminated = Elimination.from_graph(graph, TELEPORT)
     assert 0 < len(eliminated.core[0]) <= elimination.CORE
@@ -96,7 +96,7 @@ def test_many_nodes_of_a_graph_of_few_hubs_are_not_computed(mesh):
         assert (ranks > 0).all() and (fewer == 0).mean() > 0.3
 
 
-def test_a_core_of_neighbours_is_not_taken_apart(monkeypatch):
+def test_a_dense_core_is_not_eliminated(monkeypatch):
     monkeypatch.setattr(elimination, "CORE", 8)
     clique = [(i, j) for i in range(100) for j in range(i)]
     graph = graph_of(400, clique + [(i, i % 100) for i in range(100, 400)])
@@ -108,6 +108,6 @@ def test_a_core_of_neighbours_is_not_taken_apart(monkeypatch):
     assert Elimination.from_graph(graph, TELEPORT) is None  # a level for each of the hundred
 
 
-def test_a_graph_that_would_fill_is_refused():
+def test_a_graph_with_too_much_fill_in_is_not_eliminated():
     pairs = np.random.default_rng(0).integers(0, 3000, (30_000, 2)).tolist()
     assert Elimination.from_graph(graph_of(3000, pairs), TELEPORT) is None

@@ -341,7 +341,7 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_tuples(name):
+def test_tuple_replies_are_parsed_as_expected(name):
     check(*REPLIES[name])
 
 
@@ -385,7 +385,7 @@ def test_tuples(name):
         ("very strong: see 7", None),
     ],
 )
-def test_a_strength_is_a_number_and_nothing_else(field, weight):
+def test_only_a_number_is_read_as_the_strength(field, weight):
     """Else it is text, and is kept with the description."""
     expected = (
         (RELATION[2], float(weight))
@@ -401,14 +401,14 @@ def test_a_strength_is_a_number_and_nothing_else(field, weight):
     )
 
 
-def test_the_only_field_behind_the_ends_is_a_description():
+def test_a_single_field_after_the_ends_is_the_description():
     check(
         '("relationship"<|>Long Staff<|>Marrowgate<|>1790)', [], [(*RELATION[:2], "1790", 1.0)], []
     )
     check('("relationship"<|>Long Staff<|>Marrowgate<|><|>7)', [], [(*RELATION[:2], "", 7.0)], [])
 
 
-def test_the_last_strength_survives_what_follows_it():
+def test_the_last_strength_is_read_despite_an_attached_end_mark():
     """graphrag #803: the end mark stuck to the last record, and its weight became 1."""
     mark = "<|COMPLETE|>"
     for end in (
@@ -431,7 +431,7 @@ def test_the_last_strength_survives_what_follows_it():
         ], end
 
 
-def test_nothing_is_lost_at_the_joint_of_two_replies():
+def test_no_record_is_lost_where_two_replies_are_joined():
     """graphrag #1183: the gleaned reply is stuck to the first; its first entity was lost."""
     first = (
         '("entity"<|>避难层<|>建筑空间<|>建筑内用于人员暂时躲避火灾的楼层)##\n'
@@ -457,7 +457,7 @@ def test_nothing_is_lost_at_the_joint_of_two_replies():
         assert [r.weight for r in relations] == [8.0, 7.0] and lost == [], joint
 
 
-def test_what_is_quarantined_is_kept_for_the_report():
+def test_quarantined_records_keep_their_text_and_reason():
     boat = '("entity"<|>Dipper<|>boat)##'
     assert parse_reply(f"{STAFF}##{boat}{STANDS}", "c1")[2] == [
         Quarantined("c1", "entity with 2 fields", boat)
@@ -631,11 +631,11 @@ JSON = {
 
 
 @pytest.mark.parametrize("name", JSON)
-def test_json(name):
+def test_json_replies_are_parsed_as_expected(name):
     check(*JSON[name])
 
 
-def test_what_is_quarantined_of_json_is_json():
+def test_a_quarantined_json_object_keeps_its_json_text():
     lost = parse_reply('{"entities": [{"type": "büro", "n": 1}]}', "c1")[2]
     assert lost == [
         Quarantined("c1", "object without a name, or source and target", '{"type": "büro", "n": 1}')
@@ -704,7 +704,7 @@ ANY = st.lists(
 
 @settings(deadline=None, max_examples=300)
 @given(ANY)
-def test_no_reply_raises(reply):
+def test_any_reply_gives_valid_records_or_a_quarantine(reply):
     entities, relations, lost = parse_reply(reply, "c")
     assert entities or relations or lost, "lost in silence"
     assert all(e.name and e.type for e in entities)
@@ -782,7 +782,7 @@ def is_read(reply: str, expected: list) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_what_is_written_as_tuples_is_read(data):
+def test_records_survive_a_round_trip_as_tuples(data):
     quote = data.draw(st.sampled_from(['"', ""]))
     field = FIELD if quote else BARE
     written = data.draw(records(field, st.just("") | field))
@@ -793,13 +793,13 @@ def test_what_is_written_as_tuples_is_read(data):
 
 @settings(deadline=None, max_examples=100)
 @given(records(BARE.map(lambda text: f"of {text}"), BARE, st.just(1.0)))
-def test_what_is_written_as_lines_is_read(written):
+def test_records_survive_a_round_trip_as_lines(written):
     is_read("\n".join(map(as_line, written)) + "\n<|COMPLETE|>", written)
 
 
 @settings(deadline=None, max_examples=100)
 @given(records(BARE, st.just("") | BARE), st.booleans())
-def test_what_is_written_as_json_is_read(written, ascii):
+def test_records_survive_a_round_trip_as_json(written, ascii):
     is_read(
         json.dumps(
             {
@@ -825,7 +825,7 @@ def junk(pieces: tuple[str, ...], without: str = ""):
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_no_well_formed_tuple_is_lost_among_junk(data):
+def test_well_formed_tuples_are_read_among_junk(data):
     written = data.draw(records(BARE, st.just("") | BARE))
     reply = "".join(
         f"{data.draw(junk(TUPLE_PIECES))}\n{as_tuple(record, '')}##\n" for record in written
@@ -836,7 +836,7 @@ def test_no_well_formed_tuple_is_lost_among_junk(data):
 
 @settings(deadline=None, max_examples=100)
 @given(junk(TUPLE_PIECES), junk(TUPLE_PIECES))
-def test_without_a_delimiter_only_the_description_suffers(before, after):
+def test_ends_and_types_are_read_despite_missing_delimiters(before, after):
     entities, relations, _ = parse_reply(f"{before}\n{STAFF}\n{after}\n{STANDS}\n{after}", "c")
     assert ("Long Staff", "object") in {(e.name, e.type) for e in entities}
     assert ("Long Staff", "Marrowgate") in {(r.source, r.target) for r in relations}
@@ -844,7 +844,7 @@ def test_without_a_delimiter_only_the_description_suffers(before, after):
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_no_well_formed_object_is_lost_among_junk(data):
+def test_well_formed_json_objects_are_read_among_junk(data):
     written = data.draw(records(BARE, st.just("") | BARE))
     draw = lambda: data.draw(junk(JSON_PIECES, without=":<"))
     entities, relations, _ = parse_reply(
@@ -887,7 +887,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("part", HOSTILE)
-def test_time_is_linear_in_a_hostile_reply(part):
+def test_hostile_replies_are_parsed_in_linear_time(part):
     """At this length what is quadratic takes minutes, and what is linear tenths of a second."""
     begun = time.perf_counter()
     for before in (
@@ -990,7 +990,7 @@ SUMMARISED = {
 @pytest.mark.parametrize(
     "joined", [True, False], ids=["replies joined as nano-graphrag joins them", "one by one"]
 )
-def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, times, joined):
+def test_graphs_equal_those_of_nano_graphrag(run, model, nodes, edges, loops, blank, times, joined):
     """Nodes, types, descriptions, edges, weights and chunks: all in its files but the clusters.
 
     Two things in its graphs are not in ours: an edge that is a self-loop, and a node that differs
@@ -1060,7 +1060,7 @@ def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, tim
 
 
 @needs_data
-def test_what_gpt_4o_breaks_is_repaired():
+def test_records_that_gpt_4o_malformed_are_repaired():
     """`"|>10)` thrice in 24 replies; nano-graphrag reads none of the three."""
     halves = [
         line
@@ -1087,7 +1087,9 @@ def test_what_gpt_4o_breaks_is_repaired():
         ("lightrag", "gpt-4o-mini", 84, 554, 359, {"unknown kind of record: event": 1}),
     ],
 )
-def test_every_real_reply_is_read(run, model, count, entities, relations, quarantined):
+def test_every_record_of_real_replies_is_parsed(
+    run, model, count, entities, relations, quarantined
+):
     """As many records as heads, counted without the parser; one in 2,900 cannot be read."""
     replies = [reply for by_chunk in real_replies(run, model).values() for reply in by_chunk]
     heads = [

@@ -32,7 +32,7 @@ def exact(pair: Pair, i: int) -> Fraction:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=8, max_size=8))
-def test_sums_and_products_have_46_bits(values):
+def test_sums_and_products_of_float_pairs_keep_44_bits(values):
     """Compiled, as in use: nothing is reassociated or left out. One shape, one compilation."""
     a, b = (float_pairs.split(np.array(side, np.float64)) for side in zip(*values, strict=True))
     total, product = jax.jit(float_pairs.add)(a, b), jax.jit(float_pairs.multiply)(a, b)
@@ -55,7 +55,7 @@ def both_ways(graph, seeds, monkeypatch, shard: str, **options) -> tuple[np.ndar
 @pytest.mark.parametrize(
     ("kind", "shard"), [("symmetric", "seeds"), ("directed", "nodes"), ("unweighted", "nodes")]
 )
-def test_ranks_and_communities_are_those_of_float64(kind, shard, mesh, monkeypatch):
+def test_float_pairs_give_the_ranks_and_communities_of_float64(kind, shard, mesh, monkeypatch):
     """Hubs of hundreds of edges, dangling nodes, weights that are no float32."""
     rng = np.random.default_rng(1)
     if kind == "unweighted":

@@ -72,7 +72,7 @@ ODD = KnowledgeGraph(
 @settings(deadline=None)
 @given(graphs(names=TEXT, types=TEXT, texts=TEXT))
 @example(ODD)
-def test_networkx_round_trip(graph):
+def test_any_graph_survives_a_round_trip_through_networkx(graph):
     assert_same(graph, KnowledgeGraph.from_networkx(graph.to_networkx()))
 
 
@@ -85,7 +85,7 @@ def test_networkx_round_trip(graph):
     )
 )
 @example(graph=ODD)
-def test_graphml_round_trip(graph, tmp_path_factory):
+def test_any_graph_survives_a_round_trip_through_graphml(graph, tmp_path_factory):
     path = tmp_path_factory.mktemp("graphml") / "graph.graphml"
     graph.to_graphml(path)
     assert_same(graph, KnowledgeGraph.from_graphml(path))
@@ -96,13 +96,13 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\u2028"), min_s
 
 @settings(deadline=None)
 @given(graph=graphs(names=TEXT, types=PLAIN, texts=PLAIN, similar=False))
-def test_graphrag_round_trip(graph, tmp_path_factory):
+def test_any_graph_survives_a_round_trip_through_graphrag(graph, tmp_path_factory):
     folder = tmp_path_factory.mktemp("graphrag")
     graph.to_graphrag(folder)
     assert_same(graph, KnowledgeGraph.from_graphrag(folder))
 
 
-def test_networkx_carries_both_edges_of_a_pair():
+def test_a_networkx_edge_carries_relation_and_similarity():
     graph = ODD.to_networkx()
     first, second, third, alone = ODD.names
     assert dict(graph.nodes(data=True))[first] == {
@@ -121,7 +121,7 @@ def test_networkx_carries_both_edges_of_a_pair():
     assert list(graph[alone]) == []
 
 
-def test_networkx_opens_our_graphml(tmp_path):
+def test_networkx_reads_our_graphml(tmp_path):
     """With its own reader alone: names are the nodes, numbers are numbers, lists are JSON."""
     ODD.to_graphml(tmp_path / "graph.graphml")
     graph = nx.read_graphml(tmp_path / "graph.graphml")
@@ -143,7 +143,7 @@ def test_networkx_opens_our_graphml(tmp_path):
     assert nx.shortest_path(graph, second, third) == [second, third]
 
 
-def test_igraph_opens_our_graphml(tmp_path):
+def test_igraph_reads_our_graphml(tmp_path):
     igraph = pytest.importorskip(
         "igraph", reason="python-igraph is absent: pip install igraph to open our GraphML in it"
     )
@@ -179,7 +179,7 @@ def test_igraph_opens_our_graphml(tmp_path):
         ("names", "\uffff", r"'\\uffff'"),
     ],
 )
-def test_what_xml_cannot_hold_is_named_and_nothing_is_written(field, text, shown, tmp_path):
+def test_characters_that_xml_forbids_are_refused_before_writing(field, text, shown, tmp_path):
     graph = dataclasses.replace(ODD, **{field: [*getattr(ODD, field)[:2], text, "z"]})
     with pytest.raises(
         ValueError, match=rf"{field}\[2\] is .*: GraphML cannot hold {shown}; take it out"
@@ -189,7 +189,7 @@ def test_what_xml_cannot_hold_is_named_and_nothing_is_written(field, text, shown
 
 
 @pytest.mark.parametrize("field, value", [("names", "a\ud800"), ("edge_chunks", ["", "a\ud800"])])
-def test_half_a_character_is_named(field, value):
+def test_a_lone_surrogate_is_refused_with_its_field_and_row(field, value):
     values = [*getattr(ODD, field)]
     with pytest.raises(ValueError, match=rf"{field}\[1\] is .*half of a character: write whole"):
         dataclasses.replace(ODD, **{field: [values[0], value, *values[2:]]})
@@ -199,7 +199,7 @@ def test_half_a_character_is_named(field, value):
 
 
 @pytest.mark.parametrize("run, nodes, edges, loops", [("hhy", 374, 186, 1), ("ihya", 406, 329, 0)])
-def test_the_graphs_of_nano_graphrag(run, nodes, edges, loops, tmp_path, capsys):
+def test_a_graph_of_nano_graphrag_is_read_completely(run, nodes, edges, loops, tmp_path, capsys):
     path = DATA / "christmas_carol" / f"{run}_graph_chunk_entity_relation.graphml"
     if not path.is_file():
         pytest.skip(f"{path} is absent: set ARK_DATA to read a real graph")
@@ -228,7 +228,7 @@ def test_the_graphs_of_nano_graphrag(run, nodes, edges, loops, tmp_path, capsys)
     assert_same(graph, KnowledgeGraph.from_graphrag(tmp_path))
 
 
-def test_any_networkx_graph_is_undirected_and_simple_here(capsys):
+def test_a_networkx_multigraph_is_read_as_a_simple_undirected_graph(capsys):
     theirs = nx.MultiDiGraph()
     theirs.add_node(3, entity_type=None, description="a<SEP>b<SEP>a<SEP>", source_id="c1<SEP>c2")
     theirs.add_node("Ada", description=None)
@@ -278,7 +278,7 @@ def test_any_networkx_graph_is_undirected_and_simple_here(capsys):
         ({"chunks": '"c1"'}, {}, "node 'a': chunks is .*: give a list"),
     ],
 )
-def test_what_a_networkx_graph_must_not_hold(node, edge, words):
+def test_invalid_values_of_a_networkx_graph_are_refused(node, edge, words):
     graph = nx.Graph()
     graph.add_node("a", **node)
     graph.add_edge("a", "b", **edge)
@@ -290,23 +290,23 @@ def test_what_a_networkx_graph_must_not_hold(node, edge, words):
     "attributes, names",
     [(["x", "y"], ["x", "y"]), (["x", "x"], ["0", "1"]), (["x", None], ["0", "1"])],
 )
-def test_the_attribute_name_is_the_name_where_it_can_be(attributes, names):
+def test_a_complete_and_unique_name_attribute_names_the_nodes(attributes, names):
     graph = nx.Graph()
     graph.add_nodes_from((i, {"name": name}) for i, name in enumerate(attributes))
     assert KnowledgeGraph.from_networkx(graph).names == names
 
 
-def test_two_nodes_of_one_name_are_refused():
+def test_two_networkx_nodes_with_one_name_are_refused():
     graph = nx.Graph()
     graph.add_nodes_from([0, 1, "1"])
     with pytest.raises(
-        ValueError, match="networkx graph: row 2, name '1' is that of row 1 too: names must differ"
+        ValueError, match="networkx graph: row 2, name '1' repeats row 1: names must differ"
     ):
         KnowledgeGraph.from_networkx(graph)
 
 
 @pytest.mark.parametrize("text", ["", "not XML", "<graphml><graph>", "<html></html>"])
-def test_what_is_no_graphml_is_named(text, tmp_path):
+def test_a_file_that_is_not_graphml_is_refused(text, tmp_path):
     (tmp_path / "x.graphml").write_text(text)
     with pytest.raises(ValueError, match=r"x\.graphml is not GraphML that networkx can read: "):
         KnowledgeGraph.from_graphml(tmp_path / "x.graphml")
@@ -314,7 +314,7 @@ def test_what_is_no_graphml_is_named(text, tmp_path):
         KnowledgeGraph.from_graphml(tmp_path / "y.graphml")
 
 
-def test_of_two_graphs_in_a_file_none_is_lost_in_silence(tmp_path):
+def test_a_graphml_file_with_two_graphs_is_refused(tmp_path):
     graph = '<graph edgedefault="undirected"><node id="a"/></graph>'
     text = f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{graph * 2}</graphml>'
     (tmp_path / "x.graphml").write_text(text)
@@ -322,7 +322,7 @@ def test_of_two_graphs_in_a_file_none_is_lost_in_silence(tmp_path):
         KnowledgeGraph.from_graphml(tmp_path / "x.graphml")
 
 
-def test_entities_that_multiply_and_files_of_others_are_not_read(tmp_path):
+def test_xml_entity_attacks_are_refused(tmp_path):
     """Billion laughs, and an external entity."""
     file = tmp_path / "x.graphml"
     laughs = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
@@ -340,17 +340,18 @@ def test_entities_that_multiply_and_files_of_others_are_not_read(tmp_path):
 # --- GraphRAG's tables ---------------------------------------------------------------------------
 
 
-def test_the_columns_are_graphrags(tmp_path, capsys):
-    graph = dataclasses.replace(ODD, descriptions=[["a", "b\n\nb"], [], ["c"], ["d"]])
-    graph.to_graphrag(tmp_path / "out")
-    assert capsys.readouterr().out == (
-        f"  {tmp_path / 'out'}: 2 similarity edges left out, "
-        "GraphRAG's tables have no place for them\n"
-    )
-    entities, relationships = (
-        pq.read_table(tmp_path / "out" / f"{name}.parquet")
-        for name in ("entities", "relationships")
-    )
+# ODD with descriptions that GraphRAG can hold.
+ODD_PLAIN = dataclasses.replace(ODD, descriptions=[["a", "b\n\nb"], [], ["c"], ["d"]])
+
+
+def exported_tables(folder, graph):
+    """Entities and relationships of a graph, as GraphRAG's tables."""
+    graph.to_graphrag(folder)
+    return [pq.read_table(folder / f"{name}.parquet") for name in ("entities", "relationships")]
+
+
+def test_exported_tables_have_the_columns_of_graphrag(tmp_path):
+    entities, relationships = exported_tables(tmp_path, ODD_PLAIN)
     # graphrag/data_model/schemas.py, ENTITIES_FINAL_COLUMNS and RELATIONSHIPS_FINAL_COLUMNS
     # of release 3.1
     assert entities.column_names == [
@@ -373,6 +374,10 @@ def test_the_columns_are_graphrags(tmp_path, capsys):
         "combined_degree",
         "text_unit_ids",
     ]
+
+
+def test_exported_rows_of_graphrag_hold_entities_and_relations(tmp_path):
+    entities, relationships = exported_tables(tmp_path, ODD_PLAIN)
     rows = entities.drop_columns("id").to_pylist()
     assert rows[0] == {
         "human_readable_id": 0,
@@ -383,15 +388,11 @@ def test_the_columns_are_graphrags(tmp_path, capsys):
         "frequency": 2,
         "degree": 2,
     }
-    assert [row["degree"] for row in rows] == [
-        2,
-        1,
-        1,
-        0,
-    ]  # relations only: similarity edges are not in the tables
+    # Relations only: similarity edges are not in the tables.
+    assert [row["degree"] for row in rows] == [2, 1, 1, 0]
     assert relationships.drop_columns("id").to_pylist()[1] == {
         "human_readable_id": 1,
-        "source": graph.names[0],
+        "source": ODD_PLAIN.names[0],
         "target": "",
         "description": "",
         "weight": 0.0,
@@ -400,10 +401,20 @@ def test_the_columns_are_graphrags(tmp_path, capsys):
     }
     ids = entities["id"].to_pylist() + relationships["id"].to_pylist()
     assert len(set(ids)) == 6
-    graph.to_graphrag(tmp_path / "again")
-    assert (tmp_path / "again" / "entities.parquet").read_bytes() == (
-        tmp_path / "out" / "entities.parquet"
-    ).read_bytes()
+
+
+def test_similarity_edges_are_left_out_of_graphrag_with_a_remark(tmp_path, capsys):
+    ODD_PLAIN.to_graphrag(tmp_path)
+    assert capsys.readouterr().out == (
+        f"  {tmp_path}: 2 similarity edges left out, GraphRAG's tables have no place for them\n"
+    )
+
+
+def test_exporting_a_graph_again_gives_the_same_bytes(tmp_path):
+    for name in ("out", "again"):
+        ODD_PLAIN.to_graphrag(tmp_path / name)
+    first, second = (tmp_path / name / "entities.parquet" for name in ("out", "again"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 ENTITIES = {
@@ -426,7 +437,7 @@ def write(folder: Path, entities: dict, relationships: dict) -> None:
         pq.write_table(pa.table(columns), folder / f"{name}.parquet")
 
 
-def test_a_graph_of_graphrag(tmp_path, capsys):
+def test_tables_written_by_graphrag_are_read(tmp_path, capsys):
     """Large strings and whole-number weights, as pandas writes them; both directions of a pair;
     empty cells."""
     write(
@@ -465,11 +476,7 @@ def test_a_graph_of_graphrag(tmp_path, capsys):
             r"entities\.parquet: column 'title' is of type int64, not string",
         ),
         ({"title": ["A", None, "C"]}, {}, r"entities\.parquet: row 1, title is empty"),
-        (
-            {"title": ["C", "B", "C"]},
-            {},
-            r"entities\.parquet: row 2, title 'C' is that of row 0 too",
-        ),
+        ({"title": ["C", "B", "C"]}, {}, r"entities\.parquet: row 2, title 'C' repeats row 0"),
         (
             {"text_unit_ids": ["t1,t2", "", ""]},
             {},
@@ -505,7 +512,7 @@ def test_a_graph_of_graphrag(tmp_path, capsys):
         ),
     ],
 )
-def test_what_is_wrong_in_graphrags_tables_is_named(entities, relationships, words, tmp_path):
+def test_invalid_graphrag_tables_are_refused(entities, relationships, words, tmp_path):
     present = lambda columns: {
         name: column for name, column in columns.items() if column is not None
     }
@@ -514,7 +521,7 @@ def test_what_is_wrong_in_graphrags_tables_is_named(entities, relationships, wor
         KnowledgeGraph.from_graphrag(tmp_path)
 
 
-def test_an_absent_table_is_named(tmp_path):
+def test_a_missing_graphrag_table_is_named(tmp_path):
     write(tmp_path, ENTITIES, RELATIONSHIPS)
     (tmp_path / "relationships.parquet").unlink()
     with pytest.raises(FileNotFoundError, match=r"relationships\.parquet is absent"):

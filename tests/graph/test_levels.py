@@ -24,7 +24,7 @@ def drawn(rules: DrawRules, asks_tail: bool, *, times: int = 600, graph: Triples
     ]
 
 
-def test_siblings_are_spared():
+def test_skipped_siblings_are_never_drawn():
     for asks_tail, sibling in ((True, "arc"), (False, "drb")):
         positives, neighbours, negatives = drawn(DrawRules("skip"), asks_tail)
         assert set(positives) == {"arb"}
@@ -33,12 +33,12 @@ def test_siblings_are_spared():
         assert set(negatives) == {"cse", "frg"}
 
 
-def test_the_paper_draws_siblings_as_neighbours():
+def test_siblings_can_be_drawn_as_neighbours():
     _, neighbours, _ = drawn(DrawRules("neighbour"), True)
     assert set(neighbours) == {"arc", "drb", "bsa", "asb", "ase", "esb"}
 
 
-def test_siblings_may_be_positives():
+def test_siblings_can_be_drawn_as_positives():
     positives, neighbours, _ = drawn(DrawRules("positive"), True)
     assert set(positives) == {"arb", "arc"} and min(positives.values()) > 200
     assert set(neighbours) == {"ase", "esb", "drb"}
@@ -46,7 +46,7 @@ def test_siblings_may_be_positives():
     assert set(positives) == {"arb", "drb"}
 
 
-def test_no_neighbour_is_drawn_on_request():
+def test_neighbours_can_be_switched_off():
     assert not drawn(DrawRules(neighbours="none"), True)[1]
 
 
@@ -69,7 +69,7 @@ def test_an_entity_is_drawn_before_its_triple():
     assert share(hub=50) == 1
 
 
-def test_draws_keep_to_their_definitions_on_random_graphs():
+def test_draws_on_random_graphs_satisfy_their_definitions():
     for seed in range(20):
         graph, rng = random_graph(seed), np.random.default_rng(seed)
         rows, asks_tail = np.arange(len(graph)), rng.random(len(graph)) < 0.5

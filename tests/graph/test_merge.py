@@ -59,13 +59,13 @@ def merge_one_by_one(entities: list[Entity], relations: list[Relation]) -> dict:
 
 @settings(deadline=None, max_examples=300)
 @given(ENTITIES, RELATIONS)
-def test_merging_columns_is_merging_one_by_one(entities, relations):
+def test_merging_columns_equals_merging_records_one_by_one(entities, relations):
     graph = KnowledgeGraph.from_records(entities, relations)
     for field, values in merge_one_by_one(entities, relations).items():
         assert list(map(_plain, getattr(graph, field))) == values, field
 
 
-def test_what_no_column_can_hold_is_named():
+def test_invalid_records_are_refused_with_field_and_row():
     with pytest.raises(ValueError, match=r"name='a\\ud800'.* holds half of a character"):
         KnowledgeGraph.from_records([WHOLE, Entity("a\ud800", "t", "", "c")], [])
     with pytest.raises(ValueError, match="entities: row 1, description is empty: fill it in"):

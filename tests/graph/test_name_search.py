@@ -20,7 +20,7 @@ def search(terms, *texts: str) -> list[list[str]]:
     return [list(names) for names in Mentions(terms).find(texts)]
 
 
-def test_a_name_goes_before_an_id_and_case_comes_last():
+def test_an_exact_name_is_preferred_to_an_id_and_to_another_case():
     terms = Triples.from_triples(
         [("1", "r", "2"), ("3", "r", "4")], {"1": "2", "2": "Comedy", "3": "comedy"}, {"4": ["X"]}
     ).nodes
@@ -57,7 +57,7 @@ def test_a_lookup_agrees_with_find_of_each_name(names):
         ("", []),
     ],
 )
-def test_names_in_a_text(text, names):
+def test_names_are_found_in_a_text(text, names):
     terms = terms_of(
         "Comedy",
         "comedy",
@@ -76,7 +76,7 @@ def test_names_in_a_text(text, names):
     assert sorted(search(terms, text)[0]) == names
 
 
-def test_all_nodes_of_a_name_come_back_and_aliases_count():
+def test_mentions_give_all_nodes_of_a_name_or_alias():
     terms = terms_of("Paris", "Paris", "Lyon", aliases={"n2": ["Lugdunum"]})
     assert Mentions(terms).find(["where is Paris", "where is Lugdunum", "where"]) == [
         {"Paris": (0, 1)},
@@ -86,14 +86,14 @@ def test_all_nodes_of_a_name_come_back_and_aliases_count():
     assert Mentions(terms_of()).find(["where is Paris"]) == [{}]
 
 
-def test_nearest_names():
+def test_the_nearest_names_are_listed_best_first():
     terms = terms_of("Kismet", "Kismat", "The Kiss", "Comedy", aliases={"n3": ["Kismets"]})
     assert nearest("kismett", terms) == ["Kismet", "Kismets", "Kismat"]
     assert nearest("xyz", terms) == []
     assert nearest("Kismet", terms_of()) == nearest("", terms_of()) == []
 
 
-def test_nearest_names_of_many_are_quick():
+def test_the_nearest_of_50_000_names_is_found_within_two_seconds():
     terms = terms_of(*(f"Person number {i} of the town" for i in range(50_000)))
     start = time.perf_counter()
     assert "Person number 12345 of the town" in nearest("Persn number 12345 of the town", terms)

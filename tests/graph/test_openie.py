@@ -38,7 +38,7 @@ def written(folder, value):
     return path
 
 
-def test_each_chunk_has_what_is_named_in_it(tmp_path):
+def test_entities_and_triples_are_assigned_to_the_chunks_that_name_them(tmp_path):
     replies = openie.recorded_replies(written(tmp_path, {"docs": ROWS}), DOCUMENTS, CHUNKS)
     assert sorted(replies) == ["d1#0", "d1#1", "d2#0"]
     entities, relations, lost = parse_reply(replies["d1#0"], "d1#0")
@@ -55,7 +55,7 @@ def test_each_chunk_has_what_is_named_in_it(tmp_path):
     )
 
 
-def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
+def test_a_name_is_assigned_to_the_chunk_that_contains_it_as_a_word(tmp_path):
     documents, texts = (
         [Document("d", "", "They planned it. Ann left.")],
         ("They planned it.", "Ann left."),
@@ -86,15 +86,15 @@ def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
             {"docs": [ROWS[1], {**ROWS[0], "extracted_triples": None}]},
             "entry 2: extracted_triples is not a list",
         ),
-        ({"docs": ROWS[1:]}, "nothing on document 'd1'"),
+        ({"docs": ROWS[1:]}, "no entry for document 'd1'"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path, value, said):
+def test_an_invalid_openie_file_is_refused(tmp_path, value, said):
     with pytest.raises(ValueError, match=said):
         openie.recorded_replies(written(tmp_path, value), DOCUMENTS, CHUNKS)
 
 
-def test_a_missing_file_is_said(tmp_path):
+def test_a_missing_openie_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"config\.graph\.openie: .*gone\.json does not exist"):
         openie.recorded_replies(tmp_path / "gone.json", DOCUMENTS, CHUNKS)
 
@@ -102,7 +102,7 @@ def test_a_missing_file_is_said(tmp_path):
 @pytest.mark.skipif(
     not (DATA / "musique_openie").is_dir(), reason="the real data are not at hand (ARK_DATA)"
 )
-def test_real_records_of_1890_passages():
+def test_openie_records_of_1890_real_passages_are_read():
     folder = DATA / "musique_openie"
     documents = readers.load(folder / "musique_train.json").documents
     chunks = {d.id: [Chunk(f"{d.id}#0000", d.id, 0, len(d.text), 0, d.text)] for d in documents}

@@ -71,7 +71,7 @@ def problems(draw):
 
 @settings(max_examples=50, deadline=None)
 @given(problems())
-def test_pagerank_is_networkx(problem):
+def test_pagerank_matches_networkx_on_random_graphs(problem):
     matrix, seeds, teleport = problem
     with jax.set_mesh(make_mesh((1, 2, 1))):
         ranks = personalized_pagerank(
@@ -81,7 +81,7 @@ def test_pagerank_is_networkx(problem):
     np.testing.assert_allclose(ranks.sum(axis=1), 1, atol=1e-12)
 
 
-def test_weights_of_a_knowledge_graph(mesh):
+def test_given_edge_weights_are_used(mesh):
     rng = np.random.default_rng(0)
     graph = numbered(
         30, sorted({(a, b) for a, b in rng.integers(0, 30, (60, 2)).tolist() if a < b})
@@ -120,7 +120,7 @@ def real(name: str) -> scipy.sparse.sparray | KnowledgeGraph:
 
 
 @pytest.mark.parametrize("name", ["fb15k237", "musique_openie"])
-def test_real_graphs_against_networkx(name, mesh):
+def test_pagerank_matches_networkx_on_real_graphs(name, mesh):
     """FB15k-237 is directed, with loops and equal pairs; the other is not, and in over a thousand
     pieces."""
     graph = real(name)
@@ -136,7 +136,7 @@ def test_real_graphs_against_networkx(name, mesh):
 
 
 @pytest.mark.parametrize("name", ["fb15k237", "musique_openie"])
-def test_real_graphs_against_prpack(name, mesh):
+def test_pagerank_matches_prpack_on_real_graphs(name, mesh):
     igraph = pytest.importorskip("igraph", reason="igraph is in the extra [reference]")
     graph = real(name)
     matrix = (adjacency(graph) if isinstance(graph, KnowledgeGraph) else graph).tocoo()
@@ -174,7 +174,7 @@ def test_real_graphs_against_prpack(name, mesh):
         (4, "seeds", False),
     ],
 )
-def test_devices_do_not_matter(devices, shard, symmetric):
+def test_ranks_do_not_depend_on_the_devices(devices, shard, symmetric):
     matrix = random_matrix(500, 1500, symmetric)
     seeds = [[i, 3 * i + 1] for i in range(11)]
     with jax.set_mesh(make_mesh((1, devices, 1))):
@@ -208,7 +208,7 @@ def test_a_seed_set_does_not_depend_on_its_batch(two_meshes):
     assert np.abs(exact - together[:5]).max() > 1e-4
 
 
-def test_the_residual_is_below_the_bound(mesh):
+def test_the_residual_of_the_ranks_is_below_the_tolerance(mesh):
     """Of the ranks that are returned, in float64, on graphs where most nodes lead nowhere, few do,
     and none does."""
     worst = 0.0
@@ -227,7 +227,7 @@ def test_the_residual_is_below_the_bound(mesh):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_float32_gets_as_far_as_it_can(symmetric, mesh):
+def test_float32_stops_at_its_own_precision(symmetric, mesh):
     """A bound below what float32 resolves does not make it go round for ever, nor give up early:
     weights of ten magnitudes,
     a hub, and a graph that mixes slowly."""
@@ -247,7 +247,7 @@ def test_float32_gets_as_far_as_it_can(symmetric, mesh):
         assert ranks.dtype == np.float32 and np.abs(ranks - exact).sum(axis=1).max() < 3e-6
 
 
-def test_slow_mixing_takes_few_steps(mesh):
+def test_a_slowly_mixing_graph_converges_in_few_steps(mesh):
     """On a ring of cliques plain steps need some 1/teleport · log(1/ε), Chebyshev's the root of
     that."""
     cliques = [(10 * c + a, 10 * c + b) for c in range(40) for a in range(10) for b in range(a)]
@@ -274,25 +274,32 @@ def test_a_bipartite_graph_converges(mesh):
 
 
 @pytest.mark.parametrize("shard", ["seeds", "nodes"])
-def test_ranks_by_hand(shard, two_meshes):
+def test_ranks_equal_examples_worked_by_hand(shard, two_meshes):
     options = {"teleport": 0.5, "tolerance": 1e-8, "dtype": "float64"}
+    # Nodes 0 and 1 are joined; node 2 is alone. From 0 the ranks are a geometric series.
     pair_and_one = Walk(numbered(3, [(0, 1)]), shard=shard)
-    np.testing.assert_allclose(
-        personalized_pagerank(pair_and_one, [[0], [2]], **options),
-        [[2 / 3, 1 / 3, 0], [0, 0, 1]],
-        atol=1e-8,
-    )
+    ranks = personalized_pagerank(pair_and_one, [[0], [2]], **options)
+    np.testing.assert_allclose(ranks, [[2 / 3, 1 / 3, 0], [0, 0, 1]], atol=1e-8)
     one_way = scipy.sparse.csr_array(np.array([[0, 3.0, 0], [0, 0, 0], [1, 0, 1]]))
     ranks = personalized_pagerank(Walk(one_way, shard=shard), [[2], [0, 0]], **options)
-    # From 2 a quarter of its rank goes to 0 and half of that on to 1, which gives what it
-    # hands on back to 2.
+    # Node 2 gives a quarter of its rank to 0. Half of that goes on to 1, which leads nowhere:
+    # it gives its rank back to 2.
     np.testing.assert_allclose(ranks, [[2 / 11, 1 / 11, 8 / 11], [2 / 3, 1 / 3, 0]], atol=1e-8)
-    for scale in (1e-39, 1e-320, 1e300):  # ratios alone count
-        scaled = personalized_pagerank(Walk(one_way * scale, shard=shard), [[2], [0]], **options)
-        np.testing.assert_allclose(scaled, ranks, atol=1e-3 if scale == 1e-320 else 1e-8)
 
 
-def test_rows_of_a_wide_graph(mesh):
+@pytest.mark.parametrize("shard", ["seeds", "nodes"])
+@pytest.mark.parametrize(("scale", "error"), [(1e-39, 1e-8), (1e-320, 1e-3), (1e300, 1e-8)])
+def test_only_the_ratios_of_edge_weights_matter(scale, error, shard, two_meshes):
+    options = {"teleport": 0.5, "tolerance": 1e-8, "dtype": "float64"}
+    one_way = scipy.sparse.csr_array(np.array([[0, 3.0, 0], [0, 0, 0], [1, 0, 1]]))
+    ranks, scaled = (
+        personalized_pagerank(Walk(graph, shard=shard), [[2], [0]], **options)
+        for graph in (one_way, one_way * scale)
+    )
+    np.testing.assert_allclose(scaled, ranks, atol=error)
+
+
+def test_nodes_of_every_degree_get_the_ranks_of_networkx(mesh):
     """Nodes of every number of edges about the tables' widths, and more sets than a block has
     columns."""
     n = 60
@@ -306,13 +313,11 @@ def test_rows_of_a_wide_graph(mesh):
 
 
 @pytest.mark.parametrize("shard", ["seeds", "nodes"])
-def test_no_seed_sets_no_rows(shard, two_meshes):
-    options = {"teleport": 0.5, "tolerance": 1e-6}
-    assert personalized_pagerank(Walk(numbered(3, [(0, 1)]), shard=shard), [], **options).shape == (
-        0,
-        3,
-    )
-    assert personalized_pagerank(Walk(numbered(0, []), shard=shard), [], **options).shape == (0, 0)
+def test_no_seed_sets_give_no_rows(shard, two_meshes):
+    for nodes, edges in ((3, [(0, 1)]), (0, [])):
+        walk = Walk(numbered(nodes, edges), shard=shard)
+        ranks = personalized_pagerank(walk, [], teleport=0.5, tolerance=1e-6)
+        assert ranks.shape == (0, nodes)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +351,7 @@ def test_no_seed_sets_no_rows(shard, two_meshes):
         ),
     ],
 )
-def test_what_pagerank_refuses(change, words, mesh):
+def test_invalid_arguments_of_pagerank_are_refused(change, words, mesh):
     options = {
         "graph": numbered(3, [(0, 1), (1, 2)]),
         "seeds": [[0]],
@@ -359,7 +364,7 @@ def test_what_pagerank_refuses(change, words, mesh):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_no_column_depends_on_its_block(dtype, mesh):
+def test_the_ranks_of_a_seed_set_do_not_depend_on_its_block(dtype, mesh):
     rng = np.random.default_rng(4)
     graph = scipy.sparse.random_array((900, 900), density=0.004, rng=rng).tocsr()
     ranks = lambda seeds: personalized_pagerank(

@@ -14,7 +14,7 @@ from ark_jax.graph.store import KnowledgeGraph
 @pytest.mark.parametrize(
     "table, field, edge", [("relations", "edges", [1, 4]), ("similar", "similar", [-1, 2])]
 )
-def test_an_edge_to_nowhere_is_named(table, field, edge, tmp_path):
+def test_an_edge_to_a_missing_node_is_refused(table, field, edge, tmp_path):
     graph = records().with_similar(np.eye(4, dtype=np.float32)[[0, 0, 1, 2]], 0.9)
     edges = getattr(graph, field).copy()
     edges[0] = edge
@@ -42,12 +42,7 @@ def test_an_edge_to_nowhere_is_named(table, field, edge, tmp_path):
             r"nodes\.parquet: column 'name' is of type int64, not string",
         ),
         ("nodes", "name", ["a", "b", None, "d"], r"nodes\.parquet: row 2, name is empty"),
-        (
-            "nodes",
-            "name",
-            ["a", "b", "b", "d"],
-            r"nodes\.parquet: row 2, name 'b' is that of row 1 too",
-        ),
+        ("nodes", "name", ["a", "b", "b", "d"], r"nodes\.parquet: row 2, name 'b' repeats row 1"),
         (
             "nodes",
             "chunks",
@@ -99,7 +94,7 @@ def test_an_edge_to_nowhere_is_named(table, field, edge, tmp_path):
         ("similar", "source", None, r"similar\.parquet: needs one column 'source'"),
     ],
 )
-def test_a_damaged_column_is_named(table, column, values, words, tmp_path):
+def test_a_damaged_column_is_refused(table, column, values, words, tmp_path):
     dataclasses.replace(
         records(), similar=np.array([[0, 2]], np.int32), cosines=np.array([-0.5], np.float32)
     ).save(tmp_path)
@@ -111,7 +106,7 @@ def test_a_damaged_column_is_named(table, column, values, words, tmp_path):
         KnowledgeGraph.load(tmp_path)
 
 
-def test_a_damaged_or_absent_file_is_named(tmp_path):
+def test_a_damaged_or_missing_file_is_named(tmp_path):
     records().save(tmp_path)
     path = tmp_path / "relations.parquet"
     path.write_bytes(path.read_bytes()[:-100])

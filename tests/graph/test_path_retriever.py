@@ -49,7 +49,7 @@ def graph() -> Triples:
     return Triples.from_triples(FACTS, NAMES)
 
 
-def test_paths_are_those_of_the_search_by_name(folders, mesh):
+def test_the_retriever_gives_the_paths_of_beam_search_with_names(folders, mesh):
     facts = graph()
     retriever = ark_jax.PathRetriever.from_pretrained(folders / "linear", facts)
     kismets = [facts.nodes.index("m.1"), facts.nodes.index("m.5")]
@@ -71,7 +71,7 @@ def test_paths_are_those_of_the_search_by_name(folders, mesh):
     assert "m.3" in {entity for path in everything for entity in path.entities}  # it has no name
 
 
-def test_a_folder_says_how_its_paths_were_walked_and_written(folders, tmp_path, mesh):
+def test_step_settings_are_read_from_the_models_folder(folders, tmp_path, mesh):
     folder = shutil.copytree(folders / "linear", tmp_path / "scorer")
     texts = lambda **options: set(
         PathRetriever.from_pretrained(folder, graph(), **options).steps.names
@@ -80,12 +80,16 @@ def test_a_folder_says_how_its_paths_were_walked_and_written(folders, tmp_path, 
     StepSettings(inverse=False, by="whole").write(folder)
     assert texts() == texts(inverse=False, by="whole") != texts(inverse=True)
     assert texts(inverse=True, by="last") == set(Steps(graph()).names)
+
+
+def test_a_broken_file_of_step_settings_is_refused(folders, tmp_path, mesh):
+    folder = shutil.copytree(folders / "linear", tmp_path / "scorer")
     (folder / "path_steps.json").write_text('{"inverse": 1, "relations": "last"}')
     with pytest.raises(ValueError, match=r"path_steps.json: inverse=1, relations='last': must be"):
-        texts()
+        PathRetriever.from_pretrained(folder, graph())
 
 
-def test_topics_may_be_found_in_the_text(folders, mesh):
+def test_without_topics_names_in_the_question_are_used(folders, mesh):
     retriever = PathRetriever.from_pretrained(folders / "linear", graph())
     questions = [*QUESTIONS, "Who knows?"]
     with_topics = retriever.search(questions, [["Kismet"], ["William Dieterle"], []], hops=1)
@@ -94,14 +98,14 @@ def test_topics_may_be_found_in_the_text(folders, mesh):
     assert retriever.search([]) == []
 
 
-def test_what_else_is_asked_changes_nothing(folders, mesh):
+def test_paths_do_not_depend_on_the_other_questions(folders, mesh):
     """Products of another batch differ in their last digits; scores and paths do not."""
     retriever = PathRetriever.from_pretrained(folders / "linear", graph())
     together = retriever.search(QUESTIONS, hops=2)
     assert [retriever.search([question], hops=2)[0] for question in QUESTIONS] == together
 
 
-def test_a_cheaper_scorer_chooses_what_is_scored(folders, mesh):
+def test_a_prefilter_chooses_which_paths_are_scored(folders, mesh):
     facts = Triples.from_triples([("topic", f"relation_{i}", f"end {i}") for i in range(40)])
     retriever = PathRetriever(
         CrossEncoder.from_pretrained(folders / "linear"),
@@ -132,7 +136,7 @@ def test_a_topic_without_edges_has_no_path(folders, mesh):
     assert retriever.search(["Who?", "Who?"], [["Alone in the Dark"], []]) == [[], []]
 
 
-def test_unknown_topics_and_bad_arguments_are_told(folders, mesh):
+def test_unknown_topics_and_invalid_arguments_are_refused(folders, mesh):
     retriever = PathRetriever.from_pretrained(folders / "linear", graph())
     message = "topic 'Kismett' of question 'Who\\?' is not in the graph; .* nearest: 'Kismet'"
     with pytest.raises(ValueError, match=message):
@@ -147,7 +151,7 @@ def test_unknown_topics_and_bad_arguments_are_told(folders, mesh):
         retriever.search(["Who?"], beam=0)
 
 
-def test_what_is_missing_is_named(folders, tmp_path, mesh):
+def test_missing_files_and_models_are_named(folders, tmp_path, mesh):
     with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
         PathRetriever.from_pretrained(tmp_path / "nowhere", graph())
     with pytest.raises(BadInput, match=r"kb\.txt"):

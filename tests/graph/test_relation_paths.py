@@ -60,7 +60,7 @@ def check_counts(steps: Steps, path: GoldPath, answers) -> None:
     st.integers(1, 5),
     st.data(),
 )
-def test_the_paths_of_networkx_on_random_graphs(seed, nodes, triples, inverse, hops, data):
+def test_shortest_paths_match_networkx_on_random_graphs(seed, nodes, triples, inverse, hops, data):
     graph = random_graph(seed, nodes=nodes, triples=triples)
     steps = Steps(graph, inverse=inverse, by="last", hub=0)
     some_nodes = st.lists(st.integers(0, len(graph.nodes) - 1), max_size=4)
@@ -84,7 +84,7 @@ def metaqa() -> Steps:
 
 
 @pytest.mark.skipif(not METAQA.is_dir(), reason="needs MetaQA")
-def test_the_paths_of_networkx_on_metaqa():
+def test_shortest_paths_match_networkx_on_metaqa():
     steps, asked = metaqa(), []
     for hops in (1, 2, 3):
         questions, _ = read_questions(METAQA / f"{hops}hop_dev.txt")
@@ -111,7 +111,7 @@ def chain(*, inverse: bool = False) -> tuple[Steps, dict[str, int]]:
     return Steps(graph, inverse=inverse, by="last", hub=0), places
 
 
-def test_an_answer_that_is_out_of_reach_has_no_path():
+def test_an_unreachable_answer_has_no_path():
     steps, index_of = chain()
     assert shortest_paths(steps, [index_of["a"]], [index_of["e"]], NO_LIMIT) == ([], "")
     paths, _ = shortest_paths(steps, [index_of["a"]], [index_of["d"], index_of["e"]], NO_LIMIT)
@@ -119,14 +119,14 @@ def test_an_answer_that_is_out_of_reach_has_no_path():
     assert shortest_paths(steps, [index_of["e"]], [index_of["a"]], NO_LIMIT) == ([], "")
 
 
-def test_a_topic_is_no_answer_of_its_own():
+def test_a_topic_is_not_its_own_answer():
     steps, index_of = chain(inverse=True)
     assert shortest_paths(steps, [index_of["a"]], [index_of["a"]], NO_LIMIT) == ([], "")
     paths, _ = shortest_paths(steps, [index_of["a"], index_of["b"]], [index_of["a"]], NO_LIMIT)
     assert [(path.topic, len(path.steps)) for path in paths] == [(index_of["b"], 1)]
 
 
-def test_no_topic_and_no_answer():
+def test_without_a_topic_or_an_answer_there_is_no_path():
     steps, index_of = chain()
     assert shortest_paths(steps, [], [index_of["a"]], NO_LIMIT) == ([], "")
     assert shortest_paths(steps, [index_of["a"]], [], NO_LIMIT) == ([], "")
@@ -145,7 +145,7 @@ def test_the_most_precise_paths_are_kept():
     assert len(ask(3)[0]) == 3 and ask(3)[1] == ""
 
 
-def test_a_search_that_takes_too_long_ends_with_a_word():
+def test_a_search_beyond_its_time_limit_reports_the_cut():
     relations = [f"r{i}" for i in range(60)]
     facts = [(f"n{i}", relation, f"n{i + 1}") for i in range(3) for relation in relations]
     graph = Triples.from_triples(facts)
@@ -159,12 +159,12 @@ def test_a_search_that_takes_too_long_ends_with_a_word():
     ("limits", "message"),
     [({"hops": 0}, "hops=0"), ({"seconds": -1.0}, "seconds=-1.0"), ({"paths": -1}, "paths=-1")],
 )
-def test_bad_limits(limits, message):
+def test_invalid_path_limits_are_refused(limits, message):
     with pytest.raises(ValueError, match=message):
         PathLimits(**limits)
 
 
-def test_no_such_node():
+def test_an_unknown_node_is_refused():
     steps, _ = chain()
     with pytest.raises(IndexError, match="node 99: this graph has 5"):
         shortest_paths(steps, [0], np.array([99]), NO_LIMIT)

@@ -31,16 +31,22 @@ from ark_jax.graph.store import KnowledgeGraph, fold
         'The "Nine Lamps"',
     ],
 )
-def test_names_that_are_equal(name):
+def test_spellings_of_one_name_are_folded_alike(name):
     assert fold(name) == "nine lamps"
 
 
-def test_names_that_are_not_equal():
-    assert len({fold(name) for name in ("Ada", "Adas", "Theatre", "Atre", "The", "New Ada")}) == 6
+def test_different_names_are_folded_differently():
+    names = ("Ada", "Adas", "Theatre", "Atre", "The", "New Ada")
+    assert len(set(map(fold, names))) == 6
+
+
+def test_sharp_s_is_folded_like_double_s():
     assert fold("Strasse") == fold("STRASSE") == fold("Straße")
-    assert fold("Kırık") != fold(
-        "Kirik"
-    )  # Unicode keeps the dotless i apart, though in capitals it looks alike
+
+
+def test_the_dotless_i_is_not_folded_like_i():
+    # Unicode keeps the two apart, though their capitals look alike.
+    assert fold("Kırık") != fold("Kirik")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_names_that_are_not_equal():
     ],
     ids=ascii,
 )
-def test_other_spellings_that_are_equal(names):
+def test_equivalent_unicode_spellings_are_folded_alike(names):
     assert len(set(map(fold, names))) == 1 and fold(names[0])
 
 
@@ -110,7 +116,7 @@ ARTFUL = st.lists(
 @settings(deadline=None, max_examples=300)
 @given(ARTFUL | st.text())
 @example("the the nine")
-def test_fold_is_its_own_fold_in_every_case_and_encoding(name):
+def test_folding_is_idempotent_in_every_case_and_normal_form(name):
     folded = fold(name)
     assert fold(folded) == folded == " ".join(folded.split())
     assert not folded.startswith("the ") and not set(folded[:1] + folded[-1:]) & set("\"'“” .,;:")
@@ -128,13 +134,13 @@ def test_fold_is_its_own_fold_in_every_case_and_encoding(name):
     assert set(map(fold, forms)) == {folded}
 
 
-def test_a_name_that_repeats_itself_endlessly_is_folded_soon():
+def test_a_name_with_many_repeated_articles_is_folded_quickly():
     start = time.perf_counter()
     assert fold("the " * 200_000 + '"the x') == "x"
     assert time.perf_counter() - start < 5
 
 
-def test_fold_of_every_character_that_has_another_form():
+def test_every_form_of_a_character_is_folded_alike():
     """Behind a letter; only the dotless i becomes another character in capitals."""
     forms = lambda c: {
         c.casefold(),
@@ -153,7 +159,7 @@ def test_fold_of_every_character_that_has_another_form():
     assert [c for c in characters if fold(fold(f"x{c}")) != fold(f"x{c}")] == []
 
 
-def test_records_are_merged():
+def test_entities_of_equal_names_are_merged():
     graph = records()
     assert graph.names == ["Long Staff", "Quill", "Müller", "Ossel Sound"]
     assert graph.types == ["object", "person", "person", "unknown"]
@@ -164,11 +170,18 @@ def test_records_are_merged():
         ["He sailed it."],
     ]
     assert [set(x) for x in graph.chunks] == [{"c1", "c2"}, {"c1", "c2", "c4"}, {"c3"}, {"c4"}]
+
+
+def test_relations_between_equal_entities_are_merged():
+    graph = records()
     assert graph.edges.tolist() == [[0, 1], [1, 3]]
     assert graph.weights.tolist() == [7.5, 2.0]
     assert graph.edge_descriptions == [["He read it.", "Read by him."], ["He sailed it."]]
     assert graph.edge_chunks == [["c1", "c2"], ["c4"]]
-    assert graph.texts()[0] == "Long Staff An oak post. Bolted in 1790."
+
+
+def test_the_text_of_an_entity_is_its_name_and_its_descriptions():
+    assert records().texts()[0] == "Long Staff An oak post. Bolted in 1790."
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
@@ -176,7 +189,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
 
 @settings(deadline=None)
 @given(PAIRS, PAIRS)
-def test_neighbours_and_summary_of_any_edges(edges, similar):
+def test_neighbours_and_summaries_match_networkx(edges, similar):
     """In any order and direction, twice or between a node and itself."""
     graph = dataclasses.replace(
         numbered(8, edges), similar=np.array(similar, np.int32).reshape(-1, 2)
@@ -209,10 +222,10 @@ def test_neighbours_and_summary_of_any_edges(edges, similar):
     }
 
 
-def test_a_summary_by_hand():
-    graph = dataclasses.replace(
-        numbered(7, [(0, i) for i in range(1, 5)]), similar=np.array([[0, 1], [1, 2]], np.int32)
-    )
+def test_a_summary_equals_values_counted_by_hand():
+    # A star of nodes 1 to 4 around 0; nodes 5 and 6 stand alone; one similarity edge is new.
+    star = numbered(7, [(0, i) for i in range(1, 5)])
+    graph = dataclasses.replace(star, similar=np.array([[0, 1], [1, 2]], np.int32))
     assert json.loads(json.dumps(graph.summary())) == {
         "nodes": 7,
         "edges": 4,
@@ -223,6 +236,9 @@ def test_a_summary_by_hand():
         "max_degree": 4,
         "degrees": {"0": 2, "1": 2, "2-3": 2, "4-7": 1},
     }
+
+
+def test_the_summary_of_an_empty_graph_is_zero():
     assert KnowledgeGraph.from_triples([]).summary() == {
         "nodes": 0,
         "edges": 0,
@@ -235,7 +251,7 @@ def test_a_summary_by_hand():
     }
 
 
-def test_a_strength_beyond_all_measure_is_no_infinity(tmp_path):
+def test_summed_weights_beyond_float32_stay_finite(tmp_path):
     graph = KnowledgeGraph.from_records(
         [], [Relation("a", "b", "", 1e300, "c"), Relation("b", "a", "", 1e308, "c")]
     )
@@ -253,7 +269,7 @@ def test_a_strength_beyond_all_measure_is_no_infinity(tmp_path):
     ],
     ids=["similar", "relations", "empty"],
 )
-def test_a_saved_graph_comes_back(graph, tmp_path):
+def test_a_saved_graph_is_loaded_unchanged(graph, tmp_path):
     graph.save(tmp_path / "made" / "here")
     back = KnowledgeGraph.load(tmp_path / "made" / "here")
     for field in dataclasses.fields(graph):
@@ -264,7 +280,7 @@ def test_a_saved_graph_comes_back(graph, tmp_path):
             assert before == after, field.name
 
 
-def test_real_triples_against_networkx():
+def test_a_graph_of_real_triples_matches_networkx():
     path = DATA / "musique_openie" / "openie_musique_train_results_ner_gpt-3.5-turbo-1106_1890.json"
     if not path.is_file():
         pytest.skip(f"{path} is absent: set ARK_DATA to test on real triples")
@@ -302,12 +318,12 @@ def test_real_triples_against_networkx():
 @pytest.mark.parametrize(
     "triple", [("a", "b"), "abc", ("a", "b", 3), ("a", "b", "c", "d")], ids=str
 )
-def test_what_is_no_triple_is_named(triple):
+def test_a_malformed_triple_is_refused_with_its_row(triple):
     with pytest.raises(ValueError, match=r"triples\[1\] is .*give \(head, relation, tail\)"):
         KnowledgeGraph.from_triples([("x", "y", "z"), triple])
 
 
-def test_similarity_edges_stand_beside_relations(any_mesh):
+def test_similarity_edges_are_added_beside_relations(any_mesh):
     vectors = np.random.default_rng(0).choice([-0.5, 0.5], (50, 4)).astype(np.float32)
     graph = KnowledgeGraph.from_triples([(f"n{i}", "beside", f"n{i + 1}") for i in range(49)])
     products = vectors.astype(np.float64) @ vectors.astype(np.float64).T
@@ -326,7 +342,7 @@ def test_similarity_edges_stand_beside_relations(any_mesh):
         graph.with_similar(vectors[:49], 0.5)
 
 
-def test_triples_that_are_left_out_are_counted():
+def test_a_warning_counts_the_triples_that_are_left_out():
     triples = [("a", "is", "b"), ("“”", "is", "b"), ("a", "is", " A "), ("c", "is", "...")]
     with pytest.warns(UserWarning, match="2 with a name of quotes or stops alone, 1 from a"):
         graph = KnowledgeGraph.from_triples(triples)

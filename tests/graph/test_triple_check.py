@@ -12,20 +12,24 @@ def printed(capsys, *args) -> tuple[int, list[str]]:
     return status, capsys.readouterr().out.splitlines()
 
 
-def test_it_counts_a_graph_and_names_its_faults(tmp_path, capsys):
+def test_check_counts_a_graph(tmp_path, capsys):
     path = tmp_path / "kb.txt"
     path.write_text(FACTS)
     status, lines = printed(capsys, path)
     assert status == 0
     for line in ("triples: 4", "duplicates: 1", "self loops: 1", "no problem found"):
         assert line in lines
+
+
+def test_check_reports_a_faulty_row_of_a_graph(tmp_path, capsys):
+    path = tmp_path / "kb.txt"
     path.write_text(FACTS + "a|b\n")
     status, lines = printed(capsys, path)
     assert status == 1 and f"{path}:6: 2 field(s)" in "\n".join(lines)
     assert lines[-1] == "1 problem(s)"
 
 
-def test_it_links_questions_by_names(tmp_path, capsys):
+def test_check_links_questions_to_nodes_by_name(tmp_path, capsys):
     for name, text in {
         "kb.txt": FACTS,
         "names.tsv": "a\tAda\nb\tBert\nc\tCleo\n",
@@ -53,7 +57,7 @@ def test_it_links_questions_by_names(tmp_path, capsys):
     assert status == 1 and lines[-1] == "1 problem(s)" and "does not exist" in lines[0]
 
 
-def test_questions_alone_are_recognised(tmp_path, capsys):
+def test_check_accepts_a_file_of_questions_alone(tmp_path, capsys):
     path = tmp_path / "questions.txt"
     path.write_text("who likes [Ada]\tBert\n")
     status, lines = printed(capsys, path)
@@ -74,6 +78,6 @@ def test_questions_alone_are_recognised(tmp_path, capsys):
         (["--names=x"], "ark-jax check needs FILE"),
     ],
 )
-def test_other_flags_are_refused(args, message, capsys):
+def test_check_refuses_invalid_arguments(args, message, capsys):
     assert __main__._main(["check", *args]) == 1
     assert message in capsys.readouterr().err

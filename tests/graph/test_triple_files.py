@@ -63,11 +63,15 @@ def test_parquet_gives_the_same_graph(kind, tmp_path):
         pa.table({"tail": tails, "head": heads, "relation": relations.dictionary_encode()}), path
     )
     assert list(Triples.read(path)) == list(Triples.from_triples(FACTS))
+
+
+def test_integers_in_parquet_are_read_as_names(tmp_path):
+    path = tmp_path / "kb.parquet"
     pq.write_table(pa.table({"head": [1, 2], "relation": [0, 0], "tail": [2, 1]}), path)
     assert list(Triples.read(path)) == [("1", "0", "2"), ("2", "0", "1")]
 
 
-def test_a_dictionary_of_relations_may_hold_more_than_the_rows(tmp_path):
+def test_a_parquet_dictionary_may_hold_unused_relations(tmp_path):
     path = tmp_path / "kb.parquet"
     relation = pa.DictionaryArray.from_arrays([2, 0, 2], ["r", "unused", "s"])
     table = pa.table({"head": ["a", "b", "c"], "relation": relation, "tail": ["b", "c", "a"]})
@@ -80,7 +84,7 @@ def test_a_dictionary_of_relations_may_hold_more_than_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", " a", "Ä", "\u200ba", "東京", "é\u3000", "x\x7f", "\x01x"])
-def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
+def test_only_valid_names_are_read_from_parquet(name, tmp_path):
     path = tmp_path / "a.parquet"
     faulty = ["\u200b", "", "\u3000", "a\tb", "\n", "\x00a"]
     heads = [name, *faulty, None, "b"]
@@ -92,11 +96,8 @@ def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
     assert [problem.line for problem in findings.problems] == [2, 3, 4, 5, 6, 7, 8]
 
 
-def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
-    rows = [
-        {"id": "1", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[:4]},
-        {"id": "2", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[3:]},
-    ]
+def test_the_graphs_of_several_questions_are_merged(tmp_path):
+    rows = question_rows()
     (tmp_path / "rog.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
     for path in (tmp_path / "rog.jsonl", tmp_path / "rog.parquet"):
@@ -105,30 +106,48 @@ def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
         assert list(graph) == list(Triples.from_triples(FACTS)) and graph.duplicates == 2
         assert "2 graphs, one a question, are read as one" in str(findings.remarks[0])
         assert len(read_questions(path)[0]) == 2
+
+
+def test_faulty_triples_in_the_graph_of_a_question_are_reported(tmp_path):
+    rows = question_rows()
     rows[1]["graph"] = [["a", "r"], ["a", "", "b"], ["x", "r", "y"]]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
     graph, findings = Triples.examine([tmp_path / "rog.parquet"])
     assert ("x", "r", "y") in list(graph)
-    for problem, words in zip(
-        findings.problems,
-        (
-            ":2: graph: row 2 has a triple that is not a list of three",
-            ":2: relation: is empty in row",
-        ),
-        strict=True,
-    ):
-        assert words in str(problem)
+    short, empty = map(str, findings.problems)
+    assert ":2: graph: row 2 has a triple that is not a list of three" in short
+    assert ":2: relation: is empty in row" in empty
 
 
-def test_numbers_count_lines_of_the_files_beside(tmp_path):
+def question_rows() -> list[dict]:
+    """Two questions in RoG's form; their graphs are two overlapping parts of FACTS."""
+    return [
+        {"id": "1", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[:4]},
+        {"id": "2", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[3:]},
+    ]
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Writes one numbered triple beside files that name two entities and one relation."""
     (tmp_path / "entities.txt").write_text("m.1\nm.2\n")
     (tmp_path / "relations.txt").write_text("r\n")
     path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps({"subgraph": {"tuples": [[0, 0, 1]]}}))
-    assert list(Triples.read(path)) == [("m.1", "r", "m.2")]
-    path.write_text(json.dumps({"subgraph": {"tuples": [[0, 0, 2]]}}))
+
+    def write_triple(triple):
+        path.write_text(json.dumps({"subgraph": {"tuples": [triple]}}))
+        return path
+
+    return write_triple
+
+
+def test_numbered_triples_refer_to_lines_of_the_name_files(numbered):
+    assert list(Triples.read(numbered([0, 0, 1]))) == [("m.1", "r", "m.2")]
+
+
+def test_a_number_beyond_the_name_files_is_refused(numbered):
     with pytest.raises(BadInput, match=r"data\.jsonl:1: subgraph\.tuples\[0\]: \[0, 0, 2\] names"):
-        Triples.read(path)
+        Triples.read(numbered([0, 0, 2]))
 
 
 @pytest.mark.parametrize("suffix", [".nt", ".nt.gz"])
@@ -162,16 +181,26 @@ def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
         Triples.read(path)
 
 
-def test_names_stand_beside_ids(tmp_path):
-    (tmp_path / "kb.tsv").write_text("1\tr\t2\n1\tr\t3\n1\tr\t4\n")
-    (tmp_path / "names.tsv").write_text(
-        "1\tParis\tLutetia|Paname\n2\tParis\n3\tLyon\n3\tLugdunum\n"
-    )
-    graph = Triples.read(tmp_path / "kb.tsv", names=tmp_path / "names.tsv")
+@pytest.fixture
+def named_files(tmp_path):
+    """A graph of ids, and a file of names: 3 has two names, 1 and 2 share one, 4 has none."""
+    facts, names = tmp_path / "kb.tsv", tmp_path / "names.tsv"
+    facts.write_text("1\tr\t2\n1\tr\t3\n1\tr\t4\n")
+    names.write_text("1\tParis\tLutetia|Paname\n2\tParis\n3\tLyon\n3\tLugdunum\n")
+    return facts, names
+
+
+def test_names_and_aliases_are_read_from_a_separate_file(named_files):
+    facts, names = named_files
+    graph = Triples.read(facts, names=names)
     assert graph.find("Paris") == [0, 1] and graph.find("Paname") == [0]
     assert graph.find("Lugdunum") == graph.find("Lyon") == [2]
     assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
-    _, findings = Triples.examine([tmp_path / "kb.tsv"], tmp_path / "names.tsv")
+
+
+def test_second_missing_and_shared_names_are_remarked(named_files):
+    facts, names = named_files
+    _, findings = Triples.examine([facts], names)
     remarks = "\n".join(map(str, findings.remarks))
     assert "names.tsv:4: name: '3' of line 3 has a second name; it becomes an alias" in remarks
     assert "1 ids have no name" in remarks and "1 names belong to several ids" in remarks
@@ -195,14 +224,14 @@ def test_names_stand_beside_ids(tmp_path):
         ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),
     ],
 )
-def test_a_fault_is_one_line(name, data, words, tmp_path):
+def test_a_faulty_row_is_reported_once_with_its_line(name, data, words, tmp_path):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(BadInput, match=words) as raised:
         Triples.read(tmp_path / name)
     assert len(raised.value.problems) == 1
 
 
-def test_faults_of_parquet_are_named_by_row(tmp_path):
+def test_faults_in_parquet_are_reported_by_row(tmp_path):
     path = tmp_path / "a.parquet"
     table = {"head": ["a", "", "c", "d"], "relation": ["r"] * 4, "tail": ["b", "x", None, "e\t"]}
     pq.write_table(pa.table(table), path)
@@ -216,7 +245,7 @@ def test_faults_of_parquet_are_named_by_row(tmp_path):
         assert words in str(problem)
 
 
-def test_quotes_in_tsv_are_part_of_the_name_and_told(tmp_path):
+def test_quotation_marks_in_tsv_are_kept_with_a_remark(tmp_path):
     (tmp_path / "a.tsv").write_text('"Great Guy"\tr\tb\n')
     graph, findings = Triples.examine([tmp_path / "a.tsv"])
     assert list(graph) == [('"Great Guy"', "r", "b")]
@@ -229,7 +258,7 @@ def test_a_missing_file_or_plain_folder_is_named(tmp_path):
             Triples.read(path)
 
 
-def test_the_real_graph_of_metaqa():
+def test_the_graph_of_metaqa_is_read_completely():
     folder = DATA / "kg" / "metaqa"
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent: set ARK_DATA to read a real graph")
@@ -249,7 +278,7 @@ def test_the_real_graph_of_metaqa():
 
 
 @pytest.mark.parametrize("name", ["pathquestion/2H-kb.txt", "pathquestion/PQL2-KB.txt", NSM])
-def test_the_counts_of_other_real_graphs_are_those_of_networkx(name):
+def test_counts_of_other_real_graphs_match_networkx(name):
     path = DATA / "kg" / name
     if not path.is_file():
         pytest.skip(f"{path} is absent: set ARK_DATA to read a real graph")
@@ -271,24 +300,41 @@ def test_the_counts_of_other_real_graphs_are_those_of_networkx(name):
         assert around == set(nx.all_neighbors(expected, ids[node]))
 
 
-def test_a_glob_or_a_clear_folder_is_one_graph(tmp_path):
-    parts = FACTS[:3], FACTS[2:]
-    for name, facts in zip(("kb_a.tsv", "kb_b.tsv"), parts, strict=True):
-        (tmp_path / name).write_text("".join("\t".join(fact) + "\n" for fact in facts))
+def test_the_files_of_a_pattern_or_folder_are_read_as_one_graph(tmp_path):
+    write_two_parts(tmp_path)
     for path in (tmp_path, tmp_path / "kb_*.tsv", str(tmp_path / "*")):
         graph = Triples.read(path)
         assert list(graph) == list(Triples.from_triples(FACTS)) and graph.duplicates == 2
     assert triple_files.recognises(tmp_path / "kb_*.tsv") and triple_files.recognises(tmp_path)
+
+
+def test_a_pattern_without_files_is_refused(tmp_path):
+    write_two_parts(tmp_path)
     assert not triple_files.recognises(tmp_path / "x*.tsv")
     with pytest.raises(BadInput, match=r"x\*\.tsv: matches no file; mend the pattern"):
         Triples.read(tmp_path / "x*.tsv")
+
+
+def test_a_folder_that_also_holds_questions_is_refused_with_a_pattern(tmp_path):
+    write_two_parts(tmp_path)
     (tmp_path / "2hop.txt").write_text("who is [Paris]\tFrance\n")
-    with pytest.raises(BadInput, match=r"files without triples beside \(2hop\.txt\); give .*") as e:
+    message = r"holds files without triples \(2hop\.txt\); give .*"
+    with pytest.raises(BadInput, match=message) as error:
         Triples.read(tmp_path)
-    assert str(e.value.problems[0]).endswith(f"give {tmp_path}/kb_*.tsv")
+    assert str(error.value.problems[0]).endswith(f"give {tmp_path}/kb_*.tsv")
+
+
+def test_a_folder_without_a_fitting_pattern_is_refused_with_its_files(tmp_path):
+    write_two_parts(tmp_path)
     (tmp_path / "kb_names.tsv").write_text("1\tParis\n")
     with pytest.raises(BadInput, match=r"give kb_a\.tsv, kb_b\.tsv"):
         Triples.read(tmp_path)
+
+
+def write_two_parts(folder):
+    """Two files with overlapping parts of FACTS."""
+    for name, facts in (("kb_a.tsv", FACTS[:3]), ("kb_b.tsv", FACTS[2:])):
+        (folder / name).write_text("".join("\t".join(fact) + "\n" for fact in facts))
 
 
 def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
@@ -313,6 +359,6 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
         ("a.tsv", "潮とは\t海は一日に二度満ちる。\t月は丸い。\n"),
     ],
 )
-def test_documents_are_no_graph(name, text, tmp_path):
+def test_documents_are_not_recognised_as_a_graph(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     assert not triple_files.recognises(tmp_path / name)

@@ -62,7 +62,7 @@ def assert_exact(
     np.testing.assert_allclose(index.vectors[index.texts], wanted, rtol=0, atol=atol)
 
 
-def test_the_best_triples_are_those_of_a_plain_product(towers):
+def test_search_equals_an_exhaustive_product(towers):
     graph = Triples.from_triples(FACTS)
     index = TripleIndex.open(None, towers, graph)
     queries = towers.encode(["Who directed Film 3?", "Director 2"], kind="query")
@@ -72,23 +72,29 @@ def test_the_best_triples_are_those_of_a_plain_product(towers):
     np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :5], atol=1e-6)
 
 
-def test_more_than_there_are_gives_all(towers):
-    graph = Triples.from_triples(FACTS[:3])
-    queries = towers.encode(["Film"], kind="query")
-    rows, scores = TripleIndex.open(None, towers, graph).search(queries, 20)
+def test_a_k_above_the_number_of_triples_returns_all(towers):
+    index = TripleIndex.open(None, towers, Triples.from_triples(FACTS[:3]))
+    rows, scores = index.search(towers.encode(["Film"], kind="query"), 20)
     assert sorted(rows[0]) == [0, 1, 2] and scores.shape == (1, 3)
+
+
+def test_a_search_for_no_triples_is_refused(towers):
+    index = TripleIndex.open(None, towers, Triples.from_triples(FACTS[:3]))
     with pytest.raises(ValueError, match="k=0: must be at least 1"):
-        TripleIndex.open(None, towers, graph).search(queries, 0)
+        index.search(towers.encode(["Film"], kind="query"), 0)
 
 
 def test_an_empty_graph_is_refused(towers, tmp_path):
     with pytest.raises(ValueError, match="the graph has no triple to search"):
         TripleIndex.open(tmp_path, towers, Triples.from_triples([]))
+
+
+def test_an_unknown_dtype_is_refused(towers, tmp_path):
     with pytest.raises(ValueError, match="dtype is 'int8': give 'float32' or 'float16'"):
         TripleIndex.open(tmp_path, towers, Triples.from_triples(FACTS), dtype="int8")
 
 
-def test_equal_texts_are_embedded_once_and_all_their_triples_returned(towers, embedded):
+def test_triples_with_equal_texts_share_one_vector(towers, embedded):
     """Two people of one name have the same job, and a third has another."""
     rows = [("m.1", "job", "m.9"), ("m.2", "job", "m.9"), ("m.3", "job", "m.8")]
     names = {"m.1": "Ann", "m.2": "Ann", "m.3": "Bo", "m.8": "judge", "m.9": "clerk"}
@@ -117,7 +123,7 @@ def test_an_index_is_opened_without_embedding(towers, embedded, tmp_path):
     assert_exact(again, towers, graph)
 
 
-def test_new_triples_are_embedded_alone(towers, embedded, tmp_path, capsys):
+def test_only_new_triples_are_embedded(towers, embedded, tmp_path, capsys):
     """They sort between the old ones; one old triple is gone, and one has another id."""
     TripleIndex.open(tmp_path, towers, Triples.from_triples(FACTS))
     embedded.clear()
@@ -134,7 +140,7 @@ def test_new_triples_are_embedded_alone(towers, embedded, tmp_path, capsys):
     assert embedded == []
 
 
-def test_ids_may_change_where_names_do_not(towers, embedded, tmp_path):
+def test_changed_ids_with_the_same_names_are_not_embedded_again(towers, embedded, tmp_path):
     TripleIndex.open(tmp_path, towers, Triples.from_triples([("a", "of", "b")]))
     graph = Triples.from_triples([("z", "of", "y")], {"z": "a", "y": "b"})
     TripleIndex.open(tmp_path, towers, graph)
@@ -149,7 +155,7 @@ def test_ids_may_change_where_names_do_not(towers, embedded, tmp_path):
         ({"dtype": "float16"}, "made with another dtype; all texts"),
     ],
 )
-def test_another_model_or_rule_embeds_all_again(
+def test_a_changed_model_or_setting_rebuilds_the_index(
     changed, message, models, towers, embedded, tmp_path, capsys
 ):
     graph = Triples.from_triples(FACTS)
@@ -163,7 +169,7 @@ def test_another_model_or_rule_embeds_all_again(
     assert index.vectors.dtype == changed.get("dtype", "float32")
 
 
-def test_a_model_saved_again_is_the_same_model(models, towers, embedded, tmp_path):
+def test_an_exported_copy_of_the_model_reuses_the_index(models, towers, embedded, tmp_path):
     graph = Triples.from_triples(FACTS)
     TripleIndex.open(tmp_path / "index", towers, graph)
     towers.save_pretrained(tmp_path / "export")
@@ -171,7 +177,7 @@ def test_a_model_saved_again_is_the_same_model(models, towers, embedded, tmp_pat
     assert len(embedded) == len(FACTS)
 
 
-def test_half_precision_finds_nearly_the_same(towers, tmp_path):
+def test_half_precision_scores_are_within_a_thousandth(towers, tmp_path):
     graph = Triples.from_triples(FACTS + MORE)
     half = TripleIndex.open(tmp_path, towers, graph, dtype="float16")
     whole = TripleIndex.open(None, towers, graph)
@@ -197,7 +203,7 @@ def damage(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["manifest", "no folder", "short", "bit", "no keys"])
-def test_a_damaged_index_is_made_again(kind, towers, embedded, tmp_path, capsys):
+def test_a_damaged_index_is_rebuilt(kind, towers, embedded, tmp_path, capsys):
     graph = Triples.from_triples(FACTS)
     TripleIndex.open(tmp_path, towers, graph)
     embedded.clear()
@@ -210,7 +216,7 @@ def test_a_damaged_index_is_made_again(kind, towers, embedded, tmp_path, capsys)
     assert len(embedded) == len(FACTS)
 
 
-def test_finished_blocks_are_used_and_damaged_ones_are_not(
+def test_an_interrupted_build_reuses_only_undamaged_blocks(
     towers, embedded, tmp_path, capsys, monkeypatch
 ):
     """A stop while the third of five blocks is embedded."""
@@ -266,7 +272,7 @@ def start(model: Path, index: Path, blocks: str = "unlimited") -> subprocess.Pop
     )
 
 
-def test_a_killed_index_goes_on(models, towers, tmp_path, capsys, monkeypatch):
+def test_a_killed_build_resumes(models, towers, tmp_path, capsys, monkeypatch):
     """With kill -9, as soon as two blocks are there."""
     index, graph = tmp_path / "index", Triples.from_triples(FACTS)
     process = start(models / "a", index)
@@ -281,9 +287,7 @@ def test_a_killed_index_goes_on(models, towers, tmp_path, capsys, monkeypatch):
     assert "goes on after" in capsys.readouterr().out
 
 
-def test_a_full_disk_names_the_file_and_what_is_finished_is_kept(
-    models, towers, tmp_path, embedded, monkeypatch
-):
+def test_a_full_disk_keeps_the_finished_blocks(models, towers, tmp_path, embedded, monkeypatch):
     """No file may be larger than 2 KiB; each block is smaller, all vectors together are not."""
     index, graph = tmp_path / "index", Triples.from_triples(FACTS)
     process = start(models / "a", index, blocks="2")
@@ -296,14 +300,14 @@ def test_a_full_disk_names_the_file_and_what_is_finished_is_kept(
     assert embedded == [] and (index / "manifest.json").exists()
 
 
-def test_two_programs_at_once_make_one_index(models, tmp_path):
+def test_two_concurrent_builds_make_one_index(models, tmp_path):
     processes = [start(models / "a", tmp_path / "index") for _ in range(2)]
     outputs = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len(list((tmp_path / "index").glob("*/vectors.npy"))) == 1
 
 
-def test_long_triples_are_told(towers, capsys):
+def test_truncated_triples_are_reported(towers, capsys):
     graph = Triples.from_triples([("one of the clerks " * 40, "wrote", "x"), ("a", "wrote", "b")])
     TripleIndex.open(None, towers, graph)
     assert "1 triples are longer than 48 tokens and are cut there" in capsys.readouterr().out

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     return root / "export"
 
 
-def test_questions_give_triples_by_name(folder, mesh):
+def test_the_retriever_ranks_named_triples_by_cosine(folder, mesh):
     graph = Triples.from_triples(ROWS, NAMES)
     retriever = TripleRetriever.from_pretrained(folder, graph)
     results = retriever.search(QUESTIONS, k=2, rules=WalkRules(hops=1))
@@ -71,7 +71,7 @@ def test_questions_give_triples_by_name(folder, mesh):
     assert scores.tolist() == [[triple.score for triple in part] for part in results]
 
 
-def test_a_search_goes_on_along_the_graph(folder, mesh):
+def test_a_search_of_two_hops_walks_the_graph(folder, mesh):
     """Its scores are those of `walk` over the cosines of all triples."""
     graph = Triples.from_triples(ROWS, NAMES)
     retriever = TripleRetriever.from_pretrained(folder, graph)
@@ -88,7 +88,7 @@ def test_a_search_goes_on_along_the_graph(folder, mesh):
             np.testing.assert_allclose(scores[place], best[:2], atol=1e-6)
 
 
-def test_a_graph_may_be_a_file_and_its_index_a_folder(folder, tmp_path, mesh):
+def test_a_graph_and_its_index_can_be_given_as_paths(folder, tmp_path, mesh):
     (tmp_path / "kb.txt").write_text("".join("|".join(row) + "\n" for row in ROWS))
     retriever = ark_jax.TripleRetriever.from_pretrained(
         folder, tmp_path / "kb.txt", tmp_path / "index"
@@ -100,14 +100,18 @@ def test_a_graph_may_be_a_file_and_its_index_a_folder(folder, tmp_path, mesh):
     assert again.search(QUESTIONS) == retriever.search(QUESTIONS)
 
 
-def test_no_question(folder, mesh):
+def test_no_questions_give_no_results(folder, mesh):
     retriever = TripleRetriever.from_pretrained(folder, Triples.from_triples(ROWS))
     assert retriever.search([]) == []
+
+
+def test_a_search_for_no_triples_is_refused(folder, mesh):
+    retriever = TripleRetriever.from_pretrained(folder, Triples.from_triples(ROWS))
     with pytest.raises(ValueError, match="k=0: must be at least 1"):
         retriever.search(QUESTIONS, k=0)
 
 
-def test_what_is_missing_is_named(folder, tmp_path, mesh):
+def test_missing_files_and_empty_graphs_are_named(folder, tmp_path, mesh):
     with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
         TripleRetriever.from_pretrained(tmp_path / "nowhere", Triples.from_triples(ROWS))
     with pytest.raises(BadInput, match=r"kb\.txt"):

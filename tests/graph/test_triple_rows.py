@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ark_jax.data.problems import Findings
-from ark_jax.graph.triple_rows import checked, faultless_columns, text_triples
+from ark_jax.graph.triple_rows import faultless_columns, text_triples, valid_rows
 
 WORDS = ["a", "b c", "ä", "東", "NULL", "", "#", "'", '"', "\\", " ", "\x0b", "\u2028", "\u200b"]
 MARKS = ["\t", "|", "\n", "\r\n", "\r", "\x00", "\ufeff", "x\ty\tz\n", "x|y|z\n"]
@@ -18,7 +18,7 @@ def agree(path) -> bool:
     if columns is None or not len(columns[0]):
         return False
     findings = Findings()
-    rows = list(checked(text_triples(path, findings), path, findings))
+    rows = list(valid_rows(text_triples(path, findings), path, findings))
     assert rows == list(zip(*(column.to_pylist() for column in columns), strict=True))
     assert not findings.problems and not findings.remarks
     assert findings.problems.rows == len(rows)
@@ -26,7 +26,7 @@ def agree(path) -> bool:
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
-def test_any_text(tmp_path_factory, text):
+def test_fast_and_careful_reading_agree_on_any_text(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("text") / "kb.tsv"
     path.write_text(text, encoding="utf-8", newline="")
     agree(path)
@@ -47,7 +47,7 @@ def test_any_text(tmp_path_factory, text):
         ("", False),
     ],
 )
-def test_which_files_are_read_at_once(text, fast, tmp_path):
+def test_only_simple_files_take_the_fast_path(text, fast, tmp_path):
     path = tmp_path / "kb.tsv"
     path.write_text(text, encoding="utf-8", newline="")
     assert agree(path) == fast

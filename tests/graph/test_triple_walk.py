@@ -30,7 +30,7 @@ def walk_by_loops(graph, cosines, rows, rules: WalkRules) -> dict[int, float]:
 @pytest.mark.parametrize(
     "rules", [WalkRules(), WalkRules(3, 0.4, 2, 0), WalkRules(2, 0.9, 5, 6), WalkRules(hops=1)]
 )
-def test_the_walk_is_its_loops(rules):
+def test_the_walk_equals_plain_loops(rules):
     for seed in range(10):
         graph = random_graph(seed, nodes=20, triples=40)
         cosines = np.random.default_rng(seed).uniform(-1, 1, len(graph)).astype(np.float32)
@@ -42,7 +42,7 @@ def test_the_walk_is_its_loops(rules):
         assert (np.diff(scores) <= 0).all()
 
 
-def test_a_chain_brings_a_triple_that_no_cosine_finds():
+def test_the_walk_reaches_a_linked_triple_with_a_low_cosine():
     """Who directed the films of X? The answer's triple does not hold X."""
     facts = [("film", "starred", "x"), ("film", "directed", "y")]
     graph = Triples.from_triples([*facts, *((f"o{i}", "starred", f"p{i}") for i in range(50))])

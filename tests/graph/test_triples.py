@@ -42,12 +42,12 @@ def assert_equal(a: Triples, b: Triples) -> None:
         assert x.aliases.to_pylist() == y.aliases.to_pylist()
 
 
-def test_the_public_face_has_it():
+def test_triples_are_exported_by_the_package():
     assert ark.Triples is Triples
 
 
 @given(some_triples)
-def test_edges_and_neighbours_are_those_of_networkx(triples):
+def test_edges_and_neighbours_match_networkx(triples):
     graph, expected = Triples.from_triples(triples), multigraph(triples)
     edges = sorted((h, r, t) for h, t, r in expected.edges(keys=True))
     assert sorted(graph) == edges
@@ -72,7 +72,7 @@ def test_edges_and_neighbours_are_those_of_networkx(triples):
 
 
 @given(some_triples)
-def test_rows_too_wide_for_one_integer_are_sorted_equally(triples):
+def test_rows_too_wide_for_one_integer_are_sorted_the_same_way(triples):
     graph = Triples.from_triples(triples)
     columns = [x[::-1].astype(np.int64) for x in (graph.head, graph.relation, graph.tail)]
     widths = triple_rows.bit_widths
@@ -90,7 +90,7 @@ def test_a_graph_shows_its_size():
     assert repr(graph) == "Triples(3 triples, 3 nodes, 2 relations)"
 
 
-def test_no_fact_is_lost():
+def test_duplicates_and_self_loops_are_counted():
     graph = Triples.from_triples(FACTS)
     assert sorted(graph) == sorted(set(FACTS))
     counts = graph.summary()
@@ -100,7 +100,7 @@ def test_no_fact_is_lost():
 
 
 @given(some_triples)
-def test_a_saved_graph_comes_back(tmp_path_factory, triples):
+def test_saved_triples_are_loaded_unchanged(tmp_path_factory, triples):
     folder = tmp_path_factory.mktemp("graph")
     graph = Triples.from_triples(triples, {"a": "A name", "new": "New"}, {"A": ["x", "y"]})
     graph.save(folder)
@@ -118,7 +118,7 @@ def test_a_loaded_graph_is_mapped_into_memory(tmp_path):
     assert not graph.head.flags.owndata and not graph.head.flags.writeable
 
 
-def test_names_differ_by_case_and_article():
+def test_names_that_differ_by_case_or_article_stay_distinct():
     graph = Triples.from_triples([("Comedy", "r", "comedy"), ("The Comedy", "r", "x")])
     called = lambda name: ids(graph, np.array(graph.find(name), int))
     assert [called(name) for name in ("Comedy", "comedy", "The Comedy")] == [
@@ -130,22 +130,34 @@ def test_names_differ_by_case_and_article():
     assert called("Tragedy") == []
 
 
-def test_names_and_aliases_find_all_candidates():
-    graph = Triples.from_triples(
+def named_triples() -> Triples:
+    """Three nodes may be called Paris, and m.4 has no name."""
+    return Triples.from_triples(
         [("m.1", "r", "m.2"), ("m.3", "r", "m.4")],
         {"m.1": "Paris", "m.2": "Paris", "m.3": "Lyon"},
         {"m.3": ["Lugdunum", "Paris"]},
     )
+
+
+def test_names_and_aliases_find_all_candidates():
+    graph = named_triples()
     assert ids(graph, np.array(graph.find("Paris"))) == ["m.1", "m.3", "m.2"]
     assert graph.find("lugdunum") == graph.find("Lugdunum") == [graph.nodes.index("m.3")]
+    assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
+
+
+def test_a_node_without_a_name_is_called_by_its_id():
+    graph = named_triples()
     assert graph.find("m.4") == [graph.nodes.index("m.4")]
     assert graph.nodes.name(graph.nodes.index("m.4")) == "m.4"
-    assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
+
+
+def test_a_name_is_not_accepted_as_an_id():
     with pytest.raises(KeyError, match="'Paris' is not an id of this graph"):
-        graph.nodes.index("Paris")
+        named_triples().nodes.index("Paris")
 
 
-def test_an_extracted_graph_keeps_directions_and_spellings():
+def test_extracted_records_keep_their_directions_and_spellings():
     entities = [Entity("The Mill", "place", "", "c"), Entity("mill", "place", "", "c")]
     entities += [Entity("Mill", "place", "", "d"), Entity("Mill", "place", "", "e")]
     relations = [
@@ -161,10 +173,14 @@ def test_an_extracted_graph_keeps_directions_and_spellings():
     ]
     assert graph.nodes.name(graph.nodes.index("mill")) == "Mill"
     assert graph.find("The Mill") == [graph.nodes.index("mill")]
+
+
+def test_extracted_records_without_a_name_or_description_are_left_out():
+    unnamed, undescribed = Entity('"', "", "", "c"), Relation("Ada", "Mill", "", 1.0, "c")
+    relation = Relation("Ada", "Mill", "built it", 1.0, "c")
     with pytest.warns(UserWarning, match="2 records without a name or description are left out"):
-        Triples.from_records(
-            [Entity('"', "", "", "c")], [Relation("Ada", "Mill", "", 1.0, "c"), relations[0]]
-        )
+        graph = Triples.from_records([unnamed], [undescribed, relation])
+    assert list(graph) == [("ada", "built it", "mill")]
 
 
 @pytest.mark.parametrize(
@@ -182,12 +198,12 @@ def test_an_extracted_graph_keeps_directions_and_spellings():
         (("a", "r", "\u200b"), r"triples\[1\]: tail holds only characters that show nothing"),
     ],
 )
-def test_a_bad_triple_is_named(bad, words):
+def test_a_malformed_triple_is_refused(bad, words):
     with pytest.raises(ValueError, match=words):
         Triples.from_triples([("a", "r", "b"), bad])
 
 
-def test_no_node_direction_or_relation_is_guessed():
+def test_unknown_nodes_relations_and_directions_are_refused():
     graph = Triples.from_triples(FACTS)
     with pytest.raises(IndexError, match="node -1: this graph has 4, from 0"):
         graph.neighbours(-1)
@@ -198,7 +214,7 @@ def test_no_node_direction_or_relation_is_guessed():
             ask(0, "up")
 
 
-def test_a_damaged_folder_is_named(tmp_path):
+def test_a_damaged_graph_folder_is_refused(tmp_path):
     graph = Triples.from_triples(FACTS)
 
     def saved(table: str, **columns) -> None:
@@ -214,7 +230,7 @@ def test_a_damaged_folder_is_named(tmp_path):
         ("triples", {"head": pa.array([0, 0, 0, 1, 9])[:5].cast("int32")}, "row 4, head is 9, but"),
         ("triples", {"head": pa.array([1, 0, 0, 0, 0]).cast("int32")}, "rows are not in order"),
         ("triples", {"tail": None}, "needs one column 'tail' of int32"),
-        ("nodes", {"id": pa.array(["a", "b", "a", "c"])}, "an id is empty or comes twice"),
+        ("nodes", {"id": pa.array(["a", "b", "a", "c"])}, "an id is empty or repeated"),
         ("relations", {"name": pa.array([1, 2, 3, 4, 5])}, "needs one column 'name' of string"),
     ]:
         saved(table, **columns)
@@ -228,21 +244,21 @@ def test_a_damaged_folder_is_named(tmp_path):
         Triples.load(tmp_path)
 
 
-def test_a_graph_without_a_triple_answers_nothing():
+def test_a_graph_without_triples_is_empty():
     graph = Triples.from_triples([])
     assert len(graph) == len(graph.nodes) == len(graph.relations) == 0
     assert list(graph) == graph.find("a") == [] and graph.degrees().tolist() == []
     assert graph.to_networkx().size() == graph.summary()["triples"] == 0
 
 
-def test_a_graph_of_one_triple():
+def test_a_graph_of_one_triple_answers_all_look_ups():
     graph = Triples.from_triples([("a", "r", "b")])
     assert list(graph) == [("a", "r", "b")] and graph.rows(0).tolist() == [0]
     assert graph.neighbours(0).tolist() == graph.tails(0, 0).tolist() == [1]
     assert graph.neighbours(0, "in").tolist() == graph.tails(1, 0).tolist() == []
 
 
-def test_a_hub_of_a_hundred_thousand_triples_is_one_slice():
+def test_a_hub_of_a_hundred_thousand_triples_lists_all_neighbours():
     spokes = [f"n{i}" for i in range(100_000)]
     rows = [(id, "likes", "hub") for id in spokes] + [("hub", "knows", id) for id in spokes]
     graph = Triples.from_triples([*rows, ("hub", "made", "n7"), ("hub", "likes", "hub")])

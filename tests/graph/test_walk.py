@@ -14,7 +14,7 @@ from ark_jax.graph.walk import Walk
 from ark_jax.layout import make_mesh
 
 
-def test_one_collective_a_step():
+def test_a_walk_needs_at_most_one_collective_per_step():
     with jax.set_mesh(make_mesh((2, 2, 2))):
         for shard, expected in (("nodes", ["all-gather"]), ("seeds", [])):
             walk = Walk(random_matrix(200, 600, True), shard=shard)
@@ -40,7 +40,7 @@ def test_one_collective_a_step():
             assert collectives == expected
 
 
-def test_a_walk_refuses_what_it_does_not_know(mesh):
+def test_invalid_arguments_of_a_walk_are_refused(mesh):
     with pytest.raises(ValueError, match="shard='edges': must be seeds or nodes"):
         Walk(numbered(1, []), shard="edges")
     with pytest.raises(ValueError, match="weight: give it to the Walk"):

@@ -37,9 +37,7 @@ def cut_in_shards(size: int):
 
 @settings(max_examples=60)
 @given(before=TEXTS, after=TEXTS, adds=st.booleans(), size=st.integers(1, 9))
-def test_every_document_gets_its_chunks_however_many_are_cut_at_once(
-    tmp_path_factory, before, after, adds, size
-):
+def test_chunks_do_not_depend_on_the_size_of_shards(tmp_path_factory, before, after, adds, size):
     folder = tmp_path_factory.mktemp("tables")
     old, new = (
         [Document(name, "", text) for name, text in texts.items()] for texts in (before, after)
@@ -60,7 +58,7 @@ def test_every_document_gets_its_chunks_however_many_are_cut_at_once(
     assert sorted(again, key=str) == sorted(changed, key=str)
 
 
-def test_two_processes_make_the_index_of_one_though_one_is_killed(tmp_path, monkeypatch):
+def test_two_processes_build_the_same_index_as_one_despite_a_kill(tmp_path, monkeypatch):
     model = tiny.retrievers(tmp_path, "a") / "a"
     sentences = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
     documents = [

@@ -73,7 +73,7 @@ def assert_same(index: ark.Index, other: ark.Index) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_the_rankings_are_those_of_maxsim(dtype, built, models, tmp_path):
+def test_rankings_equal_maxsim(dtype, built, models, tmp_path):
     index = ark.Index.open(built)
     if dtype == "float16":
         index = ark.Index.build(tmp_path / "i", models / "a", documents(), dtype=dtype)
@@ -121,7 +121,7 @@ def test_only_changed_and_added_documents_are_embedded_again(
     assert_same(third, ark.Index.build(tmp_path / "whole", models / "a", whole))
 
 
-def test_a_failed_build_goes_on_after_its_last_block(models, tmp_path, monkeypatch, embedded):
+def test_a_failed_build_resumes_after_its_last_block(models, tmp_path, monkeypatch, embedded):
     monkeypatch.setattr(vector_files, "BLOCK", 16)
     whole = ark.Index.build(tmp_path / "at once", models / "a", documents())
     embedded.clear()
@@ -149,7 +149,7 @@ def test_a_failed_build_goes_on_after_its_last_block(models, tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", ["vectors.npy", "offsets.npy"])
 @pytest.mark.parametrize("missing", [True, False])
-def test_damage_is_named_and_mended(name, missing, built, models, tmp_path, capsys):
+def test_a_damaged_file_is_named_and_rebuilt(name, missing, built, models, tmp_path, capsys):
     shutil.copytree(built, tmp_path / "i")
     (path,) = (tmp_path / "i").glob(f"index-*/vectors/{name}")
     content = bytearray(path.read_bytes())
@@ -163,7 +163,7 @@ def test_damage_is_named_and_mended(name, missing, built, models, tmp_path, caps
     assert_same(index, ark.Index.open(built))
 
 
-def test_a_moved_model_is_named_and_another_is_refused(models, built, tmp_path):
+def test_a_missing_or_different_model_is_reported(models, built, tmp_path):
     shutil.copytree(models / "a", tmp_path / "m")
     ark.Index.build(tmp_path / "i", tmp_path / "m", documents(2))
     shutil.move(tmp_path / "m", tmp_path / "moved")

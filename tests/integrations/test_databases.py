@@ -15,7 +15,7 @@ REASON = "pip install 'ark-jax[integrations]'"
 QUESTIONS = ["Who founded the Tidal Board?", "Wann wurde die Glocke gegossen?", "brine"]
 
 
-def test_faiss_finds_what_the_index_finds(index, retriever, tmp_path):
+def test_faiss_gives_the_results_of_the_index(index, retriever, tmp_path):
     faiss = pytest.importorskip("faiss", reason=REASON)
     integrations.load("faiss").write(index, str(tmp_path / "new" / "vectors.faiss"))
     stored = faiss.read_index(str(tmp_path / "new" / "vectors.faiss"))
@@ -34,7 +34,7 @@ def database(request):
 
 
 @pytest.mark.parametrize("by", ["dense", "hybrid"])
-def test_a_search_in_a_database_finds_the_same(by, database, index, tmp_path):
+def test_a_search_in_a_database_gives_the_results_of_the_index(by, database, index, tmp_path):
     url = str(tmp_path / "database")
     database.write(index, url)
     nearest = functools.partial(database.nearest, url, index.manifest.folder)
@@ -90,7 +90,7 @@ def test_the_command_line_writes_to_a_database_and_searches_there(
     assert json.loads(last_line)["passages"] == json.loads(expected)["passages"]
 
 
-def test_a_flag_without_its_place_and_a_missing_client_are_one_line(call, capsys, monkeypatch):
+def test_incomplete_database_flags_and_missing_clients_are_refused(call, capsys, monkeypatch):
     assert call("search", "i", "q", "--from=qdrant") == 1
     assert "--from=NAME and --url=PLACE go together" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "lancedb", None)

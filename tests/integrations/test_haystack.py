@@ -17,7 +17,7 @@ from ark_jax.integrations.haystack import DocumentEmbedder, IndexRetriever, Text
 QUESTION = "Who founded the Tidal Board?"
 
 
-def test_a_pipeline_ranks_as_the_index_does(index, place):
+def test_a_haystack_pipeline_ranks_like_the_index(index, place):
     model = str(place / "model")
     store = InMemoryDocumentStore(embedding_similarity_function="dot_product")
     chunks = [Document(id=chunk.id, content=chunk.passage) for chunk in index.chunks]
@@ -32,7 +32,7 @@ def test_a_pipeline_ranks_as_the_index_does(index, place):
     assert [x.score for x in documents] == pytest.approx([hit.score for hit in expected], abs=1e-5)
 
 
-def test_a_retriever_survives_yaml(index, place):
+def test_a_haystack_retriever_survives_a_round_trip_through_yaml(index, place):
     pipeline = Pipeline()
     pipeline.add_component("search", IndexRetriever(str(place / "index"), k=2, by="bm25"))
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=[IndexRetriever.__module__])

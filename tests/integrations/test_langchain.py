@@ -13,7 +13,7 @@ from ark_jax.integrations.langchain import IndexRetriever, RetrieverEmbeddings
 QUESTION = "Who founded the Tidal Board?"
 
 
-def test_a_vector_store_ranks_as_the_index_does(index, retriever):
+def test_a_langchain_vector_store_ranks_like_the_index(index, retriever):
     embeddings = RetrieverEmbeddings(retriever)
     store = InMemoryVectorStore(embeddings)
     passages = [chunk.passage for chunk in index.chunks]
@@ -27,7 +27,7 @@ def test_a_vector_store_ranks_as_the_index_does(index, retriever):
 
 
 @pytest.mark.parametrize("by", ["hybrid", "bm25"])
-def test_a_retriever_gives_documents_with_their_place(by, index):
+def test_a_langchain_retriever_returns_documents_with_metadata(by, index):
     retriever = IndexRetriever(index=index, k=2, by=by)
     expected = index.search([QUESTION], k=2, by=by)[0]
     documents = retriever.invoke(QUESTION)

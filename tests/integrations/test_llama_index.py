@@ -14,7 +14,7 @@ from ark_jax.integrations.llama_index import RetrieverEmbedding
 QUESTION = "Who founded the Tidal Board?"
 
 
-def test_an_index_of_llama_index_ranks_as_ours_does(index, retriever):
+def test_an_index_of_llama_index_ranks_like_ours(index, retriever):
     embedding = RetrieverEmbedding(retriever)
     nodes = [TextNode(id_=chunk.id, text=chunk.passage) for chunk in index.chunks]
     theirs = VectorStoreIndex(nodes, embed_model=embedding)

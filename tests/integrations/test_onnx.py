@@ -37,7 +37,7 @@ def run(path, inputs):
     ("family", "pooling"),
     [*((family, "mean") for family in TOKENIZERS), ("bert", "cls"), ("roberta", "lasttoken")],
 )
-def test_the_file_computes_what_the_encoder_does(family, pooling, tmp_path):
+def test_the_onnx_file_gives_the_vectors_of_the_encoder(family, pooling, tmp_path):
     folder = tiny.write(tmp_path / "m", family, tokenizer=TOKENIZERS[family])
     tiny.sentence_transformer(folder, pooling=pooling, max_seq_length=48)
     retriever = Retriever.from_pretrained(folder, width=24)
@@ -56,7 +56,7 @@ def test_the_file_computes_what_the_encoder_does(family, pooling, tmp_path):
     )
 
 
-def test_weights_of_more_than_a_protobuf_holds_lie_beside_it(tmp_path, monkeypatch):
+def test_large_onnx_weights_are_stored_in_a_separate_file(tmp_path, monkeypatch):
     monkeypatch.setattr("ark_jax.integrations.onnx.MOST_BYTES", 1000)
     tiny.retrievers(tmp_path, "m")
     retriever = Retriever.from_pretrained(tmp_path / "m")
@@ -68,20 +68,27 @@ def test_weights_of_more_than_a_protobuf_holds_lie_beside_it(tmp_path, monkeypat
     np.testing.assert_allclose(vectors, retriever.encode(TEXTS, kind="document"), atol=1e-5)
 
 
-def test_the_command_line(call, tmp_path, capsys):
+def test_the_onnx_command_writes_a_file(call, tmp_path, capsys):
     tiny.retrievers(tmp_path, "m")
     assert call("onnx", tmp_path / "m", f"--out={tmp_path / 'out'}") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'out' / FILE}\n"
     assert (tmp_path / "out" / FILE).is_file()
+
+
+def test_the_onnx_command_does_not_write_into_the_folder_of_the_model(call, tmp_path, capsys):
+    tiny.retrievers(tmp_path, "m")
     assert call("onnx", tmp_path / "m", f"--out={tmp_path / 'm'}") == 1
     assert "the folder this model was read from; give another" in capsys.readouterr().err
+
+
+def test_the_onnx_command_refuses_a_decoder(call, tmp_path, capsys):
     decoder = tiny.write(tmp_path / "decoder", "qwen3", tokenizer="end")
     assert call("onnx", decoder, f"--out={tmp_path / 'out'}") == 1
     assert "a decoder; ONNX is written of bert, roberta" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_minilm_on_the_demos_documents(real_models, tmp_path):
+def test_the_onnx_file_of_minilm_gives_its_vectors(real_models, tmp_path):
     retriever = Retriever.from_pretrained(real_models["retriever"])
     save_onnx(retriever, tmp_path)
     with tiny.DOCUMENTS.open(encoding="utf-8") as file:

@@ -39,7 +39,7 @@ def index(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("by", ["dense", "hybrid"])
-def test_qdrant_finds_what_the_index_finds(by, index, tmp_path):
+def test_qdrant_gives_the_results_of_a_token_index(by, index, tmp_path):
     pytest.importorskip("qdrant_client", reason=REASON)
     database, url = integrations.load("qdrant"), str(tmp_path / "database")
     database.write(index, url)
@@ -52,7 +52,7 @@ def test_qdrant_finds_what_the_index_finds(by, index, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["faiss", "lancedb"])
-def test_databases_of_one_vector_refuse(name, index, tmp_path):
+def test_databases_with_one_vector_per_text_refuse_token_vectors(name, index, tmp_path):
     pytest.importorskip(name, reason=REASON)
     database = integrations.load(name)
     with pytest.raises(ValueError, match=REFUSAL):
@@ -64,7 +64,7 @@ def test_databases_of_one_vector_refuse(name, index, tmp_path):
             database.nearest(str(tmp_path / "d"), "n", queries, 3)
 
 
-def test_langchain_and_llama_index_refuse(model):
+def test_langchain_and_llama_index_refuse_token_vectors(model):
     retriever = MultiVectorRetriever.from_pretrained(model)
     pytest.importorskip("langchain_core", reason=REASON)
     embeddings = integrations.load("langchain").RetrieverEmbeddings(retriever)
@@ -80,7 +80,7 @@ def test_langchain_and_llama_index_refuse(model):
         embedding.get_text_embedding_batch(["a"])
 
 
-def test_onnx_and_scorers_refuse(model, tmp_path):
+def test_onnx_and_scorers_refuse_token_vectors(model, tmp_path):
     retriever = MultiVectorRetriever.from_pretrained(model)
     with pytest.raises(ValueError, match=REFUSAL):
         CrossEncoder.from_retriever(retriever)
@@ -95,7 +95,7 @@ def test_onnx_and_scorers_refuse(model, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_mteb_refuses(model):
+def test_mteb_refuses_token_vectors(model):
     mteb = pytest.importorskip("mteb", reason="pip install mteb (extra [reference])")
     from ark_jax.evaluate.mteb import Encoder
 

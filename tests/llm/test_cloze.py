@@ -18,7 +18,7 @@ def pairs_of(text: str, count: int = 9) -> list:
     return parse_pairs(cloze.write_cloze([text], count, Counter(candidate_terms(text))))
 
 
-def test_a_name_is_left_out_of_its_sentence():
+def test_a_cloze_question_omits_a_name_from_its_sentence():
     [pair] = pairs_of(SENTENCE)
     assert pair.answer == "Josiah Penhallow" and pair.evidence == (SENTENCE,)
     assert pair.question == (
@@ -26,7 +26,7 @@ def test_a_name_is_left_out_of_its_sentence():
     )
 
 
-def test_a_capital_that_every_sentence_and_speech_begins_with_makes_no_name():
+def test_a_capital_at_the_start_of_a_sentence_is_not_a_name():
     rest = "the old woman went down to the brook and washed her linen there."
     for first in ("Now", "“Now", "Then I'll see how", "He said: “Well", "Now I know that"):
         assert pairs_of(f"{first} {rest}") == []
@@ -36,7 +36,7 @@ def test_a_capital_that_every_sentence_and_speech_begins_with_makes_no_name():
     assert pairs_of(f"Now {rest} He said: “Now.”") == []
 
 
-def test_sentences_that_ask_nothing_are_passed_over():
+def test_unsuitable_sentences_give_no_question():
     assert pairs_of("Ada built it.") == []  # too short
     assert pairs_of("nothing that has a name was ever seen by anybody on that shore.") == []
     assert pairs_of(SENTENCE[:-1]) == [] == pairs_of(SENTENCE[3:])  # cut at either end
@@ -46,7 +46,7 @@ def test_sentences_that_ask_nothing_are_passed_over():
     assert pairs_of("汉字没有空格所以没有名字。" * 5) == []
 
 
-def test_the_demos_passages_give_pairs_that_hold(tmp_path):
+def test_every_passage_of_the_demo_gives_valid_pairs(tmp_path):
     """Every answer and sentence is in its passage, no answer in its question."""
     lines = importlib.resources.files("ark_jax.demo") / "documents.jsonl"
     documents = [json.loads(x) for x in lines.read_text(encoding="utf-8").splitlines()]

@@ -36,16 +36,11 @@ def test_only_a_failed_call_is_sent_again(live):
 
 
 def test_the_run_stops_after_failures_in_a_row(live):
+    faults = lambda conversation, attempt: "503" if "passage 0" not in conversation else None
+    message = r"of 200 calls failed, the first .*answered none of the last requests"
     with (
-        llm_server.serving(
-            echo,
-            lambda conversation, attempt: "503" if "passage 0" not in conversation else None,
-            retry_after={},
-        ) as server,
-        pytest.raises(
-            RuntimeError,
-            match=r"of 200 calls failed, the first .*answered none of the last requests",
-        ),
+        llm_server.serving(echo, faults, retry_after={}) as server,
+        pytest.raises(RuntimeError, match=message),
     ):
         live(server, calls(200))
     assert len(server.requests) < 60
@@ -53,17 +48,15 @@ def test_the_run_stops_after_failures_in_a_row(live):
 
 def test_rejections_of_every_request_are_not_cached(live, tmp_path):
     """The settings may be wrong. Once they are right, all requests are sent again."""
-    fault = ["400"]
-    with llm_server.serving(echo, lambda conversation, attempt: fault[0]) as server:
-        with pytest.raises(
-            RuntimeError,
-            match=r"^\d of 200 calls failed, the first .*: status 400.*rejects every request",
-        ):
+    fault = "400"
+    with llm_server.serving(echo, lambda conversation, attempt: fault) as server:
+        message = r"^\d of 200 calls failed, the first .*: status 400.*rejects every request"
+        with pytest.raises(RuntimeError, match=message):
             live(server, calls(200))
         assert len(server.requests) <= 8
         with pytest.raises(RuntimeError, match=r"^2 of 2 calls failed"):
             live(server, calls(2))
-        fault[0] = None
+        fault = None
         assert live(server, calls(2)).rejected == {}
 
 
@@ -81,20 +74,15 @@ def test_an_unusable_endpoint_stops_the_run(fault, live, tmp_path):
         assert len(server.requests) <= 4 and "sk-never" not in str(raised.value)
 
 
-def test_replies_under_way_at_an_unusable_endpoint_are_kept(live, tmp_path):
+def test_replies_in_flight_are_kept_when_the_endpoint_fails(live, tmp_path):
+    faults = lambda conversation, attempt: "401" if "passage 3" in conversation else None
     with (
-        llm_server.serving(
-            echo,
-            lambda conversation, attempt: "401" if "passage 3" in conversation else None,
-            latency=0.5,
-        ) as server,
+        llm_server.serving(echo, faults, latency=0.5) as server,
         pytest.raises(RuntimeError, match="status 401"),
     ):
         live(server, calls(12))
-    assert (
-        len(server.requests) == 4
-        and len(ReplyCache(tmp_path / "cache.jsonl").rows) == len(server.delivered) == 3
-    )
+    assert len(server.requests) == 4
+    assert len(ReplyCache(tmp_path / "cache.jsonl").rows) == len(server.delivered) == 3
 
 
 def test_a_burst_stays_within_the_cost_limit(live):
@@ -131,7 +119,7 @@ def test_the_cost_limit_stops_the_run_and_a_higher_one_continues_it(live):
         assert answers.usage.cost == pytest.approx(100 * cost, rel=0.05)
 
 
-def test_empty_replies_are_paid_for(live):
+def test_the_cost_includes_empty_replies(live):
     with llm_server.serving(echo, llm_server.script("blank")) as server:
         answers = live(server, calls(2), price=(1e3, 1e3))
         assert answers.usage.requests == 4 and answers.usage.retries == 2

@@ -80,7 +80,7 @@ def texts(outcomes: list) -> list[str]:
     return [outcome["choices"][0]["message"]["content"] for outcome in outcomes]
 
 
-def test_a_reply_is_a_plain_chat_completion():
+def test_a_request_and_its_reply_follow_the_chat_completions_api():
     with serving(GOOD) as server:
         end, (reply,) = ask(server.url, "Hello")
         ask(server.url, "Hello again", max_tokens=7)
@@ -153,14 +153,16 @@ def test_errors_that_persist_exhaust_the_retries(fault, message):
 def test_empty_replies_are_rejected_after_few_retries():
     with serving(GOOD, lambda *_: "empty") as server:
         end, (outcome,) = ask(server.url, "Hello", retries=8)
-    assert isinstance(
-        outcome, RequestRejected
-    ) and "config.llm.max_tokens was spent before the text began" in str(outcome)
+    assert isinstance(outcome, RequestRejected)
+    assert "config.llm.max_tokens was spent before the text began" in str(outcome)
     assert len(server.requests) == len(end.unused) == 3
-    with serving(
-        GOOD, script("500", "empty", "503", "empty", "500"), retry_after={}
-    ) as server:  # each kind of error has its own count
-        assert texts(ask(server.url, "Hello", retries=3)[1]) == ["Re: Hello"]
+
+
+def test_each_kind_of_error_has_its_own_count_of_retries():
+    faults = script("500", "empty", "503", "empty", "500")
+    with serving(GOOD, faults, retry_after={}) as server:
+        _, outcomes = ask(server.url, "Hello", retries=3)
+    assert texts(outcomes) == ["Re: Hello"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_empty_replies_are_rejected_after_few_retries():
         ),
     ],
 )
-def test_a_rejected_request_is_not_retried_and_others_go_on(fault, message):
+def test_a_rejected_request_is_not_retried(fault, message):
     with serving(
         GOOD, lambda conversation, attempt: fault if "bad" in conversation else None
     ) as server:
@@ -203,7 +205,7 @@ def test_a_rejected_request_is_not_retried_and_others_go_on(fault, message):
         ({"message": "Sorry", "code": "model_not_found"}, "Sorry (model_not_found)"),
     ],
 )
-def test_an_unusable_endpoint_is_an_error_at_once(fault, message):
+def test_an_unusable_endpoint_is_not_retried(fault, message):
     with serving(GOOD, lambda *_: fault) as server:
         end, (outcome,) = ask(server.url, "Hello")
         assert isinstance(outcome, EndpointUnusable) and message in str(outcome)
@@ -264,7 +266,7 @@ HOSTILE_USAGE = [
 
 
 @pytest.mark.parametrize("usage", HOSTILE_USAGE, ids=str)
-def test_a_reply_is_used_whatever_its_server_counts(usage):
+def test_invalid_token_counts_do_not_reject_a_reply(usage):
     body = {"choices": [{"message": {"content": "Yes"}}], "usage": usage}
     with sending(json.dumps(body).encode()) as url:
         endpoint, replies = ask(url, "Hello", tokens_per_minute=10**6)
@@ -276,24 +278,24 @@ COMPLETION = '{"choices": [{"message": {"content": "Grüße"}}]}'.encode()
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "idna", "hex", "latin-1", "klingon"])
-def test_a_reply_is_utf_8_whatever_its_header_says(charset):
+def test_a_reply_is_decoded_as_utf_8_despite_its_header(charset):
     with sending(COMPLETION, f"application/json; charset={charset}") as url:
         assert texts(ask(url, "Hello")[1]) == ["Grüße"]
 
 
-def test_a_byte_order_mark_is_no_part_of_a_reply():
+def test_a_byte_order_mark_is_removed_from_a_reply():
     with sending(b"\xef\xbb\xbf" + COMPLETION) as url:
         assert texts(ask(url, "Hello")[1]) == ["Grüße"]
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"choices": ' + b"[" * 100_000])
-def test_a_body_of_brackets_alone_is_no_completion(body):
+def test_a_body_of_deeply_nested_brackets_is_refused(body):
     with sending(body) as url:
         (outcome,) = ask(url, "Hello")[1]
     assert isinstance(outcome, EndpointUnusable) and "no chat completion" in str(outcome)
 
 
-def test_an_html_page_is_transient_once_the_address_has_answered():
+def test_an_html_page_after_a_good_reply_is_retried():
     with serving(
         GOOD,
         lambda conversation, attempt: "html" if "second" in conversation and not attempt else None,
@@ -326,7 +328,7 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def test_an_address_without_a_server_is_named_soon():
+def test_an_address_without_a_server_is_reported_after_two_retries():
     url = f"http://me:{KEY}@127.0.0.1:{free_port()}/v1"
     end, (outcome,) = ask(url, "Hello", retries=1000)
     assert isinstance(outcome, EndpointUnusable) and end.retries_made == 2
@@ -345,7 +347,7 @@ def test_a_redirect_is_not_followed():
     assert "SECRET" not in str(outcome)
 
 
-def test_an_address_without_http_is_named_soon():
+def test_an_address_without_a_scheme_is_reported_after_two_retries():
     end, (outcome,) = ask("127.0.0.1:8000/v1", "Hello", retries=1000)
     assert isinstance(outcome, EndpointUnusable) and end.retries_made == 2
     assert "see config.llm.base_url: UnsupportedProtocol" in str(outcome)
@@ -354,20 +356,21 @@ def test_an_address_without_http_is_named_soon():
 def test_requests_wait_for_a_server_that_restarts(monkeypatch):
     monkeypatch.setattr(module, "MAX_BACKOFF", 0.1)
     port, prompts = free_port(), [f"Prompt {i}" for i in range(40)]
-    outcome = []
+    replies = []
+
+    def ask_all(url):
+        _, outcomes = ask(url, *prompts, parallel=4, retries=1000)
+        replies.extend(texts(outcomes))
+
     with serving(GOOD, port=port, latency=0.05) as server:
-        client = threading.Thread(
-            target=lambda: outcome.extend(
-                texts(ask(server.url, *prompts, parallel=4, retries=1000)[1])
-            )
-        )
+        client = threading.Thread(target=ask_all, args=(server.url,))
         client.start()
         while len(server.delivered) < 8:
             time.sleep(0.01)
     time.sleep(0.3)
     with serving(GOOD, port=port):
         client.join(20)
-    assert outcome == [f"Re: {prompt}" for prompt in prompts]
+    assert replies == [f"Re: {prompt}" for prompt in prompts]
 
 
 @pytest.mark.parametrize("after", [{"Retry-After": "0.6"}, {"retry-after-ms": "600"}], ids=str)
@@ -389,7 +392,7 @@ def test_a_429_pauses_every_request(after):
     assert sum(refused + 0.55 < time for time in times) >= 20
 
 
-def test_another_error_pauses_its_request_only():
+def test_an_error_other_than_429_pauses_only_its_request():
     with serving(
         GOOD,
         lambda conversation, attempt: "503" if "first" in conversation and not attempt else None,
@@ -402,13 +405,13 @@ def test_another_error_pauses_its_request_only():
     )
 
 
-def test_a_wait_of_a_day_is_unusable():
+def test_an_endpoint_that_asks_for_a_day_of_waiting_is_unusable():
     with serving(GOOD, lambda *_: "429", retry_after={"Retry-After": "86400"}) as server:
         _, (outcome,) = ask(server.url, "Hello")
     assert isinstance(outcome, EndpointUnusable) and "86,400 s" in str(outcome)
 
 
-def test_a_busy_server_that_answers_others_exhausts_no_retries():
+def test_a_busy_server_does_not_exhaust_the_retries():
     # The server asks for a pause longer than its minute, so it answers some requests in each.
     with serving(
         GOOD, requests_per_minute=5, minute=0.1, retry_after={"retry-after-ms": "200"}
@@ -503,7 +506,7 @@ def test_the_limiter_never_exceeds_its_limit_in_a_minute(limit, requests):
         for share, pause in requests:
             amount = share * limit / 20
             clock.now += pause
-            wait = bucket.wait(amount)
+            wait = bucket.wait_seconds(amount)
             clock.now += wait
             bucket.take(amount)
             taken.append((clock.now, amount))
@@ -513,26 +516,26 @@ def test_the_limiter_never_exceeds_its_limit_in_a_minute(limit, requests):
         assert sum(amount for at, amount in taken if end - 60 < at <= end) <= limit * (1 + 1e-9)
 
 
-def test_one_request_per_minute_is_a_limit_too():
+def test_a_limit_of_one_request_per_minute_is_kept():
     clock, times = Clock(), []
     with mock.patch.object(module, "time", clock):
         bucket = RateLimiter(1)
         for _ in range(3):
-            clock.now += bucket.wait(1)
+            clock.now += bucket.wait_seconds(1)
             bucket.take(1)
             times.append(clock.now)
     assert times == pytest.approx([0, 63.16, 126.3], rel=1e-3)
 
 
-def test_no_count_of_a_server_stalls_a_run_for_long():
+def test_a_huge_token_count_delays_the_next_request_for_minutes_at_most():
     clock = Clock()
     with mock.patch.object(module, "time", clock):
         bucket = RateLimiter(100)
         bucket.take(10**12)
-        assert bucket.wait(1) < 3 * module.MINUTE
+        assert bucket.wait_seconds(1) < 3 * module.MINUTE
 
 
-def test_unsupported_parameters_are_left_out_from_then_on():
+def test_unsupported_parameters_are_omitted_from_later_requests():
     refuses = {
         "max_tokens": {
             "message": "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
@@ -575,34 +578,43 @@ def test_the_key_is_never_shown(fault, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_default_address_needs_a_key(monkeypatch):
+def test_the_default_address_requires_a_key(monkeypatch):
     monkeypatch.delenv("ARK_TEST_KEY")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(
-        RuntimeError, match=r"set \$ARK_TEST_KEY to your key, or config\.llm\.base_url"
-    ):
+    message = r"set \$ARK_TEST_KEY to your key, or config\.llm\.base_url"
+    with pytest.raises(RuntimeError, match=message):
         ask("", "Hello")
+
+
+def test_an_own_address_requires_no_key(monkeypatch):
+    monkeypatch.delenv("ARK_TEST_KEY")
     with serving(GOOD) as server:
         assert texts(ask(server.url, "Hello")[1]) == ["Re: Hello"]
-        monkeypatch.setenv("ARK_TEST_KEY", f"  {KEY}\n")
+
+
+def test_blanks_around_the_key_are_removed(monkeypatch):
+    monkeypatch.setenv("ARK_TEST_KEY", f"  {KEY}\n")
+    with serving(GOOD) as server:
         ask(server.url, "Hello")
-        assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+    assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_key_with_impossible_characters_is_refused_without_showing_it(monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", f"“{KEY}”")
-    with pytest.raises(
-        RuntimeError, match=r"\$ARK_TEST_KEY holds blanks or letters that no key has"
-    ) as error:
+    message = r"\$ARK_TEST_KEY holds blanks or letters that no key has"
+    with pytest.raises(RuntimeError, match=message) as error:
         ask("http://127.0.0.1:1/v1", "Hello")
     assert key_parts(str(error.value)) == []
 
 
-def test_half_a_surrogate_pair_is_rejected_alone():
+def test_a_lone_surrogate_rejects_only_its_own_request():
     with serving(GOOD) as server:
         _, (bad, good) = ask(server.url, "x \ud83d y", "Größe 漢字 🙂")
     assert isinstance(bad, RequestRejected) and "surrogate" in str(bad)
     assert texts([good]) == ["Re: Größe 漢字 🙂"]
 
 
-def test_a_missing_client_is_named_with_its_extra(monkeypatch):
+def test_a_missing_client_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(
         RuntimeError, match=r"^llm\.backend=openai needs the client: pip install 'ark-jax\[llm\]'$"
@@ -618,7 +630,7 @@ def test_importing_the_endpoint_does_not_import_its_client():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
 
 
-def test_a_cancelled_request_leaves_nothing_behind():
+def test_a_cancelled_request_leaves_no_task_running():
     async def main(url: str) -> tuple[float, set]:
         async with Endpoint(
             model="toy",
@@ -684,7 +696,7 @@ def test_ctrl_c_ends_a_process_whose_requests_hang():
     )
 
 
-def test_many_faults_at_once_lose_no_request(monkeypatch):
+def test_every_request_is_answered_despite_many_faults(monkeypatch):
     monkeypatch.setattr(module, "MAX_BACKOFF", 0.1)
     shares = dict.fromkeys(
         ("429", "500", "502", "503", "reset", "cut", "truncated", "html", "no choices"), 0.03

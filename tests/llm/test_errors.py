@@ -29,11 +29,11 @@ from ark_jax.llm.errors import EndpointUnusable, RequestRejected
         ({"retry-after": "2"}, "Please try again in 20s.", 2.0),
     ],
 )
-def test_servers_ask_for_a_wait_in_many_ways(headers, message, seconds):
+def test_the_wait_that_a_server_requests_is_parsed(headers, message, seconds):
     assert errors._retry_after(headers, message) == seconds
 
 
-def test_a_server_names_the_time_to_wait_for():
+def test_a_retry_after_date_becomes_seconds_from_now():
     headers = {"retry-after": email.utils.formatdate(time.time() + 1000, usegmt=True)}
     assert errors._retry_after(headers, "") == pytest.approx(1000, abs=5)
 
@@ -52,7 +52,7 @@ def test_a_server_names_the_time_to_wait_for():
         ("[" * 100_000, f"{'[' * 300}…"),
     ],
 )
-def test_error_messages_have_many_forms(body, message):
+def test_error_messages_are_read_from_many_forms(body, message):
     assert errors.redact(errors.error_message(body), "") == message
 
 
@@ -63,7 +63,7 @@ def test_error_messages_have_many_forms(body, message):
     st.text("ab c*.…'\"", max_size=400),
 )
 @settings(deadline=None)
-def test_no_part_of_the_key_survives(before, start, length, after):
+def test_no_part_of_the_key_remains_after_redaction(before, start, length, after):
     redacted = errors.redact(f"{before}{KEY[start : start + length]}{after}", KEY)
     assert key_parts(redacted) == [] and len(redacted) <= 301
 
@@ -87,12 +87,17 @@ def test_no_part_of_the_key_survives(before, start, length, after):
 )
 def test_only_what_looks_like_a_key_is_redacted(text, redacted):
     assert errors.redact(text, "") == (text if redacted is None else redacted)
-    assert (
-        errors.redact("no local-pass", "local-pass") == "no [key]"
-    )  # too short to look for in parts
 
 
-def test_a_moderated_prompt_is_rejected_alone():
+def test_a_key_that_is_too_short_to_find_in_parts_is_redacted_whole():
+    assert errors.redact("no local-pass", "local-pass") == "no [key]"
+
+
+def test_a_moderated_prompt_is_rejected_without_stopping_the_run():
     message = "Your chosen model requires moderation and your input was flagged for violence"
     assert isinstance(errors.classify_status(403, {}, message), RequestRejected)
-    assert isinstance(errors.classify_status(403, {}, "no access to this model"), EndpointUnusable)
+
+
+def test_a_refused_model_makes_the_endpoint_unusable():
+    error = errors.classify_status(403, {}, "no access to this model")
+    assert isinstance(error, EndpointUnusable)

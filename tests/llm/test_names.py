@@ -9,7 +9,7 @@ from ark_jax.llm import rule_based
 from ark_jax.llm.names import contained_terms, unspaced_terms
 
 
-def test_terms_are_sequences_of_whole_characters():
+def test_terms_do_not_split_letters_from_their_marks():
     assert unspaced_terms("灯塔高。") == ["灯塔", "灯塔高", "塔高"]
     assert unspaced_terms("The 灯 of 1862, ©™ café ስለነበር") == []
     # Marks stay with their letter, and joined emoji together.
@@ -19,7 +19,7 @@ def test_terms_are_sequences_of_whole_characters():
     assert unspaced_terms("🇪🇹 🏔️") == ["🇪🇹", "🏔️"]
 
 
-def test_a_part_that_never_stands_alone_is_no_term():
+def test_a_part_that_never_occurs_alone_is_not_a_term():
     assert contained_terms({"青石湾": 2, "青石": 2, "石湾": 3, "light": 2, "lighthouse": 2}) == {
         "青石"
     }

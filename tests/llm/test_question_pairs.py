@@ -40,7 +40,7 @@ PAIR = Pair("Who built it?", "Ada", ("Ada built the mill.",))
         ("", None),
     ],
 )  # fmt: skip
-def test_pairs_are_read(reply, pairs):
+def test_question_pairs_are_parsed_from_replies(reply, pairs):
     assert parse_pairs(reply) == pairs
 
 
@@ -50,13 +50,13 @@ PIECES = st.sampled_from(
 
 
 @given(st.text() | st.lists(PIECES | st.text(max_size=3)).map("".join))
-def test_no_reply_raises(reply):
+def test_any_reply_parses_to_complete_pairs_or_none(reply):
     pairs = parse_pairs(reply)
     assert pairs is None or all(x.question and x.answer and x.evidence for x in pairs)
 
 
 @pytest.mark.parametrize("text", ["[" * 6000, '{"pairs": [' * 3000, '{"a":' * 3000])
-def test_a_reply_nested_too_deeply_holds_no_pair(text):
+def test_a_reply_that_is_nested_too_deeply_gives_no_pair(text):
     assert not parse_pairs(text)
 
 
@@ -64,7 +64,7 @@ WORDS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1)
 
 
 @given(st.lists(st.tuples(WORDS, WORDS, st.lists(WORDS, min_size=1)), min_size=1))
-def test_pairs_that_are_written_are_read(rows):
+def test_pairs_survive_a_round_trip_through_json(rows):
     written = [{"question": q, "answer": a, "evidence": e} for q, a, e in rows]
     expected = [Pair(q, a, tuple(e)) for q, a, e in rows]
     assert parse_pairs(json.dumps({"pairs": written}, ensure_ascii=False)) == expected
@@ -85,18 +85,18 @@ TEXT = "The mill stood\n  on the Lenn. Ada (a mason) built it in 1790; “it lea
         (" ", None),
     ],
 )
-def test_a_quote_is_found_but_for_blanks_and_outer_marks(quote, part):
+def test_a_quote_is_found_despite_other_spacing_and_outer_quotation_marks(quote, part):
     assert find_verbatim(quote, TEXT) == part
     assert part is None or part in TEXT
 
 
 @given(st.text(), st.text(), st.text(), st.integers(1, 5))
-def test_every_whole_part_of_a_text_is_found(before, part, after, blanks):
+def test_any_part_of_a_text_is_found_despite_extra_spaces(before, part, after, blanks):
     if part.split():
         assert find_verbatim(part.replace(" ", " " * blanks), f"{before} {part} {after}")
 
 
-def test_evidence_needs_every_quote_in_some_text():
+def test_evidence_is_found_only_if_every_quote_is():
     both = Pair("q", "a", ("Ada built it.", "It stood.", "Ada built it."))
     assert find_evidence(both, ["Ada built it.", "It stood."]) == ["Ada built it.", "It stood."]
     assert find_evidence(both, ["Ada built it."]) is None

@@ -43,7 +43,7 @@ def reply(tail=TAIL, head=HEAD) -> str:
         ("", None),
     ],
 )
-def test_what_is_read(text, read):
+def test_wordings_are_parsed_from_replies(text, read):
     assert parse_wordings(text) == read
 
 
@@ -51,7 +51,7 @@ MARKS = st.sampled_from(['{"tail": [', '"head": "', "{entity}", "who ", *'[]{}",
 
 
 @given(st.lists(st.text() | st.lists(MARKS).map("".join)))
-def test_no_reply_raises_and_what_is_usable_has_the_placeholder_once(replies):
+def test_every_usable_wording_has_the_placeholder_once(replies):
     wordings, _ = usable_wordings(replies, NAMES)
     for text in (*wordings.head, *wordings.tail):
         assert text.count("{entity}") == 1 and wording_defect(text, NAMES) == ""
@@ -71,11 +71,11 @@ def test_no_reply_raises_and_what_is_usable_has_the_placeholder_once(replies):
         ("What did ada write but {entity}?", "it holds a name of a fact"),
     ],
 )
-def test_defects(wording, defect):
+def test_the_defect_of_a_wording_is_named(wording, defect):
     assert wording_defect(wording, NAMES) == defect
 
 
-def test_later_replies_add_and_repeated_wordings_are_left_out():
+def test_later_replies_add_only_new_wordings():
     replies = [reply([*TAIL, "who made {entity}"]), reply(TAIL, ["Made by {entity}?"])]
     wordings, defects = usable_wordings(replies, NAMES)
     assert wordings.tail == tuple(TAIL) and wordings.head == (*HEAD, "Made by {entity}?")
@@ -95,6 +95,6 @@ def test_later_replies_add_and_repeated_wordings_are_left_out():
         (['{"ta'], {"is_cut": True}, "Your reply broke off"),
     ],
 )
-def test_what_the_model_is_told(replies, settings, words):
+def test_the_model_is_told_which_wordings_are_missing(replies, settings, words):
     said = wordings_remark(replies, NAMES, 2, **settings)
     assert said is None if words is None else words in said

@@ -15,7 +15,7 @@ from ark_jax.llm.reply_cache import ReplyCache, reply_text
 from ark_jax.runtime.log import read_rows
 
 
-def test_a_half_written_last_row_loses_no_other_row(recording, tmp_path):
+def test_a_half_written_last_row_does_not_affect_other_rows(recording, tmp_path):
     path = recording(calls(), "abc")
     path.write_bytes(path.read_bytes()[:-20])
     assert sorted(ReplyCache(path).rows) == ["extract/0", "extract/1"]
@@ -33,7 +33,7 @@ def test_a_half_written_last_row_loses_no_other_row(recording, tmp_path):
 @pytest.mark.parametrize(
     "text", ["one\u2028two", "one\u0085two", "one\x0b\x0c\x1c\r\ntwo"], ids=ascii
 )
-def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
+def test_unusual_line_breaks_in_a_reply_do_not_split_its_row(text, recording, tmp_path):
     path = recording(calls(1), [text])
     assert complete.complete(
         calls(1), changed_settings(replies=str(path)), tmp_path / "cache.jsonl", "x"
@@ -41,7 +41,7 @@ def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
     assert len(ReplyCache(path).rows) == 1
 
 
-def test_a_row_without_its_line_break_counts(recording):
+def test_a_last_row_without_a_line_break_is_read(recording):
     """An editor may leave the last row like that."""
     path = recording(calls(2), "ab")
     path.write_bytes(path.read_bytes()[:-1])
@@ -90,7 +90,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, "free", True])
-def test_a_cost_that_no_request_has_is_not_counted(cost, recording, capsys):
+def test_an_impossible_cost_is_not_counted(cost, recording, capsys):
     """NaN would be below every cost limit, and a negative cost would raise it."""
     path = recording(calls(2), "ab")
     rows = list(map(json.loads, path.read_text().splitlines()))
@@ -103,9 +103,7 @@ def test_a_cost_that_no_request_has_is_not_counted(cost, recording, capsys):
 
 
 @pytest.mark.parametrize("problem", MALFORMED)
-def test_a_malformed_reply_is_named_with_its_line_and_not_used(
-    problem, recording, tmp_path, capsys
-):
+def test_malformed_rows_are_reported_by_line_and_not_used(problem, recording, tmp_path, capsys):
     path = recording(calls(), "abc")
     rows = path.read_text().splitlines()
     row = json.loads(rows[1]) | {"reply": MALFORMED[problem]}
@@ -120,7 +118,7 @@ def test_a_malformed_reply_is_named_with_its_line_and_not_used(
     assert "(lines 2, 4, 5)" in capsys.readouterr().out
 
 
-def test_a_content_of_text_parts_is_read(recording, tmp_path):
+def test_a_reply_in_text_parts_is_joined(recording, tmp_path):
     parts = [{"type": "text", "text": "from "}, {"type": "text", "text": "parts"}]
     path = recording(calls(1), [parts])
     settings = changed_settings(replies=str(path))
@@ -128,7 +126,7 @@ def test_a_content_of_text_parts_is_read(recording, tmp_path):
     assert completions.texts == {"extract/0": ["from parts"]}
 
 
-def test_replies_stay_in_their_file(recording, tmp_path):
+def test_replies_are_not_held_in_memory(recording, tmp_path):
     """Memory holds their keys and places; a reply of 5,000 characters takes less than 1,500."""
     count, size = 400, 5000
     asked = calls(count)

@@ -20,27 +20,18 @@ DOCUMENTS = [
 ]
 
 
-def test_without_a_model_replies_can_be_read(tmp_path):
+def rule_based_answers(calls, folder) -> complete.Completions:
+    return complete.complete(calls, changed_settings(backend="none"), folder / "cache.jsonl", "x")
+
+
+def test_rule_based_extractions_can_be_parsed(tmp_path):
     frequency = Counter(word for d in DOCUMENTS for word in rule_based.candidate_terms(d["text"]))
     calls = [
         complete.Call(f"extract/{d['id']}", "extract", (d["text"],), {"passage": d["text"]})
         for d in DOCUMENTS
     ]
-    names = ["Long Staff", "Barnaby Quill", "Marrowgate"]
-    question = Question("q", "Who read the {post}?", ("Ada",), ("d",))
-    calls.append(
-        complete.Call(
-            "rewrite/q",
-            "rewrite",
-            ("p",),
-            {"question": question.question, "names": names, "count": 10},
-        )
-    )
-    answers = complete.complete(
-        calls, changed_settings(backend="none"), tmp_path / "cache.jsonl", "x"
-    )
-    assert answers.drifted == [] and len(DOCUMENTS) > 10 and not list(tmp_path.iterdir())
-    assert answers.usage.calls == len(calls) and answers.usage.requests == 0
+    answers = rule_based_answers(calls, tmp_path)
+    assert len(DOCUMENTS) > 10
     for d in DOCUMENTS:
         entities, relations, lost = parse_records(answers.texts[f"extract/{d['id']}"][0], d["id"])
         assert len(entities) > 20 and len(relations) > 20 and lost == []
@@ -51,12 +42,30 @@ def test_without_a_model_replies_can_be_read(tmp_path):
         assert terms and all(
             frequency[t] <= 2 and (frequency[t] == 2 or d["text"].count(t) > 1) for t in terms
         )
+
+
+def rewriting_call(question: Question, names: list[str]) -> complete.Call:
+    values = {"question": question.question, "names": names, "count": 10}
+    return complete.Call("rewrite/q", "rewrite", ("p",), values)
+
+
+def test_rule_based_rewritten_questions_can_be_parsed(tmp_path):
+    names = ["Long Staff", "Barnaby Quill", "Marrowgate"]
+    question = Question("q", "Who read the {post}?", ("Ada",), ("d",))
+    answers = rule_based_answers([rewriting_call(question, names)], tmp_path)
     questions = extract.parse_questions(*answers.texts["rewrite/q"])
-    assert extract.remark(questions, question, 10) is None and len(questions) == 10
+    assert extract.rewrite_remark(questions, question, 10) is None and len(questions) == 10
     assert all("ho read the {post}" in q and any(name in q for name in names) for q in questions)
 
 
-def test_names_and_terms_of_any_script_with_blanks():
+def test_rule_based_calls_send_no_request_and_keep_no_file(tmp_path):
+    question = Question("q", "Who read the {post}?", ("Ada",), ("d",))
+    answers = rule_based_answers([rewriting_call(question, ["Long Staff"])], tmp_path)
+    assert answers.drifted == [] and not list(tmp_path.iterdir())
+    assert answers.usage.calls == 1 and answers.usage.requests == 0
+
+
+def test_rules_find_names_in_cyrillic_and_accented_text():
     russian = "Наташа любила Болконского. Болконский оставил Наташу в гостиной."
     french = "Émile Zola écrivit Germinal."
     for text, names in (
@@ -80,13 +89,13 @@ def test_names_and_terms_of_any_script_with_blanks():
         (["Ada"], [], {"Ada"}),
     ],
 )
-def test_no_name_that_gives_the_answer_away_is_woven_in(names, answers, woven):
+def test_a_rewritten_question_uses_no_name_that_reveals_the_answer(names, answers, woven):
     reply = rule_based.rewrite_question("Who rowed?", names, 10, answers)
     questions = json.loads(reply)["questions"]
     assert {n for n in (*names, "other matters") if any(n in q for q in questions)} == woven
 
 
-def test_no_rewritten_question_of_the_demo_holds_its_answer():
+def test_no_rewritten_question_of_the_demo_contains_its_answer():
     """Each question gets the names of its whole document, its answer's among them."""
     rows = (EMBEDDED / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     names = {

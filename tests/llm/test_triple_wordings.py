@@ -52,7 +52,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize("relation, tail, head", GOLDEN)
-def test_wordings_of_real_relations(relation, tail, head):
+def test_wordings_of_real_relations_equal_the_golden_ones(relation, tail, head):
     wordings = word_relation(relation)
     assert tail in [text.replace(PLACEHOLDER, "X") for text in wordings.tail]
     assert head in [text.replace(PLACEHOLDER, "X") for text in wordings.head]

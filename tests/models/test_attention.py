@@ -74,7 +74,7 @@ def agree(how, causal: bool, kernel: str, dtype: str, tolerance: float) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("how", [rows, stream])
-def test_tokamax_is_ours(how, causal, shape):
+def test_tokamax_attention_matches_ours(how, causal, shape):
     pytest.importorskip("tokamax", reason="extra [reference] is not installed")
     with jax.set_mesh(layout.make_mesh(shape)):
         agree(how, causal, "tokamax", "float32", 1e-5)
@@ -82,7 +82,7 @@ def test_tokamax_is_ours(how, causal, shape):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("how", [rows, stream])
-def test_cudnn_is_asked_for_what_ours_computes(how, causal, mesh, monkeypatch):
+def test_the_cudnn_call_computes_the_same_attention(how, causal, mesh, monkeypatch):
     """No such device exists here: JAX's own implementation of the same call answers instead."""
     asked, library = [], jax.nn.dot_product_attention
 
@@ -98,7 +98,7 @@ def test_cudnn_is_asked_for_what_ours_computes(how, causal, mesh, monkeypatch):
 
 
 @pytest.mark.parametrize(("how", "causal"), [(rows, True), (stream, False), (stream, True)])
-def test_splash_is_ours(how, causal):
+def test_splash_attention_matches_ours(how, causal):
     """As the interpreter runs it, with texts that do not begin at the left of their rows."""
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
         how = functools.partial(how, visible=SCATTERED)
@@ -112,7 +112,7 @@ def test_splash_is_ours(how, causal):
         ("splash", "tpu", {"tpu_custom_call"}),
     ],
 )
-def test_a_program_for_an_accelerator_calls_the_kernel_without_a_bias(
+def test_an_accelerator_program_calls_the_kernel_without_a_bias(
     kernel, platform, calls, monkeypatch
 ):
     """A program of another device can be lowered here, though not run."""
@@ -129,7 +129,7 @@ def test_a_program_for_an_accelerator_calls_the_kernel_without_a_bias(
 
 
 @pytest.mark.parametrize(("kernel", "platform"), [("cudnn", "cuda"), ("splash", "tpu")])
-def test_a_backward_pass_does_not_attend_once_more(kernel, platform, monkeypatch):
+def test_the_backward_pass_does_not_recompute_attention(kernel, platform, monkeypatch):
     """What the kernel's backward pass needs is saved with the products."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92000)
 
@@ -170,24 +170,27 @@ AMD, TPU, CPU = Device("gpu"), Device("tpu"), Device("cpu")
         (TPU, "float32", 128, 512, "xla"),
     ],
 )
-def test_auto_suits_device_type_and_shapes(device, dtype, head_size, tokens, chosen):
+def test_auto_chooses_a_kernel_by_device_type_and_shapes(device, dtype, head_size, tokens, chosen):
     assert kernels.choose("auto", device, dtype, head_size, tokens) == chosen
     for named in kernels.KERNELS[1:]:
         assert kernels.choose(named, device, dtype, head_size, tokens) == named
     assert device_in_use() == CPU
 
 
-def test_a_kernel_that_cannot_be_is_refused(mesh, monkeypatch):
-    with pytest.raises(
-        ValueError, match="attention='cudnn' does not support float32: set compute to 'bfloat16'"
-    ):
+def test_a_kernel_that_does_not_support_the_type_is_refused(mesh):
+    message = "attention='cudnn' does not support float32: set compute to 'bfloat16'"
+    with pytest.raises(ValueError, match=message):
         rows(*inputs(), causal=True, kernel="cudnn")
-    with pytest.raises(
-        ValueError, match="attention='flash': must be one of auto, xla, cudnn, splash"
-    ):
+
+
+def test_an_unknown_kernel_is_refused(mesh):
+    message = "attention='flash': must be one of auto, xla, cudnn, splash"
+    with pytest.raises(ValueError, match=message):
         rows(*inputs(), causal=True, kernel="flash")
+
+
+def test_a_kernel_whose_package_is_missing_is_refused_with_the_fix(mesh, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokamax", None)
-    with pytest.raises(
-        ValueError, match="attention='tokamax' needs the package: pip install tokamax"
-    ):
+    message = "attention='tokamax' needs the package: pip install tokamax"
+    with pytest.raises(ValueError, match=message):
         rows(*inputs(), causal=True, kernel="tokamax")

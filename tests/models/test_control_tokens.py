@@ -26,7 +26,7 @@ def test_a_document_adds_no_control_token(lm):
     assert len(control_tokens(lm, lm.tokenizer(FORGED)["input_ids"])) >= 4  # without `as_data`
 
 
-def test_a_text_without_control_tokens_stays_as_it_is(lm):
+def test_a_text_without_control_tokens_is_unchanged(lm):
     for text in ("", "a < b", "naïve 潮 🌊", "<|imend|>", "  \n"):
         assert lm.as_data(text) == text
 

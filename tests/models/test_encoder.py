@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support import tiny
 
 from ark_jax import layout
@@ -16,23 +17,30 @@ def positions(tokens, mask, cfg):
     return encoder.positions(tokens, mask, cfg)
 
 
-def test_positions_count_the_tokens_that_are_no_padding(mesh):
-    """RoBERTa's begin after the pad token's id, here 3, and stay there where a text spells that
-    token out.
-    """
-    tokens = np.array([[0, 9, 3, 8, 1, 0], [0, 7, 1, 3, 3, 3]], np.int32)
-    mask = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0]], bool)
-    read = lambda family: encoder.Config.from_hf(tiny.config(family))
-    ours = positions(tokens, mask, read("roberta"))
-    np.testing.assert_array_equal(ours, [[4, 5, 3, 6, 7, 3], [4, 5, 6, 3, 3, 3]])
-    for family in ("bert", "distilbert"):
-        np.testing.assert_array_equal(
-            positions(tokens, mask, read(family)), [[0, 1, 2, 3, 4, 5]] * 2
-        )
-    assert [read(family).max_length for family in tiny.ENCODERS] == [640, 636, 634, 640]
+TOKENS = np.array([[0, 9, 3, 8, 1, 0], [0, 7, 1, 3, 3, 3]], np.int32)
+MASK = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0]], bool)
 
 
-def test_norms_of_texts_are_those_of_single_tokens(any_mesh):
+def test_position_ids_of_roberta_begin_after_the_pad_token(mesh):
+    """Here the pad token is number 3. Where a text itself has that token, its position is 3."""
+    cfg = encoder.Config.from_hf(tiny.config("roberta"))
+    expected = [[4, 5, 3, 6, 7, 3], [4, 5, 6, 3, 3, 3]]
+    np.testing.assert_array_equal(positions(TOKENS, MASK, cfg), expected)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_position_ids_of_other_encoders_count_from_0(family, mesh):
+    cfg = encoder.Config.from_hf(tiny.config(family))
+    np.testing.assert_array_equal(positions(TOKENS, MASK, cfg), [[0, 1, 2, 3, 4, 5]] * 2)
+
+
+def test_the_longest_text_excludes_the_positions_before_the_first_token():
+    # RoBERTa's pad token is number 3 of 640 positions, XLM-R's number 5.
+    lengths = [encoder.Config.from_hf(tiny.config(name)).max_length for name in tiny.ENCODERS]
+    assert lengths == [640, 636, 634, 640]
+
+
+def test_norms_of_sharded_texts_equal_norms_of_single_tokens(any_mesh):
     """Values, gradients and shardings; without texts, a norm is a formula over the last axis."""
     random = np.random.default_rng(0)
     x, g = random.standard_normal((2, 8, 5, 6)).astype(np.float32)
@@ -53,8 +61,13 @@ def test_norms_of_texts_are_those_of_single_tokens(any_mesh):
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_gelu_and_its_gradient_are_those_of_jax(mesh):
+def test_gelu_matches_jax(mesh):
     x = jnp.linspace(-12, 12, 4001)
-    theirs = functools.partial(jax.nn.gelu, approximate=False)
-    for form in (lambda f: f, lambda f: jax.grad(lambda x: f(x).sum())):
-        np.testing.assert_allclose(form(encoder.gelu)(x), form(theirs)(x), atol=1e-6)
+    np.testing.assert_allclose(encoder.gelu(x), jax.nn.gelu(x, approximate=False), atol=1e-6)
+
+
+def test_the_gradient_of_gelu_matches_jax(mesh):
+    x = jnp.linspace(-12, 12, 4001)
+    ours = jax.grad(lambda x: encoder.gelu(x).sum())(x)
+    theirs = jax.grad(lambda x: jax.nn.gelu(x, approximate=False).sum())(x)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)

@@ -28,7 +28,7 @@ def greedy(path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_generate_takes_the_likeliest_token(shape, folder):
+def test_generation_takes_the_most_likely_token(shape, folder):
     with jax.set_mesh(layout.make_mesh(shape)):
         lm = open_model(folder("plain"))
         wanted = [
@@ -39,7 +39,7 @@ def test_generate_takes_the_likeliest_token(shape, folder):
         assert lm.generate(PROMPTS, max_new_tokens=STEPS) == wanted
 
 
-def test_generate_is_that_of_transformers(folder, tmp_path, mesh):
+def test_generation_matches_transformers(folder, tmp_path, mesh):
     """One of two stop ids occurs in the middle of a continuation; each prompt is a batch."""
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM
@@ -82,7 +82,7 @@ LONG = [
 
 
 @pytest.mark.parametrize("budget", [150, pytest.param(400, marks=pytest.mark.slow)])
-def test_neither_seats_nor_room_nor_order_change_a_text(budget, folder, monkeypatch, mesh, heard):
+def test_texts_do_not_depend_on_batch_size_or_order(budget, folder, monkeypatch, mesh, heard):
     """Rows wait for seats, the ring of positions wraps and grows, and seats are given up."""
     lm = open_model(folder("plain"))
     wanted = lm.generate(LONG, max_new_tokens=40)
@@ -100,7 +100,7 @@ def test_neither_seats_nor_room_nor_order_change_a_text(budget, folder, monkeypa
 
 @pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
 @pytest.mark.slow
-def test_a_mesh_changes_no_text(shape, folder):
+def test_generated_texts_do_not_depend_on_the_mesh(shape, folder):
     run = lambda: open_model(folder("plain")).generate(LONG, max_new_tokens=20, batch_tokens=100)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         wanted = run()
@@ -108,7 +108,7 @@ def test_a_mesh_changes_no_text(shape, folder):
         assert run() == wanted
 
 
-def test_a_stop_string_frees_the_seat(folder, mesh, heard):
+def test_a_stop_string_frees_its_row_for_the_next_prompt(folder, mesh, heard):
     """With one seat, each row runs up to its own stop and is reported before the next begins."""
     lm = open_model(folder("plain"))
     whole = lm.generate(PROMPTS[:3], max_new_tokens=40)
@@ -131,7 +131,7 @@ def test_a_stop_string_frees_the_seat(folder, mesh, heard):
     assert [name for name, _ in heard if name != "_select"] == ["_prefill", "_decode"] * 3
 
 
-def test_a_run_takes_few_programs(folder, mesh, heard):
+def test_generation_compiles_few_programs(folder, mesh, heard):
     """The calls have no more shapes than there are padded lengths, however many the prompts."""
     lm = open_model(folder("plain"))
     lm.generate(
@@ -148,10 +148,10 @@ def test_a_run_takes_few_programs(folder, mesh, heard):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_decoding_layers_take_no_memory_of_their_own(shape, folder):
+def test_decoding_layers_share_the_memory_of_the_stacked_weights(shape, folder):
     with jax.set_mesh(layout.make_mesh(shape)):
         lm = open_model(folder("plain"))
-        stacked, layers = lm.model.blocks, generate._unstack(lm.model.blocks, lm.cfg.layers)
+        stacked, layers = lm.model.blocks, generate._unstack_layers(lm.model.blocks, lm.cfg.layers)
         assert len(layers) == lm.cfg.layers > 1
         for i, layer in enumerate(layers):
             pairs = zip(jax.tree.leaves(stacked), jax.tree.leaves(layer), strict=True)
@@ -170,11 +170,11 @@ def test_decoding_layers_take_no_memory_of_their_own(shape, folder):
             assert places == [0, stack.data.nbytes // len(layers)]
 
 
-def test_no_prompts(folder, mesh):
+def test_no_prompts_give_no_texts(folder, mesh):
     assert open_model(folder("plain")).generate([], max_new_tokens=STEPS) == []
 
 
-def test_an_empty_prompt_goes_on_from_the_begin_token(folder, mesh):
+def test_an_empty_prompt_starts_from_the_begin_or_stop_token(folder, mesh):
     """Or from the stop token, where a model has no begin token, as in log_likelihood."""
     lm = open_model(folder("plain"))
     assert lm.generate(["", PROMPTS[0]], max_new_tokens=STEPS) == lm.generate(
@@ -182,7 +182,7 @@ def test_an_empty_prompt_goes_on_from_the_begin_token(folder, mesh):
     )
 
 
-def test_a_token_that_generation_config_names_ends_a_text(folder, tmp_path, mesh):
+def test_stop_tokens_are_read_from_generation_config(folder, tmp_path, mesh):
     lm = open_model(folder("plain"))
     second = min(set(range(tiny.VOCAB)) - set(lm.stop_ids))
     shutil.copytree(folder("plain"), tmp_path / "model")
@@ -193,6 +193,6 @@ def test_a_token_that_generation_config_names_ends_a_text(folder, tmp_path, mesh
     assert set(reopened.stop_ids) == {*lm.stop_ids, second}
 
 
-def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):
+def test_a_prompt_without_room_to_generate_is_refused(folder, mesh):
     with pytest.raises(ValueError, match=f"prompt 1: {tiny.POSITIONS - 3} \\+ 4 tokens"):
         open_model(folder("plain")).generate(["x", "!" * (tiny.POSITIONS - 3)], max_new_tokens=4)

@@ -93,7 +93,7 @@ def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
     np.testing.assert_allclose(slopes, wanted["slopes"], rtol=1e-4, atol=1e-5)
 
 
-# The others are compared in test_every_mesh_gives_what_transformers_gave_once.
+# The others are compared in test_outputs_on_every_mesh_match_stored_ones_of_transformers.
 @pytest.mark.parametrize(
     ("family", "unpadded"),
     [
@@ -112,14 +112,16 @@ def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
         ),
     ],
 )
-def test_one_device_gives_what_transformers_gave_once(family, unpadded, checkpoint, mesh):
+def test_outputs_on_one_device_match_stored_ones_of_transformers(
+    family, unpadded, checkpoint, mesh
+):
     ours, gradient, cfg = run(checkpoint(family), golden(family), unpadded)
     same(ours, golden(family))
     same_slopes(gradient, cfg, checkpoint(family), golden(family))
 
 
 @FAMILIES
-def test_hidden_states_and_logits_are_those_of_transformers(family, checkpoint, mesh):
+def test_hidden_states_and_logits_match_transformers(family, checkpoint, mesh):
     pytest.importorskip("torch", reason="transformers computes with torch")
     inputs = goldens.inputs(family, seed=2, length=40)
     wanted = goldens.reference(checkpoint(family), family, inputs)
@@ -141,11 +143,9 @@ def on_one_device(family: str, folder: Path):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "bert"])
-def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint, mesh):
+def test_gradients_do_not_depend_on_rematerialisation(family, checkpoint, mesh):
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
-    tokens, mask = layout.rows(np.arange(24).reshape(3, 8)), layout.rows(np.ones((3, 8), bool))
-    loss = lambda model, cfg: jnp.sin(model(tokens, mask, cfg)).sum()
-    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    gradient = jax.jit(jax.grad(sine_loss), static_argnums=1)
     leaves = [
         jax.tree.leaves(gradient(model, dataclasses.replace(cfg, remat=how)))
         for how in ("products", "all")
@@ -156,8 +156,20 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
         np.testing.assert_allclose(
             one, other, rtol=1e-5, atol=2e-8 * largest + 4e-6 * np.abs(other).max()
         )
+
+
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_an_unknown_way_of_rematerialisation_is_refused(family, checkpoint, mesh):
+    model, cfg, _ = hf.load_model(str(checkpoint(family)))
     with pytest.raises(ValueError, match=r"train.remat='none': must be 'products' or 'all'"):
-        gradient(model, dataclasses.replace(cfg, remat="none"))
+        jax.eval_shape(
+            lambda model: sine_loss(model, dataclasses.replace(cfg, remat="none")), model
+        )
+
+
+def sine_loss(model, cfg):
+    tokens, mask = layout.rows(np.arange(24).reshape(3, 8)), layout.rows(np.ones((3, 8), bool))
+    return jnp.sin(model(tokens, mask, cfg)).sum()
 
 
 # Llama and Mistral are Qwen2 without its bias, XLM-R is RoBERTa, DistilBERT is BERT without
@@ -187,7 +199,9 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
     ids=str,
     indirect=["any_mesh"],
 )
-def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_mesh, capfd):
+def test_outputs_on_every_mesh_match_stored_ones_of_transformers(
+    family, checkpoint, any_mesh, capfd
+):
     """Two families as they are padded, the others without padding."""
     wanted = golden(family)
     ours, gradient, cfg = run(
@@ -212,7 +226,7 @@ def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_me
         )
 
 
-def test_weights_are_spread_over_the_mesh(checkpoint):
+def test_weights_are_sharded_over_the_mesh(checkpoint):
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
         model, _, _ = hf.load_model(str(checkpoint("qwen3")))
     shards = {
@@ -241,7 +255,7 @@ def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, position: int) -> s
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_token_has_no_effect_on_those_before_it(side, checkpoint, mesh):
+def test_a_decoder_token_affects_no_earlier_token(side, checkpoint, mesh):
     model, cfg, _ = hf.load_model(str(checkpoint("qwen3")))
     tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
     mask = np.arange(12) < 9 if side == "right" else np.arange(12) >= 3
@@ -250,13 +264,13 @@ def test_a_token_has_no_effect_on_those_before_it(side, checkpoint, mesh):
         assert effect(cfg, model, tokens, mask, np.flatnonzero(mask)[t]) == set(visible[: t + 1])
 
 
-def test_an_encoder_sees_both_sides_and_no_padding(checkpoint, mesh):
+def test_an_encoder_attends_to_both_sides_but_not_to_padding(checkpoint, mesh):
     model, cfg, _ = hf.load_model(str(checkpoint("bert")))
     tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
     assert effect(cfg, model, tokens, np.arange(12) < 9, 4) == set(tokens[:9])
 
 
-def test_a_pad_token_in_the_text_is_what_it_is_for_transformers(checkpoint, mesh):
+def test_a_pad_token_inside_a_text_is_treated_as_in_transformers(checkpoint, mesh):
     pytest.importorskip("torch", reason="transformers computes with torch")
     inputs = goldens.inputs("roberta", seed=2, length=40)
     inputs["tokens"][:, 1] = inputs["tokens"][::2, 5] = 3
@@ -282,7 +296,7 @@ def contents(folder: Path) -> dict[str, tuple]:
 @FAMILIES
 @pytest.mark.parametrize("bare", [False, True], ids=["prefixed", "bare"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_load_then_export_gives_the_same_bytes(family, bare, dtype, tmp_path, mesh):
+def test_exporting_a_loaded_model_gives_the_same_tensors(family, bare, dtype, tmp_path, mesh):
     base = tiny.write(tmp_path / "base", family, bare=bare, files=2, dtype=dtype)
     model, cfg, extra_tensors = hf.load_model(str(base))
     (tmp_path / "out").mkdir()
@@ -292,7 +306,7 @@ def test_load_then_export_gives_the_same_bytes(family, bare, dtype, tmp_path, me
 
 
 @pytest.mark.parametrize("family", ["qwen2", "bert"])
-def test_export_gathers_what_a_mesh_has_spread(family, tmp_path, any_mesh):
+def test_a_sharded_model_is_exported_whole(family, tmp_path, any_mesh):
     base = tiny.write(tmp_path / "base", family)
     model, cfg, extra_tensors = hf.load_model(str(base))
     (tmp_path / "out").mkdir()
@@ -300,7 +314,7 @@ def test_export_gathers_what_a_mesh_has_spread(family, tmp_path, any_mesh):
     assert contents(tmp_path / "out") == contents(base)
 
 
-def test_export_writes_what_changed_and_only_that(tmp_path, checkpoint, mesh):
+def test_export_changes_only_the_changed_tensor(tmp_path, checkpoint, mesh):
     model, cfg, extra_tensors = hf.load_model(str(checkpoint("qwen3")))
     gate = np.array(model.blocks.gate[...])
     gate[1, 3, 5] = 7  # layer 1, from width 3 to ffn 5
@@ -315,7 +329,7 @@ def test_export_writes_what_changed_and_only_that(tmp_path, checkpoint, mesh):
     assert after["model.layers.1.mlp.gate_proj.weight"][2] == wanted.tobytes()
 
 
-def test_a_large_export_is_cut_into_files_that_an_index_names(tmp_path):
+def test_a_large_export_is_split_into_indexed_files(tmp_path):
     tensors = {
         name: np.full(100, i, np.float32) for i, name in enumerate("abcde")
     }  # 400 bytes each
@@ -338,7 +352,7 @@ def assert_same_model(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def test_bfloat16_weights_are_computed_with_as_float32_if_asked(tmp_path, mesh):
+def test_bfloat16_weights_can_be_computed_in_float32(tmp_path, mesh):
     """16 bits on disk change the weights, not the computation."""
     rounded = {
         n: x.astype(jnp.bfloat16).astype(np.float32) for n, x in tiny.tensors("llama").items()
@@ -347,7 +361,7 @@ def test_bfloat16_weights_are_computed_with_as_float32_if_asked(tmp_path, mesh):
     assert_same_model(half, tiny.write(tmp_path / "full", "llama", weights=rounded))
 
 
-def test_an_export_leaves_nothing_of_one_that_was_there_before(tmp_path, mesh):
+def test_an_export_removes_the_files_of_an_earlier_one(tmp_path, mesh):
     """An index of its shards, say, which would be believed."""
     folder = tiny.write(tmp_path / "old", "bert", files=2)
     base = tiny.write(
@@ -358,7 +372,7 @@ def test_an_export_leaves_nothing_of_one_that_was_there_before(tmp_path, mesh):
     assert contents(folder) == contents(base)
 
 
-def test_a_copy_of_the_tied_head_is_tolerated(tmp_path, checkpoint, mesh):
+def test_a_stored_copy_of_a_tied_head_is_accepted(tmp_path, checkpoint, mesh):
     weights = tiny.tensors("qwen3")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     assert_same_model(tiny.write(tmp_path, "qwen3", weights=weights), checkpoint("qwen3"))
@@ -417,7 +431,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("family", "changes", "named"), REFUSED, ids=lambda x: str(x)[:40])
-def test_a_config_that_would_be_computed_wrongly_is_refused(family, changes, named, tmp_path, mesh):
+def test_an_unsupported_config_is_refused(family, changes, named, tmp_path, mesh):
     with pytest.raises(ValueError, match=named):
         hf.load_model(str(tiny.write(tmp_path, family, changes=changes)))
 
@@ -455,7 +469,7 @@ def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
         ("distilbert", "distilbert.embeddings.token_type_embeddings.weight"),
     ],
 )
-def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
+def test_an_unexpected_tensor_is_named(family, name, tmp_path, mesh):
     weights = tiny.tensors(family) | {name: np.zeros(tiny.WIDTH, np.float32)}
     with pytest.raises(ValueError, match=re.escape(name)):
         hf.load_model(str(tiny.write(tmp_path, family, weights=weights)))
@@ -469,7 +483,7 @@ def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
         ("distilbert", "distilbert.transformer.layer.0.ffn.lin1.weight"),
     ],
 )
-def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
+def test_a_tensor_with_a_wrong_shape_is_named(family, name, tmp_path, mesh):
     weights = tiny.tensors(family)
     weights[name] = np.ascontiguousarray(weights[name].T)
     with pytest.raises(ValueError, match=re.escape(name) + r".*shape"):
@@ -486,11 +500,11 @@ def test_only_the_files_that_the_index_names_are_read(tmp_path, checkpoint, mesh
 
 
 @FAMILIES
-def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, checkpoint, mesh):
+def test_a_checkpoint_without_a_prefix_gives_the_same_model(family, tmp_path, checkpoint, mesh):
     assert_same_model(tiny.write(tmp_path, family, bare=True), checkpoint(family))
 
 
-def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
+def test_legacy_tensor_names_are_read_and_kept(tmp_path, mesh):
     """As in the published bert-base-uncased: LayerNorm.gamma and LayerNorm.beta."""
     old = {
         n.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -520,12 +534,12 @@ def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
         ("distilbert", "hidden_dim"),
     ],
 )
-def test_a_setting_that_the_config_lacks_is_named(family, field, tmp_path, mesh):
+def test_a_missing_setting_is_named(family, field, tmp_path, mesh):
     with pytest.raises(ValueError, match=f"config.json: no '{field}'; a {family} checkpoint"):
         hf.load_model(str(tiny.write(tmp_path, family, changes={field: None})))
 
 
-def test_an_export_may_be_read_by_whoever_may_read_the_folder(tmp_path, mesh):
+def test_an_export_has_default_file_permissions(tmp_path, mesh):
     model, cfg, extra_tensors = hf.load_model(str(tiny.write(tmp_path / "a", "bert")))
     (tmp_path / "b").mkdir()
     hf.export(model, cfg, tmp_path / "b", base=tmp_path / "a", extra_tensors=extra_tensors)
@@ -535,17 +549,23 @@ def test_an_export_may_be_read_by_whoever_may_read_the_folder(tmp_path, mesh):
     ).stat().st_mode
 
 
-def test_what_is_no_model_folder_is_said_so(tmp_path):
+def test_a_folder_without_a_config_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         hf.load_model(str(tmp_path))
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(tiny.config("bert")))
     with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
         hf.load_model(str(tmp_path))
+
+
+def test_a_missing_model_folder_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
         hf.load_model(str(tmp_path / "absent"))
 
 
-def test_an_architecture_that_is_unknown_is_said_with_the_known_ones(tmp_path, mesh):
+def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path, mesh):
     for changes, message in (
         ({"model_type": "gemma2"}, "'gemma2'"),
         ({"model_type": None}, "None"),
@@ -579,7 +599,7 @@ def test_a_broken_weights_file_is_named(harm, tmp_path, mesh):
         hf.load_model(str(tmp_path))
 
 
-def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
+def test_a_missing_weights_file_is_named(tmp_path, mesh):
     name = "model-00002-of-00002.safetensors"
     (tiny.write(tmp_path, "bert", files=2) / name).unlink()
     with pytest.raises(
@@ -599,7 +619,7 @@ def test_an_index_reads_no_file_outside_its_folder(name, tmp_path, mesh):
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.bool_, ml_dtypes.float8_e4m3fn])
-def test_quantised_weights_are_not_taken_for_numbers(kind, tmp_path, mesh):
+def test_quantised_weights_are_refused(kind, tmp_path, mesh):
     name = "bert.encoder.layer.0.attention.self.key.weight"
     weights = tiny.tensors("bert")
     weights[name] = weights[name].astype(kind)
@@ -626,7 +646,7 @@ def test_a_broken_config_or_index_is_named(name, content, message, tmp_path, mes
 
 
 @pytest.mark.parametrize("content", [{}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}], ids=str)
-def test_an_index_that_names_no_files_is_named(content, tmp_path, mesh):
+def test_an_index_without_files_is_refused(content, tmp_path, mesh):
     index = tiny.write(tmp_path, "bert", files=2) / "model.safetensors.index.json"
     index.write_text(json.dumps(content))
     with pytest.raises(

@@ -101,7 +101,7 @@ def expected(path) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def test_the_pairs_cover_what_they_should(folder, mesh):
+def test_the_test_pairs_cover_short_and_long_targets(folder, mesh):
     counts = expected(folder("plain"))[1]
     assert len(PAIRS) >= 60
     assert (counts == 1).sum() >= 20
@@ -109,7 +109,7 @@ def test_the_pairs_cover_what_they_should(folder, mesh):
     assert counts.max() > 24
 
 
-def test_log_likelihood_is_that_of_transformers(folder, mesh):
+def test_log_likelihoods_match_transformers(folder, mesh):
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM
 
@@ -170,7 +170,9 @@ BOUNDARIES = st.sampled_from(
 @pytest.mark.parametrize("kind", ["plain", "begin"])
 @settings(max_examples=300, deadline=None)
 @given(head=TEXTS | st.sampled_from(PASSAGES), before=BOUNDARIES, after=BOUNDARIES, tail=TEXTS)
-def test_the_boundary_is_that_of_lm_evaluation_harness(kind, head, before, after, tail, folder):
+def test_prompt_and_target_are_split_as_in_lm_evaluation_harness(
+    kind, head, before, after, tail, folder
+):
     lm, asked = harness(folder(kind))
     prompt, target = head + before, after + tail
     assume(not prompt or prompt.rstrip())  # of blanks alone the harness conditions on nothing
@@ -188,7 +190,7 @@ def test_the_boundary_is_that_of_lm_evaluation_harness(kind, head, before, after
         assert ids.tolist() == (whole if crosses else context + scored)
 
 
-def test_a_token_that_the_tokenizer_puts_behind_a_text_is_none_of_it(tmp_path, mesh):
+def test_a_token_appended_by_the_tokenizer_is_ignored(tmp_path, mesh):
     """Otherwise the end would count as the target's, and a generation would begin after it."""
     plain, ended = (
         open_model(tiny.write(tmp_path / kind, "llama", tokenizer=kind))
@@ -207,7 +209,7 @@ def test_a_token_that_the_tokenizer_puts_behind_a_text_is_none_of_it(tmp_path, m
     assert ended.generate(prompts, max_new_tokens=6) == plain.generate(prompts, max_new_tokens=6)
 
 
-def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
+def test_shared_prefixes_do_not_change_scores_on_any_mesh(folder, any_mesh):
     sums, counts = expected(folder("plain"))
     ours = open_model(folder("plain")).log_likelihood(PAIRS)
     np.testing.assert_array_equal(ours.tokens, counts)
@@ -215,7 +217,7 @@ def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
 
 
 @pytest.mark.slow
-def test_batches_order_and_company_change_nothing(folder, mesh):
+def test_scores_do_not_depend_on_batches_or_order(folder, mesh):
     lm = open_model(folder("plain"))
     sums, counts = expected(folder("plain"))
     small = lm.log_likelihood(PAIRS[::-1], batch_tokens=1024)
@@ -226,7 +228,7 @@ def test_batches_order_and_company_change_nothing(folder, mesh):
         assert abs(alone.sum[0] - sums[i]) / counts[i] < 1e-5
 
 
-def test_no_array_holds_the_logits_of_more_than_a_block(folder, monkeypatch, mesh):
+def test_scoring_holds_the_logits_of_one_block_at_a_time(folder, monkeypatch, mesh):
     programs, suffix = [], language.suffix_log_probs
 
     def heard(*args):
@@ -273,7 +275,7 @@ log_probs = jax.jit(token_log_probs, static_argnums=(1, 4))
     ],
     ids=str,
 )
-def test_token_log_probs_add_up_to_the_scores_of_pairs(padding, shape, folder):
+def test_token_log_probabilities_sum_to_the_scores_of_pairs(padding, shape, folder):
     with jax.set_mesh(layout.make_mesh(shape)):
         lm = open_model(folder("plain"))
         pairs = lm._encode_pairs(PAIRS)
@@ -317,7 +319,7 @@ def policy_gradient(model, cfg, tokens, mask, weights):
     ],
     ids=str,
 )
-def test_the_gradient_of_token_log_probs_is_that_of_transformers(kind, shape, folder, tmp_path):
+def test_gradients_of_log_probabilities_match_transformers(kind, shape, folder, tmp_path):
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM
 
@@ -341,29 +343,24 @@ def test_the_gradient_of_token_log_probs_is_that_of_transformers(kind, shape, fo
 
 
 @pytest.mark.slow
-def test_the_gradient_of_token_log_probs_is_a_finite_difference(folder, mesh):
+def test_gradients_of_log_probabilities_match_finite_differences(folder, mesh):
     lm = open_model(folder("begin"))
     *rows, weights = map(layout.rows, small_batch(lm))
     gradient = policy_gradient(lm.model, lm.cfg, *rows, weights)
     random = np.random.default_rng(4)
-    direction = jax.tree.map(
-        lambda x: jnp.asarray(random.standard_normal(x.shape).astype(np.float32)), lm.model
-    )
-    loss = lambda step: float(
-        policy_loss(
-            log_probs(
-                jax.tree.map(lambda x, d: x + step * d, lm.model, direction), lm.cfg, *rows, None
-            ),
-            weights,
-        )
-    )
-    slope = sum(
-        jax.tree.leaves(jax.tree.map(lambda g, d: float((g * d).sum()), gradient, direction))
-    )
+    draw = lambda x: jnp.asarray(random.standard_normal(x.shape).astype(np.float32))
+    direction = jax.tree.map(draw, lm.model)
+
+    def loss(step: float) -> float:
+        moved = jax.tree.map(lambda x, d: x + step * d, lm.model, direction)
+        return float(policy_loss(log_probs(moved, lm.cfg, *rows, None), weights))
+
+    products = jax.tree.map(lambda g, d: float((g * d).sum()), gradient, direction)
+    slope = sum(jax.tree.leaves(products))
     assert (loss(2e-4) - loss(-2e-4)) / 4e-4 == pytest.approx(slope, rel=1e-2)
 
 
-def test_no_gradient_step_holds_the_logits_of_more_than_a_block(folder, mesh):
+def test_a_gradient_step_holds_the_logits_of_one_block_at_a_time(folder, mesh):
     lm = open_model(folder("begin"))
     compiled = policy_gradient.lower(lm.model, lm.cfg, *map(layout.rows, small_batch(lm))).compile()
     shapes = re.findall(r"f32\[([\d,]+)\]", compiled.as_text())
@@ -371,7 +368,7 @@ def test_no_gradient_step_holds_the_logits_of_more_than_a_block(folder, mesh):
     assert max(sizes) == LOGIT_BLOCK * tiny.VOCAB < 8 * 96 * tiny.VOCAB
 
 
-def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):
+def test_the_original_code_scores_a_window_one_token_too_early(folder, mesh):
     """ARK counts the prompt's tokens without the begin token, but scores the text with it."""
     lm = open_model(folder("begin"))
     bare = lambda text: lm.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -397,18 +394,18 @@ def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):
     assert (np.abs(means - np.array(early)) > 1e-3).all()
 
 
-def test_no_pairs(folder, mesh):
+def test_no_pairs_give_no_scores(folder, mesh):
     scores = open_model(folder("plain")).log_likelihood([])
     assert scores.sum.shape == scores.tokens.shape == (0,)
 
 
 @pytest.mark.parametrize("prompt", ["A:", "", "A: "])
-def test_an_empty_target_is_refused_by_number(prompt, folder, mesh):
+def test_an_empty_target_is_refused_with_its_pair(prompt, folder, mesh):
     with pytest.raises(ValueError, match="pair 1: the target ''"):
         open_model(folder("plain")).log_likelihood([("A:", "yes"), (prompt, "")])
 
 
-def test_a_pair_longer_than_the_context_is_refused_by_number(folder, mesh):
+def test_a_pair_longer_than_the_context_is_refused(folder, mesh):
     lm = dataclasses.replace(open_model(folder("plain")), max_length=9)
     lm.log_likelihood([("!!!!!!!!", "?")])  # no merge has two of them
     with pytest.raises(ValueError, match="pair 1: 10 tokens, the model takes 9"):
@@ -427,7 +424,7 @@ QUESTION = Question(
 
 
 @pytest.mark.slow
-def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
+def test_only_the_passage_is_cut_to_fit_the_model(folder, mesh):
     """As little as possible; the flag says so; what is left is scored as it stands."""
     text = PASSAGES[1] * 12
     lm = open_model(folder("plain"))
@@ -467,7 +464,7 @@ def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
             assert not row["cut"] or max(sizes) >= limit - 16
 
 
-def test_a_question_that_leaves_no_room_is_named(folder, mesh):
+def test_a_question_without_room_for_a_passage_is_named(folder, mesh):
     lm = dataclasses.replace(open_model(folder("plain")), max_length=40)
     chunks = {"q1": [(Chunk("d#0", "d", 0, len(PASSAGES[0]), 9, PASSAGES[0]), 0.5)]}
     said = r"question 'q1', answer 0, chunk 'd#0': .* of the 40 tokens"
@@ -504,7 +501,7 @@ def test_ten_thousand_pairs_take_no_more_memory_than_five_hundred(folder):
     assert many - few < 200  # MiB
 
 
-def test_one_text_is_no_list_of_texts(folder, mesh):
+def test_a_single_text_instead_of_a_list_is_refused(folder, mesh):
     with pytest.raises(ValueError, match="'Who' is one text; give a list of them"):
         open_model(folder("plain")).generate("Who", max_new_tokens=1)
 
@@ -516,27 +513,31 @@ def test_chat_applies_the_template_once(folder, mesh):
     assert open_model(folder("begin")).chat("Who?") == "Who?"
 
 
-def test_chat_takes_turns(folder, mesh):
+def test_chat_accepts_several_turns(folder, mesh):
     lm = open_model(folder("chat"))
     lm.tokenizer.chat_template = tiny.TEMPLATE.replace("<s>{{ m", "<s>{{ m['role'] }}: {{ m")
     assert lm.chat(["Who?"]) == lm.chat("Who?") == "<s>user: Who?</s><s>"
     turns = ["Who?", "Clerks.", "Who else?"]
-    messages = [
-        {"role": role, "content": text}
-        for role, text in zip(["user", "assistant", "user"], turns, strict=True)
-    ]
-    assert (
-        lm.chat(turns)
-        == lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        == "<s>user: Who?</s><s>assistant: Clerks.</s><s>user: Who else?</s><s>"
-    )
+    roles = ["user", "assistant", "user"]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+    expected = "<s>user: Who?</s><s>assistant: Clerks.</s><s>user: Who else?</s><s>"
+    apply_template = lm.tokenizer.apply_chat_template
+    assert apply_template(messages, add_generation_prompt=True, tokenize=False) == expected
+    assert lm.chat(turns) == expected
+
+
+def test_chat_without_a_template_joins_the_turns_in_lines(folder, mesh):
+    turns = ["Who?", "Clerks.", "Who else?"]
     assert open_model(folder("begin")).chat(turns) == "Who?\nClerks.\nWho else?"
-    for history in ([], turns[:2]):
-        with pytest.raises(ValueError, match=f"{len(history)} turns: the last must be the user's"):
-            lm.chat(history)
 
 
-def test_a_model_that_can_think_is_told_to_reply_at_once(folder, mesh):
+@pytest.mark.parametrize("turns", [[], ["Who?", "Clerks."]])
+def test_a_chat_that_does_not_end_with_the_user_is_refused(turns, folder, mesh):
+    with pytest.raises(ValueError, match=f"{len(turns)} turns: the last must be the user's"):
+        open_model(folder("chat")).chat(turns)
+
+
+def test_thinking_is_switched_off_in_the_chat_template(folder, mesh):
     """As Qwen3's template has it: without a word on it, the model thinks first."""
     lm = open_model(folder("chat"))
     lm.tokenizer.chat_template = (
@@ -546,7 +547,7 @@ def test_a_model_that_can_think_is_told_to_reply_at_once(folder, mesh):
     assert lm.chat("Who?") == "<s>Who?</s><s><think></think>"
 
 
-def test_an_encoder_is_no_language_model(tmp_path, mesh):
+def test_an_encoder_is_refused_as_a_language_model(tmp_path, mesh):
     with pytest.raises(ValueError, match="bert generates no text"):
         open_model(tiny.write(tmp_path, "bert", tokenizer="cls"))
 
@@ -574,7 +575,7 @@ def contents(path: Path) -> dict[str, bytes]:
     ],
     ids=str,
 )
-def test_a_saved_language_model_is_the_same_model(family, dtype, shape, tmp_path):
+def test_a_saved_language_model_is_loaded_unchanged(family, dtype, shape, tmp_path):
     """Every file has the same bytes on any mesh, generation_config.json included."""
     base = write_chat_model(tmp_path / "base", family, dtype)
     (base / "generation_config.json").write_text('{"eos_token_id": [2]}')
@@ -588,7 +589,7 @@ def test_a_saved_language_model_is_the_same_model(family, dtype, shape, tmp_path
     assert again.chat("Who?") == lm.chat("Who?") != "Who?"
 
 
-def test_weights_may_be_saved_wider_than_their_base(tmp_path, mesh):
+def test_weights_can_be_saved_in_float32_over_a_bfloat16_base(tmp_path, mesh):
     """A change too small for bfloat16 is kept."""
     base = write_chat_model(tmp_path / "base", "llama", "bfloat16")
     settings = json.loads((base / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
@@ -605,7 +606,7 @@ def test_weights_may_be_saved_wider_than_their_base(tmp_path, mesh):
 
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
-def test_transformers_opens_a_saved_language_model(family, tmp_path, mesh):
+def test_a_saved_language_model_gives_the_same_logits_in_transformers(family, tmp_path, mesh):
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -624,7 +625,7 @@ def test_transformers_opens_a_saved_language_model(family, tmp_path, mesh):
     np.testing.assert_allclose(plain_pass(lm, [ids])[0, : len(ids)], theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_the_folder_of_a_language_model_is_not_written_over(tmp_path, mesh):
+def test_saving_into_the_source_folder_is_refused(tmp_path, mesh):
     base = tiny.write(tmp_path / "base", "llama", tokenizer="begin")
     before = contents(base)
     with pytest.raises(ValueError, match="is the folder this model was read from; give another"):

@@ -83,32 +83,40 @@ def same_bytes(one, other) -> bool:
 
 
 @FAMILIES
-def test_a_fresh_adapter_changes_nothing(family, checkpoint, spread):
+def test_a_fresh_adapter_does_not_change_the_model(family, checkpoint, spread):
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
-    adapter = fresh(checkpoint(family), cfg)
-    merged = jax.jit(lora.merge)(model, adapter)
+    merged = jax.jit(lora.merge)(model, fresh(checkpoint(family), cfg))
     assert same_bytes(merged, model) and jax.tree.structure(merged) == jax.tree.structure(model)
     assert all(
         x.sharding == y.sharding
         for x, y in zip(jax.tree.leaves(merged), jax.tree.leaves(model), strict=True)
     )
+
+
+@FAMILIES
+def test_a_fresh_adapter_is_drawn_as_torch_draws_it(family, checkpoint, spread):
+    """Uniform between plus and minus one over the root of the number of inputs; the rest is 0."""
+    _, cfg, _ = hf.load_model(str(checkpoint(family)))
+    adapter = fresh(checkpoint(family), cfg)
     assert set(adapter.a) == set(adapter.b) == set(MATRICES[family])
     for name, inputs in MATRICES[family].items():
-        # As torch draws them: uniform between plus and minus one over the root of the number of
-        # inputs.
         a = np.asarray(adapter.a[name]) * np.sqrt(inputs)
-        assert (
-            0.9 < np.abs(a).max() <= 1
-            and abs(a.std() - 3**-0.5) < 0.08
-            and not np.allclose(a[0], a[1])
-        )
+        assert 0.9 < np.abs(a).max() <= 1
+        assert abs(a.std() - 3**-0.5) < 0.08  # that of a uniform draw from -1 to 1
+        assert not np.allclose(a[0], a[1])
         assert not np.asarray(adapter.b[name]).any()
+
+
+@FAMILIES
+def test_a_fresh_adapter_does_not_depend_on_the_mesh(family, checkpoint, spread):
+    _, cfg, _ = hf.load_model(str(checkpoint(family)))
+    adapter = fresh(checkpoint(family), cfg)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         assert same_bytes(fresh(checkpoint(family), cfg), adapter)
 
 
 @FAMILIES
-def test_merging_is_the_formula(family, checkpoint, spread):
+def test_merging_adds_the_scaled_product_of_the_factors(family, checkpoint, spread):
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = used(fresh(checkpoint(family), cfg))
     before, after = (
@@ -131,7 +139,7 @@ def test_merging_is_the_formula(family, checkpoint, spread):
             )
 
 
-def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
+def test_factors_have_the_shapes_and_shards_of_their_weight(checkpoint, spread):
     adapter = fresh(checkpoint("qwen3"), hf.load_model(str(checkpoint("qwen3")))[1])
     assert {
         n: (adapter.a[n].shape, adapter.b[n].shape) for n in ("q", "k", "o", "gate", "down")
@@ -150,7 +158,7 @@ def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
     }
 
 
-def test_a_merged_weight_keeps_its_type(checkpoint, mesh):
+def test_a_merged_weight_keeps_its_dtype(checkpoint, mesh):
     model, cfg, _ = hf.load_model(str(checkpoint("qwen3")), dtype="bfloat16")
     adapter = used(fresh(checkpoint("qwen3"), cfg, ("up",)))
     merged = lora.merge(model, adapter).blocks.up[...]
@@ -214,7 +222,7 @@ def on_one_device(folder: Path):
     ids=str,
     indirect=True,
 )
-def test_every_mesh_takes_the_same_step(checkpoint, any_mesh, capfd):
+def test_an_adapter_step_is_the_same_on_every_mesh(checkpoint, any_mesh, capfd):
     loss, gradient, moved = step(checkpoint("qwen3"))
     assert not re.search(
         "involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE
@@ -280,7 +288,7 @@ def same_hidden(folder: Path, adapter: lora.Adapter, family: str, reference) -> 
 
 
 @pytest.mark.parametrize(("family", "targets"), [("qwen3", ()), ("bert", ()), ("bert", ("down",))])
-def test_peft_computes_what_we_computed(family, targets, checkpoint, tmp_path, mesh):
+def test_peft_gives_our_hidden_states_and_gradients(family, targets, checkpoint, tmp_path, mesh):
     """Hidden states and gradients. `down` alone, since BERT's output.dense also ends
     attention.output.dense.
     """
@@ -334,7 +342,7 @@ def test_peft_computes_what_we_computed(family, targets, checkpoint, tmp_path, m
         ("bert", ["query", "attention.output.dense", "intermediate.dense"], "q o up", True),
     ],
 )
-def test_we_compute_what_peft_computed(
+def test_our_model_gives_the_hidden_states_of_peft(
     family, modules, names, rslora, checkpoint, tmp_path, spread
 ):
     peft, plain = theirs(checkpoint(family))
@@ -350,7 +358,7 @@ def test_we_compute_what_peft_computed(
     same_hidden(checkpoint(family), adapter, family, reference)
 
 
-def test_peft_generates_with_the_adapter_of_a_language_model(checkpoint, tmp_path, mesh):
+def test_peft_gives_our_logits_with_a_saved_adapter(checkpoint, tmp_path, mesh):
     """The logits of AutoModelForCausalLM, whose modules have other names than AutoModel's."""
     peft, _ = theirs(checkpoint("qwen3"))
     import torch
@@ -373,7 +381,7 @@ def test_peft_generates_with_the_adapter_of_a_language_model(checkpoint, tmp_pat
 
 
 @FAMILIES
-def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spread):
+def test_a_saved_adapter_is_loaded_unchanged(family, checkpoint, tmp_path, spread):
     cfg = hf.load_model(str(checkpoint(family)))[1]
     adapter = used(fresh(checkpoint(family), cfg, ("o", "k")))
     lora.save_peft(adapter, tmp_path, base="owner/model")
@@ -414,7 +422,7 @@ def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spre
         (None, None, {"peft_type": "LOHA"}, "LOHA"),
     ],
 )
-def test_an_adapter_that_would_be_computed_wrongly_is_refused(
+def test_an_unsupported_adapter_is_refused(
     drop, add, settings, message, checkpoint, tmp_path, mesh
 ):
     cfg = hf.load_model(str(checkpoint("qwen3")))[1]
@@ -430,20 +438,19 @@ def test_an_adapter_that_would_be_computed_wrongly_is_refused(
         lora.load_peft(tmp_path, checkpoint("qwen3"), cfg)
 
 
-def test_what_cannot_be_adapted_is_named(checkpoint, mesh):
+@pytest.mark.parametrize("name", ["gate", "embed", "q_bias", "ffn_norm", "query"])
+def test_a_weight_that_cannot_be_adapted_is_refused(name, checkpoint, mesh):
+    message = f"lora_targets: '{name}' .* has q, k, v, o, up, down"
+    with pytest.raises(ValueError, match=message):
+        lora.target_weights(checkpoint("bert"), ("q", name))
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(-1, 8.0), (4, 0.0)])
+def test_an_invalid_rank_or_alpha_is_refused(rank, alpha, checkpoint, mesh):
     cfg = hf.load_model(str(checkpoint("bert")))[1]
-    for name in ("gate", "embed", "q_bias", "ffn_norm", "query"):
-        with pytest.raises(ValueError, match=f"lora_targets: '{name}' .* has q, k, v, o, up, down"):
-            lora.target_weights(checkpoint("bert"), ("q", name))
-    for rank, alpha in ((-1, 8.0), (4, 0.0)):
-        with pytest.raises(ValueError, match=f"lora_rank={rank} and train.lora_alpha={alpha}"):
-            lora.init(
-                lora.target_weights(checkpoint("bert"), ()),
-                cfg,
-                rank=rank,
-                alpha=alpha,
-                key=jax.random.key(0),
-            )
+    weights = lora.target_weights(checkpoint("bert"), ())
+    with pytest.raises(ValueError, match=f"lora_rank={rank} and train.lora_alpha={alpha}"):
+        lora.init(weights, cfg, rank=rank, alpha=alpha, key=jax.random.key(0))
 
 
 # --- the loop -------------------------------------------------------------------------------------
@@ -493,7 +500,7 @@ def same_outcome(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def test_the_loop_learns_and_goes_on_from_what_a_kill_leaves(checkpoint, tmp_path, mesh, capsys):
+def test_adapter_training_resumes_after_a_kill(checkpoint, tmp_path, mesh, capsys):
     base, whole, killed = checkpoint("bert"), tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     train(str(base), str(whole))
@@ -548,7 +555,7 @@ def finish(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.slow
-def test_killed_without_warning_and_resumed_gives_the_same_bytes(checkpoint, tmp_path):
+def test_adapter_training_resumed_after_sigkill_gives_the_same_bytes(checkpoint, tmp_path):
     base, whole, killed = checkpoint("bert"), tmp_path / "whole", tmp_path / "killed"
     finish(start(base, whole))
     process = start(base, killed)

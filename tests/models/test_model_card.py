@@ -29,7 +29,7 @@ def base(tmp_path_factory):
     return tiny.sentence_transformer(path, pooling="lasttoken", max_seq_length=100, prompts=PROMPTS)
 
 
-def test_the_front_matter_is_what_the_hub_reads(base, tmp_path, mesh):
+def test_the_front_matter_is_readable_by_the_hub(base, tmp_path, mesh):
     card_data = ModelCard.load(saved(base, tmp_path) / "README.md").data
     assert (card_data.library_name, card_data.pipeline_tag) == (
         "sentence-transformers",
@@ -45,7 +45,7 @@ def test_the_front_matter_is_what_the_hub_reads(base, tmp_path, mesh):
     assert set(card_data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
 
 
-def test_the_body_says_how_texts_become_vectors(base, tmp_path, mesh):
+def test_the_body_describes_how_texts_are_embedded(base, tmp_path, mesh):
     text = ModelCard.load(saved(base, tmp_path, width=20) / "README.md").text
     for row in (
         "| architecture | qwen3 |",
@@ -68,12 +68,12 @@ def test_a_model_of_the_hub_is_named_as_the_base(base, tmp_path, mesh):
     assert "# A-Model, saved by ark_jax" in card.text
 
 
-def test_a_card_that_is_given_is_kept(base, tmp_path, mesh):
+def test_a_given_card_is_saved_unchanged(base, tmp_path, mesh):
     Retriever.from_pretrained(str(base)).save_pretrained(tmp_path, card="# Mine\n")
     assert (tmp_path / "README.md").read_text() == "# Mine\n"
 
 
-def test_what_is_known_of_a_training_stands_after_the_title(base, tmp_path, mesh):
+def test_training_details_follow_the_title(base, tmp_path, mesh):
     folder = saved(base, tmp_path)
     text = model_card.render_card(
         folder, title="Tuned: again", base="o/m", about="On 3 questions.\n\n| a |\n|---|\n"
@@ -86,7 +86,7 @@ def test_what_is_known_of_a_training_stands_after_the_title(base, tmp_path, mesh
     )
 
 
-def test_figures_stand_in_the_front_matter_as_the_hub_reads_them(base, tmp_path, mesh):
+def test_results_are_written_to_the_front_matter(base, tmp_path, mesh):
     folder = saved(base, tmp_path)
     results = [
         EvalResult(
@@ -138,7 +138,7 @@ def test_the_code_in_the_card_gives_the_same_vectors_in_both_libraries(width, ba
     np.testing.assert_allclose(vectors, run(theirs, tmp_path / "theirs.py"), rtol=0, atol=1e-5)
 
 
-def test_no_name_opens_a_block_or_tag_of_the_card(base, tmp_path, mesh):
+def test_a_hostile_title_is_escaped_in_the_card(base, tmp_path, mesh):
     folder = saved(base, tmp_path)
     title = 'x"><script>: {a: [b\n---\nlicense: evil\n```'
     card = model_card.render_card(folder, title=title, base="", about="")

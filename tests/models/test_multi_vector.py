@@ -38,7 +38,7 @@ def on_one_device(folder) -> TokenVectors:
         return MultiVectorRetriever.from_pretrained(str(folder)).encode(TEXTS, kind="query")
 
 
-def test_each_token_has_its_unit_vector_on_any_mesh(folder, any_mesh):
+def test_each_token_has_a_unit_vector_on_any_mesh(folder, any_mesh):
     retriever = MultiVectorRetriever.from_pretrained(str(folder))
     vectors = retriever.encode(TEXTS, kind="query")
     assert vectors.lengths.tolist() == [*map(len, retriever.tokenize(TEXTS, kind="query"))]
@@ -47,7 +47,7 @@ def test_each_token_has_its_unit_vector_on_any_mesh(folder, any_mesh):
     np.testing.assert_allclose(vectors.values, on_one_device(folder).values, rtol=0, atol=1e-5)
 
 
-def test_vectors_are_the_same_in_any_batch(folder, mesh):
+def test_token_vectors_do_not_depend_on_the_batch(folder, mesh):
     retriever = MultiVectorRetriever.from_pretrained(str(folder))
     backwards = retriever.encode(TEXTS[::-1], kind="query", batch_tokens=60)
     for ours, expected in zip(reversed(list(backwards)), on_one_device(folder), strict=True):
@@ -55,7 +55,7 @@ def test_vectors_are_the_same_in_any_batch(folder, mesh):
     assert len(retriever.encode([], kind="query")) == 0
 
 
-def test_the_mean_of_the_tokens_is_the_vector_of_the_text(folder, mesh):
+def test_the_mean_of_the_token_states_is_the_mean_pooled_vector(folder, mesh):
     """Before they get unit length: only the pooling differs from an ordinary retriever."""
     tokens = np.array([[2, 7, 8, 3], [2, 9, 3, 0]], np.int32)
     mask = tokens > 0
@@ -66,7 +66,7 @@ def test_the_mean_of_the_tokens_is_the_vector_of_the_text(folder, mesh):
     np.testing.assert_allclose(every.sum(1) / mask.sum(1)[:, None], mean, rtol=1e-5)
 
 
-def test_a_saved_folder_declares_it(folder, tmp_path, mesh):
+def test_a_saved_folder_declares_token_vectors(folder, tmp_path, mesh):
     retriever = MultiVectorRetriever.from_pretrained(str(folder))
     retriever.save_pretrained(tmp_path)
     assert is_multi_vector(tmp_path) and not is_multi_vector(folder)
@@ -81,7 +81,7 @@ def test_a_saved_folder_declares_it(folder, tmp_path, mesh):
     assert "MultiVectorEncoder" in card and "a vector for each token" in card
 
 
-def test_a_mask_that_leaves_out_tokens_is_refused(folder, tmp_path, mesh):
+def test_a_mask_that_skips_tokens_is_refused(folder, tmp_path, mesh):
     MultiVectorRetriever.from_pretrained(str(folder)).save_pretrained(tmp_path)
     path = tmp_path / "1_MultiVectorMask" / "config.json"
     path.write_text(json.dumps({"skiplist_words": ["!", "?"]}))
@@ -89,7 +89,7 @@ def test_a_mask_that_leaves_out_tokens_is_refused(folder, tmp_path, mesh):
         MultiVectorRetriever.from_pretrained(str(tmp_path))
 
 
-def test_sentence_transformers_compares_texts_alike(folder, tmp_path, mesh):
+def test_token_vectors_and_scores_match_sentence_transformers(folder, tmp_path, mesh):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     retriever = MultiVectorRetriever.from_pretrained(str(folder))
     retriever.save_pretrained(tmp_path)

@@ -74,7 +74,7 @@ def trained(scorer: CrossEncoder) -> CrossEncoder:
 @pytest.mark.parametrize(
     "family", ["bert", "roberta", "distilbert", pytest.param("xlm-roberta", marks=pytest.mark.slow)]
 )
-def test_logits_are_those_of_transformers(family, classifier, mesh):
+def test_logits_match_transformers(family, classifier, mesh):
     torch = pytest.importorskip("torch", reason="the reference implementation")
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -102,7 +102,9 @@ def test_logits_are_those_of_transformers(family, classifier, mesh):
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("xlm-roberta", "distilbert")),
     ],
 )
-def test_a_linear_head_gives_its_logits_in_cross_encoder(family, encoder, tmp_path, mesh):
+def test_a_saved_linear_head_gives_the_same_scores_in_sentence_transformers(
+    family, encoder, tmp_path, mesh
+):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     scorer = trained(CrossEncoder.from_pretrained(encoder(family), head="linear"))
     scorer.save_pretrained(tmp_path)
@@ -114,7 +116,7 @@ def test_a_linear_head_gives_its_logits_in_cross_encoder(family, encoder, tmp_pa
 
 
 @FAMILIES
-def test_a_classifier_is_saved_as_it_was(family, classifier, tmp_path, mesh):
+def test_a_classifier_is_saved_unchanged(family, classifier, tmp_path, mesh):
     scorer = ark.CrossEncoder.from_pretrained(classifier(family))
     scorer.save_pretrained(tmp_path)
     before, after = (hf.Checkpoint(path) for path in (classifier(family), tmp_path))
@@ -128,7 +130,7 @@ def test_a_classifier_is_saved_as_it_was(family, classifier, tmp_path, mesh):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
-def test_a_classifier_meets_what_rerank_asks(family, encoder, tmp_path, mesh):
+def test_a_saved_classifier_meets_the_requirements_of_rerank(family, encoder, tmp_path, mesh):
     CrossEncoder.from_pretrained(encoder(family), head="linear").save_pretrained(tmp_path)
     assert tei.rerank_problems(tmp_path) == []
     path = tmp_path / "config.json"
@@ -140,7 +142,7 @@ def test_a_classifier_meets_what_rerank_asks(family, encoder, tmp_path, mesh):
     ("head", "family"),
     [*((head, "bert") for head in HEADS), ("cosine", "distilbert"), ("star", "xlm-roberta")],
 )
-def test_a_saved_scorer_is_the_same(head, family, encoder, tmp_path, mesh):
+def test_a_saved_scorer_is_loaded_unchanged(head, family, encoder, tmp_path, mesh):
     scorer = trained(CrossEncoder.from_pretrained(encoder(family), head=head))
     scorer.save_pretrained(tmp_path)
     again = CrossEncoder.from_pretrained(tmp_path)
@@ -152,7 +154,7 @@ def test_a_saved_scorer_is_the_same(head, family, encoder, tmp_path, mesh):
 
 
 @pytest.mark.parametrize("head", ["star", "cosine"])
-def test_cross_encoder_refuses_what_it_would_score_wrongly(head, encoder, tmp_path, mesh):
+def test_sentence_transformers_refuses_heads_that_it_cannot_score(head, encoder, tmp_path, mesh):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head=head)
     scorer.save_pretrained(tmp_path)
@@ -166,7 +168,7 @@ def test_cross_encoder_refuses_what_it_would_score_wrongly(head, encoder, tmp_pa
     np.testing.assert_allclose(body.encode(texts), vectors, rtol=0, atol=1e-5)
 
 
-def test_a_cosine_is_that_of_the_retrievers_vectors(encoder, mesh):
+def test_a_cosine_head_scores_the_vectors_of_the_retriever(encoder, mesh):
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head="cosine")
     vectors = [
         scorer.retriever.encode(list(texts), kind=kind)
@@ -178,12 +180,20 @@ def test_a_cosine_is_that_of_the_retrievers_vectors(encoder, mesh):
     assert other.with_head("cosine").model.body is other.model.body
 
 
-def test_a_linear_head_begins_with_berts_pooler(encoder, classifier, mesh):
+def test_a_linear_head_starts_from_the_pooler_of_bert(encoder, classifier, mesh):
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     pooler = hf.Checkpoint(encoder("bert")).slice("bert.pooler.dense.weight")[...]
     np.testing.assert_array_equal(scorer.model.head.dense[...], pooler.T)
+
+
+def test_a_new_head_depends_on_its_seed(encoder, mesh):
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     one, other = (scorer.with_head("star", seed=seed).model.head.key[...] for seed in (0, 1))
     assert np.abs(one - other).max() > 0.01
+
+
+def test_changing_to_an_unknown_head_is_refused(encoder, mesh):
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     with pytest.raises(ValueError, match="head='colbert': must be one of linear"):
         scorer.with_head("colbert")
 
@@ -224,7 +234,7 @@ def logits_and_gradient(model, cfg, batch, capacities):
 
 # The two heads that have every part between them.
 @pytest.mark.parametrize("head", ["cosine", "star"])
-def test_a_batch_has_the_same_logits_and_gradients_on_a_mesh(head, encoder, on_one_device):
+def test_logits_and_gradients_are_the_same_on_a_mesh(head, encoder, on_one_device):
     measured = []
     for shape in ((1, 1, 1), (2, 2, 2)):
         with jax.set_mesh(layout.make_mesh(shape)):
@@ -252,7 +262,7 @@ def test_scores_are_the_same_on_any_mesh(shape, encoder, on_one_device):
     np.testing.assert_allclose(logits, on_one_device("star"), rtol=0, atol=1e-5)
 
 
-def test_packing_changes_no_logit(encoder, mesh):
+def test_packing_does_not_change_logits(encoder, mesh):
     scorer = trained(CrossEncoder.from_pretrained(encoder("bert"), head="star"))
     wanted = scorer.score(PAIRS)
     np.testing.assert_allclose(scorer.score(PAIRS, batch_tokens=60), wanted, rtol=0, atol=1e-5)
@@ -279,7 +289,7 @@ def test_equal_texts_are_embedded_once(encoder, mesh, monkeypatch):
     assert counts == [5, 7]  # distinct texts of each side
 
 
-def test_markers_stand_in_front_of_the_texts_and_are_in_no_text(encoder, mesh):
+def test_only_the_star_head_inserts_marker_tokens_before_the_texts(encoder, mesh):
     for family, between in (("bert", 1), ("xlm-roberta", 2)):
         scorer = CrossEncoder.from_pretrained(encoder(family), head="star")
         markers = [tiny.VOCAB, tiny.VOCAB + 1]
@@ -302,7 +312,7 @@ def astuple(tokens) -> tuple[list, list]:
 
 
 @pytest.mark.parametrize("head", ["linear", "star"])
-def test_a_long_pair_loses_tokens_of_its_longer_text(head, encoder, mesh, capsys):
+def test_the_longer_text_of_a_long_pair_is_cut(head, encoder, mesh, capsys):
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head=head)
     tokens = scorer.tokenize(PAIRS, label="rerank")
     assert capsys.readouterr().out == (
@@ -318,7 +328,7 @@ def test_a_long_pair_loses_tokens_of_its_longer_text(head, encoder, mesh, capsys
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
-def test_a_star_head_is_its_formula(family, encoder, mesh):
+def test_the_star_head_equals_its_formula_in_numpy(family, encoder, mesh):
     """Written a second time, in numpy, from the states of the body."""
     scorer = trained(CrossEncoder.from_pretrained(encoder(family), head="star"))
     assert scorer.cfg.typed == (family == "bert")
@@ -362,7 +372,7 @@ def test_adapters_change_the_body_of_a_pair_model(encoder, mesh):
     np.testing.assert_array_equal(other.model.head.out[...], scorer.model.head.out[...])
 
 
-def test_the_digest_knows_every_part(encoder, mesh):
+def test_the_digest_depends_on_every_part_of_the_scorer(encoder, mesh):
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     changed = [
         scorer,
@@ -380,7 +390,7 @@ def test_the_digest_knows_every_part(encoder, mesh):
     assert again.digest() == scorer.digest()
 
 
-def test_no_pairs(encoder, mesh):
+def test_no_pairs_give_no_scores(encoder, mesh):
     for head in HEADS:
         scores = CrossEncoder.from_pretrained(encoder("bert"), head=head).score([])
         assert scores.shape == (0,) and scores.dtype == np.float32
@@ -395,12 +405,12 @@ def test_no_pairs(encoder, mesh):
         ([("a", None)], r"pair 0: .*None.* is not two texts"),
     ],
 )
-def test_what_is_no_pair_is_named(pairs, message):
+def test_input_that_is_not_pairs_is_refused(pairs, message):
     with pytest.raises(ValueError, match=message):
         check_pairs(pairs)
 
 
-def test_nan_is_named(encoder, mesh):
+def test_a_pair_with_a_nan_score_is_named(encoder, mesh):
     scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     scorer.model.head.out_bias = nnx.Param(jnp.full(1, np.nan, np.float32))
     with pytest.raises(FloatingPointError, match=r"pair 0 \('Who led .*its logit is NaN"):
@@ -414,11 +424,17 @@ def test_several_labels_are_refused(tmp_path, mesh):
         CrossEncoder.from_pretrained(tmp_path)
 
 
-def test_a_folder_without_a_head_is_refused(encoder, tmp_path, mesh):
+def test_a_folder_without_a_head_is_refused(encoder, mesh):
     with pytest.raises(ValueError, match=r"neither a saved pair scorer nor .*give head=\.\.\."):
         CrossEncoder.from_pretrained(encoder("bert"))
+
+
+def test_an_unknown_head_is_refused(encoder, mesh):
     with pytest.raises(ValueError, match="head='colbert': must be one of linear"):
         CrossEncoder.from_pretrained(encoder("bert"), head="colbert")
+
+
+def test_a_decoder_is_refused_as_a_pair_scorer(tmp_path, mesh):
     decoder = tiny.write(tmp_path / "qwen3", "qwen3", tokenizer="end")
     with pytest.raises(ValueError, match="model_type 'qwen3' cannot score pairs; give an encoder"):
         CrossEncoder.from_pretrained(decoder, head="linear")
@@ -432,7 +448,7 @@ def test_a_folder_without_a_head_is_refused(encoder, tmp_path, mesh):
         ('{"head": "star", "scale": "big"}', "scale='big': must be a number above 0"),
     ],
 )
-def test_broken_settings_are_named(content, message, encoder, tmp_path, mesh):
+def test_broken_scorer_settings_are_refused(content, message, encoder, tmp_path, mesh):
     CrossEncoder.from_pretrained(encoder("bert"), head="star").save_pretrained(tmp_path)
     (tmp_path / "pair_scorer.json").write_text(content)
     with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))}/pair_scorer.json: {message}"):

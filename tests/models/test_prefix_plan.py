@@ -26,7 +26,7 @@ def saved(groups: list[prefix_groups.PrefixGroup]) -> int:
 
 
 @given(rows())
-def test_a_group_begins_alike_and_every_row_is_in_one(texts):
+def test_every_row_is_in_one_group_with_its_common_prefix(texts):
     groups = prefix_groups.group_by_prefix(texts)
     assert sorted(i for g in groups for i in g.members) == list(range(len(texts)))
     for g in groups:
@@ -36,7 +36,7 @@ def test_a_group_begins_alike_and_every_row_is_in_one(texts):
             assert 2 * g.prefix_length >= max(len(texts[i][0]) for i in g.members)
 
 
-def test_what_a_chunk_shares_is_not_lost_for_what_all_share():
+def test_questions_are_grouped_by_their_longest_common_prefix():
     """Chunks of 200 tokens follow an instruction of 40, with two questions each or one.
 
     The questions of a pair share their chunk, the others stand alone.
@@ -52,7 +52,7 @@ def test_what_a_chunk_shares_is_not_lost_for_what_all_share():
     assert saved(groups) == 3 * 239
 
 
-def test_few_shots_before_short_questions_are_shared_by_all():
+def test_a_common_few_shot_prompt_forms_one_group():
     texts = [([1] * 300 + [q] * 20, 315) for q in range(2, 12)]
     assert [(g.prefix_length, len(g.members)) for g in prefix_groups.group_by_prefix(texts)] == [
         (300, 10)
@@ -64,7 +64,7 @@ def planned(rows, budget=4096, devices=1) -> list[prefix_plan.PrefixBatch]:
 
 
 @given(rows(), st.sampled_from([1, 8, 64, 4096]), st.sampled_from([1, 2, 4]))
-def test_a_plan_holds_every_row_once_behind_its_prefix(rows, budget, devices):
+def test_a_plan_places_every_row_once_after_its_prefix(rows, budget, devices):
     held = []
     for call in planned(rows, budget, devices):
         each = len(call.tokens) // devices
@@ -114,7 +114,7 @@ def scored_rows(random: np.random.Generator, chunks: int) -> prefix_groups.Rows:
     return rows
 
 
-def test_calls_of_a_stage_share_few_shapes():
+def test_the_calls_of_a_stage_have_few_shapes():
     """Thirty shards of 20 to 90 chunks, whose questions differ in number and length."""
     random = np.random.default_rng(3)
     sizes = random.integers(20, 91, 30)
@@ -123,7 +123,7 @@ def test_calls_of_a_stage_share_few_shapes():
     assert len(shapes(calls)) <= 8
 
 
-def test_little_of_a_large_call_is_padding():
+def test_a_large_call_has_little_padding():
     rows = scored_rows(np.random.default_rng(4), 300)
     calls = planned(rows, 2048)
     used = sum(g.prefix_length for g in prefix_groups.group_by_prefix(rows))
@@ -135,7 +135,7 @@ def test_little_of_a_large_call_is_padding():
 
 
 @given(rows(), st.sampled_from([64, 4096]))
-def test_no_array_is_much_larger_than_the_budget(rows, budget):
+def test_arrays_stay_close_to_the_token_budget(rows, budget):
     """Tokens of a call are within it, but for one text and the rounding of its length."""
     for call in planned(rows, budget):
         longest = call.tokens.shape[1]
@@ -147,7 +147,7 @@ def test_no_array_is_much_larger_than_the_budget(rows, budget):
             assert batch.tokens.size <= 9 / 4 * max(budget, width) + width
 
 
-def test_texts_without_a_prompt_take_no_more_memory_than_others():
+def test_short_prefixes_do_not_enlarge_the_batches():
     """One token before each text, as for a perplexity: as many prefixes as fit would be hundreds.
 
     Slots for a part of them once filled the memory of a machine.
@@ -161,7 +161,7 @@ def test_texts_without_a_prompt_take_no_more_memory_than_others():
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_devices_are_given_like_work(devices):
+def test_devices_get_similar_amounts_of_work(devices):
     rng = np.random.default_rng(0)
     rows = [
         ([c] * int(n) + [50 + q] * 5, int(n))
@@ -179,7 +179,7 @@ def test_devices_are_given_like_work(devices):
     assert work.max() <= 1.2 * work.min()
 
 
-def test_like_needs_share_a_shape_until_it_costs_more_than_a_compilation():
+def test_shapes_are_shared_while_cheaper_than_a_compilation():
     cost = lambda shape: shape[0] * 10**10
     assert list(tk.share_shapes([(8, 1), (7, 2), (6, 3)], cost, 5e10)) == [(8, 3)] * 3
     assert list(tk.share_shapes([(8, 1), (2, 1), (2, 1)], cost, 5e10)) == [(8, 1), (2, 1), (2, 1)]

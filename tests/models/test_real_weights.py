@@ -90,7 +90,7 @@ def perplexity_of_transformers(folder: Path, text: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
+def test_smollm2_has_the_same_perplexity_in_every_family(real_models, tmp_path, mesh):
     """One perplexity of some hundred tokens by four families and by transformers; a head norm that
     is left out or has another eps is far from it.
     """
@@ -133,7 +133,7 @@ def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_smollm2_is_that_of_transformers(real_models, mesh):
+def test_smollm2_scores_match_transformers(real_models, mesh):
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM
 
@@ -156,7 +156,7 @@ def test_smollm2_is_that_of_transformers(real_models, mesh):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
+def test_smollm2_scores_of_real_pairs_match_transformers(real_models, mesh):
     """Sections of fairy tales with the questions asked about them: both directions, several to a
     section, which they share.
     """
@@ -207,7 +207,7 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_path, mesh):
+def test_yes_no_scores_of_smollm2_match_the_published_recipe(real_models, tmp_path, mesh):
     """SmolLM2 recast as Qwen3, on passages of the demo, which share their query's prompt."""
     pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoTokenizer
@@ -234,7 +234,7 @@ def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_minilm_on_real_passages_is_sentence_transformers(real_models, mesh):
+def test_minilm_vectors_of_real_passages_match_sentence_transformers(real_models, mesh):
     """Sections of fairy tales, of which some are longer than the model takes."""
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     if not (DATA / "fairytaleqa").exists():
@@ -280,7 +280,7 @@ print(json.dumps({"peak": loaded - before, "model": sum(x.nbytes for x in jax.tr
 
 
 @pytest.mark.slow
-def test_qwen3_embedding_at_full_size(tmp_path):
+def test_a_model_of_full_qwen3_size_is_loaded_and_exported_within_memory(tmp_path):
     """Random weights in the shape of Qwen3-Embedding-0.6B as transformers writes them: read in
     little more memory than they take, the same hidden states, the same bytes back.
     """
@@ -337,7 +337,7 @@ def test_qwen3_embedding_at_full_size(tmp_path):
 
 
 @pytest.mark.hub
-def test_qwen3_embedding_gives_the_similarities_of_its_card(mesh):
+def test_qwen3_embedding_reproduces_the_similarities_on_its_card(mesh):
     retriever = Retriever.from_pretrained("Qwen/Qwen3-Embedding-0.6B")
     assert retriever.pooling == "lasttoken" and retriever.prompts["query"]
     queries = retriever.encode(["What is the capital of China?", "Explain gravity"], kind="query")
@@ -356,7 +356,7 @@ def test_qwen3_embedding_gives_the_similarities_of_its_card(mesh):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
+def test_smollm2_generates_the_texts_of_transformers(real_models, mesh):
     """Greedily, to prompts of different lengths in one run. Two programs round differently, so they
     may part where two tokens are as good as equally likely, and only there.
     """
@@ -411,7 +411,7 @@ def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_smollm2_scores_its_samples_as_transformers_does(real_models, mesh):
+def test_log_probabilities_of_smollm2_samples_match_transformers(real_models, mesh):
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM
 

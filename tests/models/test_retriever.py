@@ -68,7 +68,7 @@ def on_one_device(path) -> np.ndarray:
         return open_retriever(path).encode(TEXTS, kind="query")
 
 
-def test_another_thread_embeds_the_same(folder):
+def test_another_thread_gives_the_same_vectors(folder):
     """Each thread of jax has a mesh of its own, and servers answer from threads."""
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         retriever = open_retriever(folder("mean"))
@@ -91,7 +91,7 @@ MASK = np.array(
         ("cls", [[1, 2], [1, 2], [1, 2], [1, 2]]),
     ],
 )
-def test_pooling_by_hand(how, wanted, mesh):
+def test_pooling_equals_values_computed_by_hand(how, wanted, mesh):
     np.testing.assert_array_equal(pool(layout.rows(X), layout.rows(MASK), how), wanted)
 
 
@@ -110,13 +110,13 @@ def test_vectors_are_the_same_on_any_mesh(folder, any_mesh):
     np.testing.assert_allclose(vectors, on_one_device(folder("lasttoken")), rtol=0, atol=1e-5)
 
 
-def test_means_are_the_same_on_a_mesh(folder):
+def test_mean_pooled_vectors_are_the_same_on_a_mesh(folder):
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
         vectors = open_retriever(folder("mean")).encode(TEXTS, kind="query")
     np.testing.assert_allclose(vectors, on_one_device(folder("mean")), rtol=0, atol=1e-5)
 
 
-def test_vectors_are_the_same_in_any_batch(folder, mesh):
+def test_vectors_do_not_depend_on_the_batch(folder, mesh):
     whole = on_one_device(folder("lasttoken"))
     retriever = open_retriever(folder("lasttoken"))
     np.testing.assert_allclose(
@@ -136,18 +136,30 @@ def test_the_query_prompt_is_for_queries_only(folder, mesh):
     tokenize = lambda text, kind: retriever.tokenize([text], kind=kind).tolist()
     assert tokenize("Who?", "query") == tokenize("Find: Who?", "document")
     assert tokenize("Who?", "document")[0][:-1] == retriever.tokenizer("Who?")["input_ids"][:-1]
-    retriever.prompts = {"query": "Find: ", "passage": "Passage: "}  # the older name of a document
-    assert tokenize("Who?", "document") == [retriever.tokenizer("Passage: Who?")["input_ids"]]
+
+
+def test_the_passage_prompt_is_the_document_prompt(folder, mesh):
+    """Older folders call it so."""
+    retriever = open_retriever(folder("lasttoken"))
+    retriever.prompts = {"query": "Find: ", "passage": "Passage: "}
+    expected = retriever.tokenizer("Passage: Who?")["input_ids"]
+    assert retriever.tokenize(["Who?"], kind="document").tolist() == [expected]
     query, document = (retriever.encode(["Who?"], kind=kind) for kind in ("query", "document"))
     assert np.abs(query - document).max() > 0.01
+
+
+def test_an_unknown_kind_of_text_is_refused(folder, mesh):
     with pytest.raises(ValueError, match="kind='passage'"):
-        retriever.tokenize(["Who?"], kind="passage")
+        open_retriever(folder("lasttoken")).tokenize(["Who?"], kind="passage")
 
 
-def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
+def test_a_long_text_keeps_both_special_tokens_of_word_pieces(folder, mesh):
     retriever = open_retriever(folder("mean"))
     ids = retriever.tokenize([WORDS], kind="document")[0]
     assert (len(ids), ids[0], ids[-1]) == (48, 2, 3)  # [CLS] ... [SEP]
+
+
+def test_a_long_text_keeps_the_last_token_that_is_pooled(folder, mesh):
     retriever = open_retriever(folder("lasttoken"))
     assert len(retriever.tokenize([LONG], kind="document")[0]) == 601
     ids = retriever.tokenize([LONG * 2], kind="document")[0]
@@ -168,7 +180,7 @@ def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
     ],
     ids=["lines", "long", "words", "letter", "blanks", "characters", "accents"],
 )
-def test_the_end_of_an_endless_text_decides_nothing(pooling, text, folder, mesh):
+def test_only_the_start_of_a_very_long_text_is_tokenized(pooling, text, folder, mesh):
     retriever = open_retriever(folder(pooling))
     whole = retriever.tokenizer(
         [text], truncation=True, max_length=retriever.max_length, padding=False
@@ -179,7 +191,7 @@ def test_the_end_of_an_endless_text_decides_nothing(pooling, text, folder, mesh)
     assert retriever.truncated["texts"] == bool(whole.encodings[0].overflowing)
 
 
-def test_long_texts_are_counted_with_their_prompts(folder, mesh, capsys):
+def test_truncated_texts_are_counted_including_their_prompts(folder, mesh, capsys):
     """Each `! ` is a token of the word pieces, which have two special ones beside and 48 in all;
     and each character one of the byte pairs, with one special one and 640 in all.
     """
@@ -212,12 +224,12 @@ def test_long_texts_are_counted_with_their_prompts(folder, mesh, capsys):
         assert not capsys.readouterr().out
 
 
-def test_no_texts(folder, mesh):
+def test_no_texts_give_no_vectors(folder, mesh):
     assert open_retriever(folder("mean")).encode([], kind="query").shape == (0, tiny.WIDTH)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
-def test_a_saved_retriever_gives_its_vectors_in_sentence_transformers(
+def test_a_saved_retriever_gives_the_same_vectors_in_sentence_transformers(
     pooling, folder, tmp_path, mesh
 ):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
@@ -265,7 +277,7 @@ def test_a_limit_that_sentence_transformers_saves_is_read(folder, tmp_path, mesh
         ),  # its batch is padded to 512
     ],
 )
-def test_an_encoder_gives_the_vectors_of_sentence_transformers(
+def test_encoder_vectors_match_sentence_transformers(
     family, tokenizer, pooling, changes, limit, tmp_path, mesh
 ):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
@@ -296,7 +308,7 @@ def test_an_encoder_gives_the_vectors_of_sentence_transformers(
     np.testing.assert_allclose(retriever.encode(texts, kind="document"), wanted, rtol=0, atol=1e-5)
 
 
-def test_no_text_is_longer_than_the_positions_left_beside_padding(tmp_path, mesh):
+def test_the_longest_text_excludes_the_padding_positions(tmp_path, mesh):
     """What sentence-transformers does with such a folder is fail on a long text."""
     path = tiny.write(tmp_path, "xlm-roberta", tokenizer="both")
     retriever = open_retriever(
@@ -307,7 +319,7 @@ def test_no_text_is_longer_than_the_positions_left_beside_padding(tmp_path, mesh
     assert (len(ids), ids[0], ids[-1]) == (634, 0, 1)
 
 
-def test_a_saved_folder_keeps_the_pieces_that_slow_tokenizers_read(tmp_path, mesh):
+def test_a_saved_folder_keeps_the_sentencepiece_model(tmp_path, mesh):
     """XLM-R is published with them beside tokenizer.json."""
     path = tiny.write(tmp_path / "base", "xlm-roberta", tokenizer="both")
     (path / "sentencepiece.bpe.model").write_bytes(b"pieces")
@@ -316,7 +328,9 @@ def test_a_saved_folder_keeps_the_pieces_that_slow_tokenizers_read(tmp_path, mes
 
 
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
-def test_a_saved_folder_has_what_older_readers_look_for(pooling, folder, tmp_path, mesh):
+def test_a_saved_folder_has_the_files_of_older_sentence_transformers(
+    pooling, folder, tmp_path, mesh
+):
     open_retriever(folder(pooling)).save_pretrained(tmp_path, card="# Card\n")
     read = lambda name: json.loads((tmp_path / name).read_text())
     assert read("1_Pooling/config.json") == {
@@ -353,7 +367,7 @@ def files(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("width", [None, 20])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
-def test_saving_what_was_saved_gives_the_same_bytes(pooling, width, folder, tmp_path, mesh):
+def test_saving_a_saved_retriever_gives_the_same_bytes(pooling, width, folder, tmp_path, mesh):
     open_retriever(folder(pooling), width=width).save_pretrained(tmp_path / "first")
     again = open_retriever(tmp_path / "first")
     again.save_pretrained(tmp_path / "second")
@@ -362,7 +376,7 @@ def test_saving_what_was_saved_gives_the_same_bytes(pooling, width, folder, tmp_
     assert again.width == (width or tiny.WIDTH)
 
 
-def test_the_folder_of_a_retriever_is_not_written_over(folder, mesh):
+def test_saving_into_the_source_folder_is_refused(folder, mesh):
     path = folder("cls")
     before = (path / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="is the folder this model was read from; give another"):
@@ -482,7 +496,7 @@ def test_a_missing_file_is_named(name, message, bert, mesh):
         open_retriever(bert)
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path, mesh):
+def test_a_tokenizer_with_ids_beyond_the_vocabulary_is_refused(tmp_path, mesh):
     """The model reads some vector for an id past its table, so no error would come of itself."""
     weights = tiny.tensors("bert")
     name = "bert.embeddings.word_embeddings.weight"
@@ -507,16 +521,19 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path, mesh):
         LanguageModel.from_pretrained(str(path))
 
 
-def test_a_width_that_the_model_does_not_have_is_refused(bert, mesh):
-    with pytest.raises(ValueError, match="width 33, but the model has 32 components"):
-        open_retriever(bert, width=33)
-    with pytest.raises(ValueError, match="width 0, but the model has 32 components; give 1 to 32"):
-        open_retriever(bert, width=0)
+@pytest.mark.parametrize("width", [0, 33])
+def test_an_impossible_width_is_refused(width, bert, mesh):
+    message = f"width {width}, but the model has 32 components; give 1 to 32"
+    with pytest.raises(ValueError, match=message):
+        open_retriever(bert, width=width)
+
+
+def test_encoding_a_single_text_instead_of_a_list_is_refused(bert, mesh):
     with pytest.raises(ValueError, match="'who' is one text; give a list of them"):
         open_retriever(bert).encode("who", kind="query")
 
 
-def test_a_model_whose_vectors_are_zero_is_not_used(bert, mesh):
+def test_zero_vectors_are_refused(bert, mesh):
     """All texts would be equally near."""
     weights = {name: np.zeros_like(value) for name, value in tiny.tensors("bert").items()}
     tiny.write(bert, "bert", weights=weights)
@@ -524,7 +541,7 @@ def test_a_model_whose_vectors_are_zero_is_not_used(bert, mesh):
         open_retriever(bert).encode(["x"], kind="document")
 
 
-def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):
+def test_the_lower_case_setting_of_the_folder_is_applied(tmp_path, mesh):
     path = tiny.sentence_transformer(
         tiny.write(tmp_path, "qwen3", tokenizer="end"), pooling="lasttoken"
     )
@@ -533,7 +550,7 @@ def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):
     assert upper == lower
 
 
-def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
+def test_an_untied_model_without_its_head_is_read_as_a_retriever(tmp_path, mesh):
     """Qwen3-Embedding-8B is one."""
     weights = tiny.tensors("llama")
     del weights["lm_head.weight"]
@@ -546,7 +563,7 @@ def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
     )
 
 
-def test_a_vocabulary_that_does_not_divide_by_the_mesh(tmp_path):
+def test_a_vocabulary_indivisible_by_the_mesh_gives_the_same_vectors(tmp_path):
     """BERT's 30,522 entries divide by 2, not by 4 or 8."""
     weights = tiny.tensors("bert")
     name = "bert.embeddings.word_embeddings.weight"
@@ -564,7 +581,7 @@ def test_a_vocabulary_that_does_not_divide_by_the_mesh(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_minilm_is_the_published_model(real_models, mesh):
+def test_minilm_vectors_match_its_model_card(real_models, mesh):
     """The first components that its model card's two sentences have in sentence-transformers, and
     all of odd texts.
     """

@@ -67,7 +67,7 @@ def on_one_device(path) -> list[list[int]]:
     ],
     ids=str,
 )
-def test_draws_are_the_same_and_log_probs_teacher_forced_on_any_mesh(shape, path):
+def test_draws_and_log_probabilities_are_the_same_on_any_mesh(shape, path):
     """With eight devices and three prompts, the samples of a prompt are divided unequally."""
     with jax.set_mesh(layout.make_mesh(shape)):
         check_rollouts(open_model(path), on_one_device(path))
@@ -105,7 +105,7 @@ def test_a_reply_ends_with_its_end_token_or_is_cut(path, mesh):
     assert shapes == {(1, True), (2, True), (3, True), (3, False)}
 
 
-def test_a_text_may_have_other_tokens_than_were_drawn(path, mesh):
+def test_tokenizing_a_drawn_text_again_can_give_other_tokens(path, mesh):
     """So ids must be kept: scores of the text would be those of other tokens."""
     lm = open_model(path)
     rollouts = draw(lm)
@@ -123,7 +123,7 @@ def fit(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_tokens_are_drawn_as_often_as_the_model_says(temperature, path, mesh):
+def test_token_frequencies_match_the_model_probabilities(temperature, path, mesh):
     """The first token of a reply, and the second after the most frequent first."""
     lm = open_model(path)
     rollouts = draw(
@@ -152,7 +152,7 @@ def test_tokens_are_drawn_as_often_as_the_model_says(temperature, path, mesh):
         ).sum() > 10  # log-odds against a draw as for the first
 
 
-def test_few_slots_and_other_prompts_change_no_draw(path, mesh, heard, monkeypatch):
+def test_draws_do_not_depend_on_the_batch(path, mesh, heard, monkeypatch):
     """Rows wait for slots, and a prompt comes in several parts."""
     lm = open_model(path)
     wanted = on_one_device(path)
@@ -171,7 +171,7 @@ def test_a_prompt_is_computed_once_for_all_samples(path, mesh, heard):
     assert slots == [(1, 5)] * 3
 
 
-def test_draws_are_those_of_seed_place_and_sample(path, mesh):
+def test_draws_depend_only_on_seed_place_and_sample(path, mesh):
     lm = open_model(path)
     prompts = THREE[:1] * 3
 
@@ -195,20 +195,20 @@ def test_draws_are_those_of_seed_place_and_sample(path, mesh):
     ),
     samples=st.integers(1, 4),
 )
-def test_no_two_replies_have_the_same_numbers(places, samples):
+def test_every_reply_has_its_own_random_numbers(places, samples):
     numbers = draw_numbers(places, len(places), samples)
     rows = [tuple(row) for row in numbers.tolist()]
     assert rows[: len(places) * samples] == [(*p, j) for p in places for j in range(samples)]
     assert len(set(rows)) == len(places) * samples
 
 
-def test_no_prompt_gives_no_reply(path, mesh):
+def test_no_prompts_give_no_replies(path, mesh):
     rollouts = draw(open_model(path), [])
     assert (rollouts.ids, rollouts.texts, rollouts.log_probs) == ([], [], [])
     assert rollouts.prompts.shape == rollouts.samples.shape == rollouts.ended.shape == (0,)
 
 
-def test_token_log_likelihoods_add_up_to_log_likelihoods(path, mesh):
+def test_token_log_likelihoods_sum_to_log_likelihoods(path, mesh):
     lm = open_model(path)
     pairs = [(prompt, target) for prompt in THREE for target in (" the clerks", " x", " Board and")]
     encoded = lm._encode_pairs(pairs)
@@ -234,7 +234,9 @@ def test_token_log_likelihoods_add_up_to_log_likelihoods(path, mesh):
         ([[5] * tiny.POSITIONS], [[6]], f"pair 0: {tiny.POSITIONS + 1} tokens, the model takes"),
     ],
 )
-def test_ids_that_cannot_be_scored_are_refused_by_number(prompts, completions, message, path, mesh):
+def test_ids_that_cannot_be_scored_are_refused_with_their_pair(
+    prompts, completions, message, path, mesh
+):
     with pytest.raises(PairError, match=message):
         open_model(path).token_log_likelihood(prompts, completions)
 
@@ -258,22 +260,27 @@ def test_each_completion_needs_its_prompt(path, mesh):
         ({"prompts": "one text"}, "is one text; give a list"),
     ],
 )
-def test_a_sampling_that_makes_no_sense_is_refused(changes, message, path, mesh):
+def test_invalid_sampling_settings_are_refused(changes, message, path, mesh):
     with pytest.raises(ValueError, match=message):
         draw(open_model(path), **changes)
 
 
-def test_a_model_without_an_end_token_samples_nothing(path, mesh):
+def test_the_end_token_is_the_tokenizers_or_else_the_first_stop_token(path, mesh):
     lm = open_model(path)
     assert lm.end_id == 1
     lm.tokenizer.eos_token = None
     assert lm.end_id == ENDS[0]
+
+
+def test_sampling_without_an_end_token_is_refused(path, mesh):
+    lm = open_model(path)
+    lm.tokenizer.eos_token = None
     lm.stop_ids = ()
     with pytest.raises(ValueError, match="names a token that ends"):
         draw(lm)
 
 
-def test_the_prompt_of_a_reply_that_is_not_finite_is_named(path, mesh):
+def test_a_prompt_with_nan_logits_is_named(path, mesh):
     lm = open_model(path)
     token = next(iter(set(lm.prompt_ids(THREE)[2]) - set(lm.prompt_ids(THREE)[0])))
     lm.model.embed[...] = lm.model.embed[...].at[token].set(jnp.nan)

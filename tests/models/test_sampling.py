@@ -26,7 +26,7 @@ LOGITS = np.log([0.4, 0.3, 0.2, 0.1])
     ],
 )
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted, shape):
+def test_token_frequencies_match_their_probabilities(temperature, top_p, wanted, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         check_draws(temperature, top_p, wanted)
 
@@ -50,7 +50,7 @@ def check_draws(temperature, top_p, wanted) -> None:
 
 
 @pytest.mark.slow
-def test_draws_are_the_seeds_and_not_the_batches(folder, mesh):
+def test_draws_depend_on_the_seed_but_not_on_the_batches(folder, mesh):
     lm = open_model(folder("plain"))
     draw = lambda **changes: lm.generate(
         PROMPTS * 2, **{"max_new_tokens": STEPS, "temperature": 1.0, "seed": 5} | changes
@@ -66,6 +66,6 @@ def test_draws_are_the_seeds_and_not_the_batches(folder, mesh):
 @pytest.mark.parametrize(
     "changes", [{"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}]
 )
-def test_a_sampling_that_makes_no_sense_is_refused(changes, folder, mesh):
+def test_invalid_sampling_settings_are_refused(changes, folder, mesh):
     with pytest.raises(ValueError, match=next(iter(changes))):
         open_model(folder("plain")).generate(PROMPTS, **{"max_new_tokens": 2} | changes)

@@ -74,7 +74,9 @@ def edit(folder: Path, name: str, **changes) -> None:
     [(f, 1, False) for f in FAMILIES]
     + [("qwen3", 3, True), ("bert", 1, True), ("distilbert", 2, True)],
 )
-def test_text_embeddings_inference_would_serve_it(family, files, bare, saved, mesh):
+def test_a_saved_folder_meets_the_requirements_of_text_embeddings_inference(
+    family, files, bare, saved, mesh
+):
     folder, retriever = saved(family, files, bare)
     assert tei.problems(folder) == []
     # What it would feed the model: the prompt, tokenizer.json's own special tokens, a cut at
@@ -90,7 +92,7 @@ def test_text_embeddings_inference_would_serve_it(family, files, bare, saved, me
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_what_it_does_not_serve_on_a_cpu_is_told(family, saved, mesh):
+def test_families_that_are_not_served_are_reported(family, saved, mesh):
     assert tei.problems(saved(family)[0]) == [f"config.json: model_type {family!r} is not served"]
 
 
@@ -174,13 +176,13 @@ def test_what_it_does_not_serve_on_a_cpu_is_told(family, saved, mesh):
         ("qwen3", "config.json", {"use_sliding_window": True}, "use_sliding_window is not served"),
     ],
 )
-def test_the_check_sees_what_is_wrong(family, name, changes, message, saved, tmp_path, mesh):
+def test_the_check_reports_wrong_settings(family, name, changes, message, saved, tmp_path, mesh):
     saved(family)[1].save_pretrained(tmp_path)
     edit(tmp_path, name, **changes)
     assert [problem for problem in tei.problems(tmp_path) if message in problem]
 
 
-def test_the_check_sees_what_is_absent(saved, tmp_path, mesh):
+def test_the_check_reports_missing_files(saved, tmp_path, mesh):
     for name in ("tokenizer.json", "1_Pooling/config.json", "modules.json", "model.safetensors"):
         saved("bert")[1].save_pretrained(tmp_path / name)
         (tmp_path / name / name).unlink()
@@ -192,7 +194,7 @@ def test_the_check_sees_what_is_absent(saved, tmp_path, mesh):
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "qwen3"])
-def test_auto_model_gives_the_hidden_states_that_are_pooled(family, saved, mesh):
+def test_pooled_states_of_auto_model_match_our_vectors(family, saved, mesh):
     torch = pytest.importorskip(
         "torch", reason="the reference implementation; extra [reference] is not installed"
     )

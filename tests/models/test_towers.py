@@ -72,15 +72,18 @@ def edit(path: Path, **changes) -> None:
 
 def test_each_kind_is_embedded_by_its_tower(bases, mesh):
     towers = open_two(bases)
+    assert not towers.is_one
     for kind, base in zip(("query", "document"), bases, strict=True):
         alone = Retriever.from_pretrained(str(base)).encode(TEXTS, kind=kind)
         np.testing.assert_array_equal(towers.encode(TEXTS, kind=kind), alone)
-    assert not towers.is_one
+
+
+def test_an_unknown_kind_of_text_is_refused(bases, mesh):
     with pytest.raises(ValueError, match="kind='passage': must be 'query' or 'document'"):
-        towers.encode(TEXTS, kind="passage")
+        open_two(bases).encode(TEXTS, kind="passage")
 
 
-def test_an_ordinary_folder_is_one_tower(bases, tmp_path, mesh):
+def test_an_ordinary_folder_is_opened_as_one_shared_tower(bases, tmp_path, mesh):
     towers = DualEncoder.from_pretrained(bases[0])
     assert towers.is_one and towers.query is towers.document
     towers.save_pretrained(tmp_path / "one")
@@ -88,7 +91,7 @@ def test_an_ordinary_folder_is_one_tower(bases, tmp_path, mesh):
     assert files(tmp_path / "one") == files(tmp_path / "alone")
 
 
-def test_a_saved_router_is_the_same_towers(saved, bases, tmp_path, mesh):
+def test_saved_towers_are_loaded_unchanged(saved, bases, tmp_path, mesh):
     again = DualEncoder.from_pretrained(saved)
     assert (again.query.pooling, again.document.pooling) == ("mean", "cls")
     assert (again.query.max_length, again.document.max_length) == (48, 60)
@@ -99,7 +102,7 @@ def test_a_saved_router_is_the_same_towers(saved, bases, tmp_path, mesh):
     assert files(tmp_path / "again") == files(saved)
 
 
-def test_weights_that_have_not_changed_keep_their_bytes(saved, bases):
+def test_unchanged_weights_are_saved_with_the_same_bytes(saved, bases):
     for kind, base in zip(("query", "document"), bases, strict=True):
         stored = (saved / f"{kind}_0_Transformer" / "model.safetensors").read_bytes()
         assert stored == (base / "model.safetensors").read_bytes()
@@ -187,7 +190,7 @@ def test_sentence_transformers_5_1_gives_the_same_vectors(saved, bases, old_libr
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_two_minilms_are_the_same_in_sentence_transformers(real_models, tmp_path, mesh):
+def test_two_different_minilm_towers_match_sentence_transformers(real_models, tmp_path, mesh):
     """One tower is perturbed, so that the towers' vectors differ."""
     query = Retriever.from_pretrained(real_models["retriever"])
     key = np.random.default_rng(0)
@@ -205,7 +208,7 @@ def test_two_minilms_are_the_same_in_sentence_transformers(real_models, tmp_path
     np.testing.assert_array_equal(reopened.encode(TEXTS, kind="document"), ours[1])
 
 
-def test_towers_on_a_mesh(saved, bases):
+def test_towers_give_the_same_vectors_on_a_mesh(saved, bases):
     with jax_mesh((1, 1, 1)):
         wanted = open_two(bases).encode(TEXTS, kind="document")
     with jax_mesh((2, 2, 2)):
@@ -226,7 +229,7 @@ def test_towers_of_two_widths_are_refused(bases, mesh):
         DualEncoder(query, document)
 
 
-def test_a_width_that_is_cut_is_kept(bases, tmp_path, mesh):
+def test_a_reduced_width_is_saved_and_restored(bases, tmp_path, mesh):
     towers = open_two(bases, width=20)
     towers.save_pretrained(tmp_path / "cut")
     again = DualEncoder.from_pretrained(tmp_path / "cut")
@@ -237,7 +240,7 @@ def test_a_width_that_is_cut_is_kept(bases, tmp_path, mesh):
     assert settings["truncate_dim"] == 20
 
 
-def test_the_folder_of_a_tower_is_not_written_over(saved, bases, mesh):
+def test_saving_into_a_towers_source_folder_is_refused(saved, bases, mesh):
     before = files(saved)
     opened = DualEncoder.from_pretrained(saved)
     swapped = DualEncoder(opened.document, opened.query)
@@ -249,7 +252,7 @@ def test_the_folder_of_a_tower_is_not_written_over(saved, bases, mesh):
     assert files(saved) == before and not (bases[0] / "router_config.json").exists()
 
 
-def test_the_card_tells_of_both_towers(saved):
+def test_the_model_card_describes_both_towers(saved):
     text = ModelCard.load(saved / "README.md").text
     for row in (
         "| | query | document |\n|---|---|---|",
@@ -260,7 +263,7 @@ def test_the_card_tells_of_both_towers(saved):
     assert "encode_query(" in text and "ark.DualEncoder.from_pretrained" in text
 
 
-def test_a_retriever_names_towers_for_a_router(saved, mesh):
+def test_opening_a_router_as_a_retriever_names_the_right_class(saved, mesh):
     with pytest.raises(ValueError, match=r"modules.json: a Router, .*ark_jax.DualEncoder"):
         Retriever.from_pretrained(str(saved))
 
@@ -305,7 +308,7 @@ def test_a_retriever_names_towers_for_a_router(saved, mesh):
         ),
     ],
 )
-def test_a_broken_router_is_named(name, content, message, saved, mesh):
+def test_a_broken_router_file_is_named(name, content, message, saved, mesh):
     (saved / name).write_text(content)
     with pytest.raises(ValueError, match=f"^{saved}/.*{message}"):
         DualEncoder.from_pretrained(saved)
@@ -328,7 +331,7 @@ def test_a_missing_file_is_named(name, message, saved, mesh):
         DualEncoder.from_pretrained(saved)
 
 
-def test_a_model_of_other_weights_in_a_tower_is_read(saved, bases, mesh):
+def test_changed_weights_of_a_tower_are_read(saved, bases, mesh):
     """What a trainer of sentence-transformers leaves there is what is used."""
     path = saved / "document_0_Transformer" / "model.safetensors"
     tensors = {name: x * 1.01 if x.dtype.kind == "f" else x for name, x in load_file(path).items()}
@@ -342,7 +345,7 @@ def test_a_model_of_other_weights_in_a_tower_is_read(saved, bases, mesh):
     assert np.abs(changed).max() > 1e-3
 
 
-def test_the_prompts_of_a_router_stand_beside_its_modules(saved, mesh):
+def test_the_prompts_of_a_router_are_read_from_its_settings(saved, mesh):
     edit(saved / "config_sentence_transformers.json", prompts={"query": "Q: ", "passage": "P: "})
     towers = DualEncoder.from_pretrained(saved)
     for kind, prompt in (("query", "Q: "), ("document", "P: ")):

@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
     return pairs.write_yes_no(tmp_path_factory.mktemp("yes_no"))
 
 
-def test_scores_are_those_of_the_published_recipe(folder, mesh):
+def test_scores_match_the_published_recipe(folder, mesh):
     pytest.importorskip("torch", reason="the reference implementation")
     from transformers import AutoTokenizer
 
@@ -39,7 +39,7 @@ def test_a_document_cannot_end_its_turn(folder, mesh):
     assert counts == [3, 2]
 
 
-def test_a_long_document_is_cut(folder, mesh, capsys):
+def test_a_long_document_is_cut_and_reported(folder, mesh, capsys):
     scorer = YesNoScorer.from_pretrained(folder)
     document = "The Tidal Board " * 900
     scores = scorer.score([("Who?", document), ("Who?", "x")], label="rerank")
@@ -47,20 +47,30 @@ def test_a_long_document_is_cut(folder, mesh, capsys):
     assert capsys.readouterr().out.startswith(
         "  rerank: 1 of 2 prompts are longer than 2048 tokens; their documents are cut\n"
     )
+
+
+def test_a_document_is_cut_to_the_length_of_the_model(folder, mesh):
+    scorer = YesNoScorer.from_pretrained(folder)
     scorer.max_length = 900
-    shorter = scorer._cut("Who?", document)
+    document = "The Tidal Board " * 900
+    shorter = scorer._shorten("Who?", document)
     assert document.startswith(shorter)
     length = scorer.lm.token_counts([scorer.prompt("Who?", shorter)])[0]
     assert 890 < length + 1 <= 900
+
+
+def test_a_query_that_leaves_no_room_for_a_document_is_refused(folder, mesh):
+    scorer = YesNoScorer.from_pretrained(folder)
+    scorer.max_length = 900
     with pytest.raises(ValueError, match=r"query 'The Tidal .*none of 900 tokens; shorten it"):
-        scorer.score([(document, "x")])
+        scorer.score([("The Tidal Board " * 900, "x")])
 
 
-def test_no_pairs(folder, mesh):
+def test_no_pairs_give_no_scores(folder, mesh):
     assert YesNoScorer.from_pretrained(folder).score([]).shape == (0,)
 
 
-def test_a_tokenizer_without_the_words_is_refused(tmp_path, mesh):
+def test_a_tokenizer_without_yes_and_no_is_refused(tmp_path, mesh):
     tiny.write(tmp_path, "qwen3", tokenizer="plain")
     with pytest.raises(ValueError, match=r"its tokenizer has no token 'yes'; give a decoder that"):
         YesNoScorer.from_pretrained(tmp_path)

@@ -54,7 +54,7 @@ def finished(run):
     return run.workdir, run.said
 
 
-def test_a_run_fills_every_stage_and_says_what_it_did(finished):
+def test_a_run_completes_every_stage(finished):
     workdir, said = finished
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == [
@@ -88,7 +88,7 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
             assert 0 <= value["low"] <= value["mean"] <= value["high"] <= 1
 
 
-def test_every_stage_says_how_many_texts_it_cuts(world, finished):
+def test_every_stage_reports_how_many_texts_it_truncates(world, finished):
     workdir, said = finished
     tokenizer = Tokenizer.from_file(str(world / "retriever" / "tokenizer.json"))
     chunks = StoredChunks(workdir / "data")
@@ -148,7 +148,7 @@ def test_training_changed_the_weights(finished):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_stage_by_stage_equals_one_run(dtype, request, tmp_path):
+def test_running_stage_by_stage_equals_one_run(dtype, request, tmp_path):
     """Stopping at every boundary changes nothing: each stage runs alone, reading its inputs from
     disk; what was rounded on its
     way there, too."""
@@ -174,7 +174,7 @@ def test_stage_by_stage_equals_one_run(dtype, request, tmp_path):
     assert outputs(tmp_path / "stages") == outputs(whole)
 
 
-def test_one_stage_wants_its_inputs(world, tmp_path):
+def test_a_stage_alone_requires_its_inputs(world, tmp_path):
     done = call_here(world, tmp_path, "score")
     assert done.returncode == 1
     assert "stage score needs data" in done.stderr and "Traceback" not in done.stderr
@@ -240,15 +240,18 @@ def in_time(strike, folder: Path) -> tuple[Path, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_and_resumed_gives_the_same_bytes(world, finished, tmp_path, moment):
-    workdir, _ = in_time(lambda w: kill_when(world, w, lambda: MOMENTS[moment](w)), tmp_path)
+def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished, tmp_path, moment):
+    def kill(workdir: Path) -> None:
+        kill_when(world, workdir, lambda: MOMENTS[moment](workdir))
+
+    workdir, _ = in_time(kill, tmp_path)
     done = call(world, workdir)
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(workdir) == outputs(finished[0])
 
 
 @pytest.mark.slow
-def test_struck_at_random_moments_a_run_gives_the_same_bytes(world, finished, tmp_path):
+def test_a_run_killed_at_random_moments_gives_the_same_bytes(world, finished, tmp_path):
     """No matter how and when it is stopped, and how often."""
     seed = random.randrange(1 << 32)
     draw, statuses = random.Random(seed), []
@@ -278,7 +281,7 @@ def test_struck_at_random_moments_a_run_gives_the_same_bytes(world, finished, tm
 
 
 @pytest.mark.slow
-def test_damage_to_scores_that_a_killed_run_has_left_is_noticed(world, finished, tmp_path):
+def test_damage_to_the_scores_of_a_killed_run_is_detected(world, finished, tmp_path):
     """A flipped bit often leaves a table that can be read, with another score."""
 
     def kill(workdir: Path) -> None:
@@ -327,7 +330,7 @@ def without(finished, workdir: Path, stage: str) -> Path:
     return workdir
 
 
-def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, finished, tmp_path):
+def test_sigterm_during_training_saves_the_step_and_exits_with_0(world, finished, tmp_path):
     workdir = without(finished, tmp_path / "w", "stage1")
     curve = workdir / ".partial" / "stage1" / "curve.jsonl"
     flag = "--config.train.save_every=1000"  # or there is a checkpoint anyway
@@ -353,9 +356,12 @@ def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["inside scoring", "inside evaluation"])
-def test_sigterm_in_another_stage_leaves_with_status_0_too(world, finished, tmp_path, moment):
-    workdir, last = in_time(lambda w: stop_when(world, w, lambda: MOMENTS[moment](w)), tmp_path)
-    assert last == "stopped: run the same command again to go on"
+def test_sigterm_in_another_stage_exits_with_0(world, finished, tmp_path, moment):
+    def stop(workdir: Path) -> str:
+        return stop_when(world, workdir, lambda: MOMENTS[moment](workdir))
+
+    workdir, last_line = in_time(stop, tmp_path)
+    assert last_line == "stopped: run the same command again to go on"
     assert call(world, workdir).returncode == 0
     assert outputs(workdir) == outputs(finished[0])
 
@@ -382,7 +388,7 @@ def clear_error(done: subprocess.CompletedProcess) -> str:
     return done.stderr
 
 
-def test_a_workdir_that_is_read_only_is_one_clear_line(world, finished, small_disk):
+def test_a_read_only_workdir_is_reported_in_one_line(world, finished, small_disk):
     folder, remount = small_disk
     workdir = without(finished, folder / "w", "export")
     assert remount("ro") == 0
@@ -401,9 +407,7 @@ def test_a_workdir_that_is_read_only_is_one_clear_line(world, finished, small_di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["data", "score", "stage1", "evaluate", "export"])
-def test_a_full_disk_is_one_clear_line_and_costs_nothing_that_was_there(
-    stage, world, finished, small_disk
-):
+def test_a_full_disk_is_reported_in_one_line_and_loses_nothing(stage, world, finished, small_disk):
     folder, _ = small_disk
     workdir = without(finished, folder / "w", stage)
     before = outputs(workdir)
@@ -420,7 +424,7 @@ def test_a_full_disk_is_one_clear_line_and_costs_nothing_that_was_there(
 
 
 @pytest.mark.slow
-def test_training_that_diverges_says_where(world, finished, tmp_path):
+def test_diverging_training_is_reported_with_its_step(world, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     rates = "--config.train.learning_rates=(1e30,1e30,1e30)"
     done = call_here(world, tmp_path / "w", "stage1", rates, "--yes")
@@ -433,7 +437,7 @@ def test_training_that_diverges_says_where(world, finished, tmp_path):
     assert report["step"] == 2 and len(report["questions"]) == 4 and "#" in report["chunks"][0]
 
 
-def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finished, mesh, tmp_path):
+def test_a_changed_setting_reruns_the_stages_that_read_it(world, finished, mesh, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     c = tiny_config(world)
     c.score.forward = 0.5
@@ -452,7 +456,7 @@ def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finishe
 
 
 @pytest.mark.slow
-def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh, tmp_path):
+def test_each_stage_can_train_an_adapter_of_the_previous_model(world, finished, mesh, tmp_path):
     import jax
     import numpy as np
 
@@ -514,7 +518,7 @@ def test_a_damaged_output_is_made_again(world, finished, tmp_path):
         {"positives": 1},
     ],
 )
-def test_scores_are_weighed_anew_without_a_model(changes, world, finished):
+def test_new_score_weights_need_no_model(changes, world, finished):
     """The ablations of the paper's Table 2 among them."""
     c = tiny_config(world)
     c.score.update(changes)
@@ -523,7 +527,7 @@ def test_scores_are_weighed_anew_without_a_model(changes, world, finished):
 
 
 @pytest.mark.slow
-def test_our_own_model_writes_replies(world, finished, tmp_path):
+def test_a_local_model_writes_the_replies(world, finished, tmp_path):
     """What a random one says is no record: it is asked once more and then kept as it is, and
     nothing is asked again."""
     shutil.copytree(finished[0] / "data", tmp_path / "data")
@@ -546,8 +550,8 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
     assert len(pq.read_table(tmp_path / "extract" / "quarantine.parquet")) == asked
 
 
-def test_two_runs_on_one_workdir_do_not_meet(world, tmp_path):
-    with engine._locked(tmp_path):
+def test_a_second_run_on_a_workdir_is_refused(world, tmp_path):
+    with engine._lock_workdir(tmp_path):
         done = call_here(world, tmp_path, "data")
     assert done.returncode == 1 and "another run is working here" in done.stderr
 
@@ -578,7 +582,7 @@ def test_the_export_opens_in_sentence_transformers(finished, mesh):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_other_trainers_get_what_the_stages_were_trained_on(world, finished):
+def test_training_data_can_be_exported_for_other_trainers(world, finished):
     from ark_jax.train import batches  # not above: a config file of these tests must not start jax
 
     workdir = finished[0]
@@ -599,7 +603,7 @@ def test_other_trainers_get_what_the_stages_were_trained_on(world, finished):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_demo_itself_at_reduced_size(tmp_path, real_models):
+def test_the_demo_runs_at_reduced_size(tmp_path, real_models):
     """`ark-jax demo` with its own models and recordings, fewer candidates, one epoch a stage."""
     done = subprocess.run(
         [

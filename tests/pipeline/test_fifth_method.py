@@ -34,7 +34,7 @@ def stale(config, workdir) -> list[str]:
     return [x.stage for x in examine(stages, config, workdir) if x.state != "done"]
 
 
-def test_it_learns_resumes_and_runs_again_where_it_must(config, tmp_path, monkeypatch):
+def test_a_new_method_learns_and_resumes_and_reruns_what_changed(config, tmp_path, monkeypatch):
     run(config, tmp_path / "whole")
     counts = read_manifest(tmp_path / "whole" / "train")["counts"]
     assert counts["steps"] == 20 and counts["last_loss"] < 0.8 * counts["first_loss"]

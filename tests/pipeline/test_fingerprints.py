@@ -12,7 +12,7 @@ from ark_jax.pipeline import fingerprints
 from ark_jax.pipeline.fingerprints import input_digest, model_digest
 
 
-def test_a_model_is_another_when_anything_that_decides_its_numbers_is(tmp_path):
+def test_the_model_digest_changes_with_every_file_that_affects_results(tmp_path):
     (tmp_path / "1_Pooling").mkdir()
     weights = np.random.default_rng(0).bytes(24 << 20)
     files = {
@@ -64,7 +64,7 @@ def digest(path) -> str:
 
 
 @pytest.mark.parametrize("questions", [".", "questions/val", "section-stories/val"])
-def test_a_split_is_its_stories_and_its_questions(questions, stories):
+def test_the_digest_of_a_split_covers_its_stories_and_questions(questions, stories):
     assert len(readers.load(stories / questions).questions) == 1
     before = digest(stories / questions)
     for path in sorted(stories.rglob("*.csv")):
@@ -74,7 +74,7 @@ def test_a_split_is_its_stories_and_its_questions(questions, stories):
         before = after
 
 
-def test_what_lies_beside_the_input_is_none(tmp_path):
+def test_files_next_to_the_input_do_not_change_its_digest(tmp_path):
     """A workdir among the data, say, whose files change with every run."""
     (tmp_path / "documents.jsonl").write_text(
         json.dumps({"id": "d", "text": "Ada built it."}) + "\n"
@@ -98,7 +98,7 @@ def hub_cache(root, model: str, commits: dict[str, str]) -> None:
         (folder / "snapshots" / commit / "config.json").write_text(f'{{"of": "{commit}"}}')
 
 
-def test_a_hub_name_is_known_by_its_commit(tmp_path, monkeypatch):
+def test_the_digest_of_a_hub_model_is_its_commit(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     main, tagged = "1" * 40, "2" * 40
@@ -113,7 +113,7 @@ def test_a_hub_name_is_known_by_its_commit(tmp_path, monkeypatch):
         hf.resolve("a/b/c")
 
 
-def test_large_weights_are_hashed_whole_and_once(tmp_path, monkeypatch):
+def test_large_weights_are_hashed_completely_and_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
     weights = tmp_path / "model" / "model.safetensors"
     weights.parent.mkdir()
@@ -140,7 +140,7 @@ def test_large_weights_are_hashed_whole_and_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [100, fingerprints.LARGE])
-def test_a_modification_time_that_is_set_back_hides_no_change(size, tmp_path, monkeypatch):
+def test_a_change_is_detected_despite_a_restored_modification_time(size, tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
     weights = tmp_path / "model" / "model.safetensors"
     weights.parent.mkdir()
@@ -156,7 +156,7 @@ def test_a_modification_time_that_is_set_back_hides_no_change(size, tmp_path, mo
 
 
 @pytest.mark.parametrize("content", ["", "7", "[]", "\0", '["x"]'])
-def test_a_damaged_note_of_a_digest_is_written_again(content, tmp_path, monkeypatch):
+def test_a_damaged_digest_cache_is_rewritten(content, tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
     weights = tmp_path / "model" / "model.safetensors"
     weights.parent.mkdir()

@@ -49,7 +49,7 @@ def outputs(context) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_flipped_bit_in_any_output_is_noticed(context):
+def test_a_flipped_bit_in_any_output_is_detected(context):
     run(context)
     everything = ("split", "count", "report")
     assert {state for state, _ in states(context, *everything).values()} == {"done"}
@@ -85,7 +85,7 @@ DAMAGED_MANIFESTS = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED_MANIFESTS)
-def test_with_a_damaged_manifest_a_stage_is_made_again(context, kind):
+def test_a_stage_with_a_damaged_manifest_runs_again(context, kind):
     run(context)
     path = context / "count" / MANIFEST_FILE
     good = path.read_text()
@@ -96,7 +96,7 @@ def test_with_a_damaged_manifest_a_stage_is_made_again(context, kind):
     assert path.read_text() == good
 
 
-def test_any_flipped_bit_of_a_manifest_is_noticed_or_changes_nothing(context):
+def test_no_flipped_bit_changes_what_a_manifest_says_undetected(context):
     run(context)
     path = context / "count" / MANIFEST_FILE
     good = read_manifest(context / "count")
@@ -108,7 +108,7 @@ def test_any_flipped_bit_of_a_manifest_is_noticed_or_changes_nothing(context):
         flip(path, position)
 
 
-def test_a_folder_in_the_place_of_a_manifest(context):
+def test_a_folder_in_place_of_a_manifest_is_replaced(context):
     run(context)
     (context / "count" / MANIFEST_FILE).unlink()
     (context / "count" / MANIFEST_FILE).mkdir()
@@ -117,7 +117,7 @@ def test_a_folder_in_the_place_of_a_manifest(context):
 
 
 @pytest.mark.parametrize("kind", ["a file", "a link", "a link to nowhere"])
-def test_what_lies_in_the_place_of_a_stage_gives_way_to_it(context, kind, tmp_path):
+def test_files_and_links_in_place_of_a_stage_folder_are_replaced(context, kind, tmp_path):
     run(context)
     stage, elsewhere = context / "count", tmp_path / "elsewhere"
     stage.rename(elsewhere)
@@ -133,7 +133,7 @@ def test_what_lies_in_the_place_of_a_stage_gives_way_to_it(context, kind, tmp_pa
     assert {state for state, _ in states(context, "count").values()} == {"done"}
 
 
-def test_a_manifest_of_another_version_says_so_even_if_its_form_is_unknown(context):
+def test_a_manifest_of_another_version_is_reported_by_its_version(context):
     run(context)
     path = context / "count" / MANIFEST_FILE
     path.write_text(json.dumps({"version": "9.0.0", "files": []}))
@@ -153,7 +153,7 @@ def test_a_workdir_of_an_earlier_version_is_refused(context):
 
 
 @pytest.mark.parametrize("name", ["distinct.txt", MANIFEST_FILE])
-def test_damage_between_the_manifest_and_the_rename_is_noticed(context, name, monkeypatch, capsys):
+def test_damage_before_a_stage_is_moved_into_place_is_detected(context, name, monkeypatch, capsys):
     run(context)
     good = (context / "count" / "distinct.txt").read_bytes()
     shutil.rmtree(context / "count")
@@ -170,7 +170,7 @@ def test_damage_between_the_manifest_and_the_rename_is_noticed(context, name, mo
     assert (context / "count" / "distinct.txt").read_bytes() == good
 
 
-def test_a_damaged_input_is_made_again_before_it_is_read(context, capsys):
+def test_a_damaged_input_is_rebuilt_before_it_is_read(context, capsys):
     run(context)
     flip(context / "split" / "words.txt")
     (context / "count" / "distinct.txt").unlink()
@@ -187,7 +187,7 @@ def test_a_stage_alone_refuses_a_damaged_input(context):
         run(context, only="count")
 
 
-def test_nothing_is_read_if_nothing_has_to_run(context, capsys):
+def test_outputs_are_verified_only_on_request(context, capsys):
     run(context)
     flip(context / "count" / "distinct.txt")
     run(context)
@@ -197,7 +197,7 @@ def test_nothing_is_read_if_nothing_has_to_run(context, capsys):
     assert {state for state, _ in states(context, "count").values()} == {"done"}
 
 
-def test_unfinished_work_of_other_settings_is_set_aside_and_found_again(context, capsys):
+def test_unfinished_work_of_other_settings_is_set_aside_and_reused(context, capsys):
     run(context, only="split")
     partial = context.workdir / ".partial" / "count"
 

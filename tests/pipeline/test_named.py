@@ -46,7 +46,9 @@ MODELS = {"retriever.path": "r", "generator.path": "g"}
         (bar_rag, {"selector.path": "s"}, MODELS | {"selector.path": "s"}, {}, ()),
     ],
 )
-def test_what_a_run_reads(make, changes, models, files, roles):
+def test_the_models_files_and_roles_that_a_run_reads_are_listed(
+    make, changes, models, files, roles
+):
     c = make()
     c.update_from_flattened_dict(MODELS | changes)
     recipe = load_recipe(c.recipe)

@@ -35,13 +35,13 @@ def load(path: str):
     return own_functions.load("reader.backend", path, Reader)
 
 
-def test_a_function_in_the_working_folder_is_found_and_called(write):
+def test_a_function_in_the_working_folder_can_be_called(write):
     name = write("def read(q, p, limit=3, *, more=1):\n    return f'{q} {p[0]} {limit}'\n")
     assert load(f"{name}:read")("who?", ["lamp"], limit=5) == "who? lamp 5"
     assert sys.path[-1] == os.getcwd()
 
 
-def test_an_edited_file_is_imported_again_and_has_another_digest(write):
+def test_an_edited_module_is_imported_again_with_a_new_digest(write):
     name = write("def read(question, passages, *, limit):\n    return 'before'\n")
     path = f"{name}:read"
     first = load(path), own_functions.digest("reader.backend", path)
@@ -59,7 +59,7 @@ def test_an_edited_file_is_imported_again_and_has_another_digest(write):
         ("from {0}_package.inner import words", "{0}_package/words.py"),
     ],
 )
-def test_a_file_that_it_imports_counts_too(write, tmp_path, imports, file):
+def test_the_digest_of_a_function_covers_the_files_it_imports(write, tmp_path, imports, file):
     name = write(
         "import json, numpy, ark_jax.run\n"
         f"{imports.format(f'parts_{tmp_path.name}')}\n"
@@ -85,7 +85,7 @@ def test_a_file_that_it_imports_counts_too(write, tmp_path, imports, file):
     assert versions[2][0] == "and afterwards" and versions[2][1] != versions[1][1]
 
 
-def test_to_look_a_file_up_imports_nothing(write):
+def test_computing_a_digest_does_not_import_the_module(write):
     name = write("raise RuntimeError('imported')\n")
     assert len(own_functions.digest("mine.by", f"{name}:f")) == 64
     assert name not in sys.modules
@@ -104,14 +104,14 @@ def test_to_look_a_file_up_imports_nothing(write):
         ("def read(:", "read", "SyntaxError"),
     ],
 )
-def test_what_is_wrong_is_said_before_any_work(write, text, function, message):
+def test_invalid_user_functions_are_refused_when_loaded(write, text, function, message):
     name = write(text)
     with pytest.raises(ValueError, match=message) as raised:
         load(f"{name}:{function}")
     assert str(raised.value).startswith(f"config.reader.backend='{name}:{function}': ")
 
 
-def test_a_module_that_is_nowhere_is_named_with_its_place(write, tmp_path):
+def test_a_missing_module_is_named_with_the_place_to_put_it(write, tmp_path):
     with pytest.raises(ValueError, match=r"no module 'nowhere_of_ours'; put nowhere_of_ours\.py"):
         load("nowhere_of_ours:read")
     with pytest.raises(ValueError, match=r"put nowhere_of_ours/inner\.py into"):
@@ -123,7 +123,7 @@ def test_a_module_that_is_nowhere_is_named_with_its_place(write, tmp_path):
     assert "__main__" in sys.modules
 
 
-def test_an_error_inside_names_the_line(write):
+def test_an_error_inside_a_user_function_names_its_line(write):
     name = write("def read(q, p, *, limit):\n    return p[7]\n")
     with pytest.raises(RuntimeError, match=r":read' fails: IndexError: .*, line 2; correct it"):
         load(f"{name}:read")("who?", [], limit=1)

@@ -16,7 +16,7 @@ def names(folder) -> list[str]:
     return [path.name for path in whole_parts(folder, "part-*")]
 
 
-def test_every_flipped_bit_of_a_part_is_noticed(folder, capsys):
+def test_every_flipped_bit_of_a_part_is_detected(folder, capsys):
     assert names(folder) == ["part-1", "part-2"] and not capsys.readouterr().out
     good = (folder / "part-1").read_bytes()
     for position in range(len(good)):
@@ -28,19 +28,19 @@ def test_every_flipped_bit_of_a_part_is_noticed(folder, capsys):
 
 
 @pytest.mark.parametrize("content", ["", "\0", "7\n", "[1]\n", "{}\n", '[["part-1"], {}]\n'])
-def test_without_its_digest_a_part_is_not_used(content, folder):
+def test_a_part_without_a_digest_is_not_used(content, folder):
     (folder / PARTS).write_text(content)
     assert names(folder) == []
     store_part(folder / "part-1", lambda path: path.write_text("again"))
     assert names(folder) == ["part-1"]
 
 
-def test_a_part_that_is_made_again_counts_as_it_is_now(folder):
+def test_a_rewritten_part_replaces_the_old_one(folder):
     store_part(folder / "part-1", lambda path: path.write_text("otherwise"))
     assert names(folder) == ["part-1", "part-2"]
 
 
-def test_a_part_that_cannot_be_written_is_none(folder):
+def test_a_part_that_failed_to_be_written_is_not_listed(folder):
     def fail(path):
         path.write_text("half")
         raise OSError("No space left on device")

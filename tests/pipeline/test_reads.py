@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from ark_jax import schema
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.reads import Reads, element, nothing_read
+from ark_jax.pipeline.reads import Reads, element, empty_record
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime.log import Metrics
@@ -38,7 +38,7 @@ class Whole:
 
 def reading(config, kept=None) -> Reads:
     keep = kept.append if kept is not None else lambda read: None
-    return Reads(nothing_read({}), config, {"data": "print"}, pytest.fail, keep)
+    return Reads(empty_record({}), config, {"data": "print"}, pytest.fail, keep)
 
 
 def recorded(read, config=None) -> dict:
@@ -73,11 +73,11 @@ def recorded(read, config=None) -> dict:
         ),
     ],
 )
-def test_a_read_records_what_its_field_says(read, expected):
+def test_reading_a_field_records_its_value_unless_marked_otherwise(read, expected):
     assert recorded(read) == expected
 
 
-def test_a_view_is_an_instance_of_its_schema_and_cannot_be_changed():
+def test_a_config_view_is_an_immutable_instance_of_its_schema():
     view = reading(schema.to_config_dict(Whole)).view(Whole)
     assert isinstance(view, Whole) and isinstance(view.train, Training)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -89,7 +89,7 @@ def test_a_view_is_an_instance_of_its_schema_and_cannot_be_changed():
     assert element(schema.to_config_dict(Whole).train, "epochs", 1) == 4  # without a record
 
 
-def test_a_file_is_read_by_its_content_and_a_function_with_its_module(tmp_path, monkeypatch):
+def test_files_and_functions_are_recorded_by_their_content(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("one")
     (tmp_path / "own_loss.py").write_text("def loss(): ...\n")
@@ -108,7 +108,7 @@ def test_a_file_is_read_by_its_content_and_a_function_with_its_module(tmp_path, 
     assert differing == {"file train.prompt", "function train.loss"}
 
 
-def test_threads_may_read_at_once():
+def test_concurrent_reads_record_a_field_once():
     kept: list = []
     view = reading(schema.to_config_dict(Whole), kept).view(Whole)
     threads = [threading.Thread(target=lambda: view.train.rate) for _ in range(32)]
@@ -139,7 +139,7 @@ def stage(name: str, read) -> Stage:
     return Stage(name, work)
 
 
-def test_a_stage_runs_again_for_what_it_has_read_and_for_nothing_else(tmp_path):
+def test_a_stage_reruns_only_if_something_it_read_has_changed(tmp_path):
     stages = [
         stage("one", lambda run: run.config.a),
         stage("two", lambda run: run.config.c if run.config.b > 2 else (run / "one").name),
@@ -152,7 +152,7 @@ def test_a_stage_runs_again_for_what_it_has_read_and_for_nothing_else(tmp_path):
     assert run(tmp_path, stages, c=5, b=3, a=7) == {"one": "config.a was 1, is 7"}
 
 
-def test_equal_outputs_stop_what_comes_after(tmp_path):
+def test_equal_outputs_do_not_rerun_later_stages(tmp_path):
     stages = [
         stage("one", lambda run: run.config.a > 0),
         stage("two", lambda run: str(run / "one")),
@@ -169,7 +169,7 @@ def test_equal_outputs_stop_what_comes_after(tmp_path):
     assert seconds == ["one", "two", "one"]
 
 
-def test_a_killed_stage_keeps_what_it_had_read(tmp_path):
+def test_a_resumed_stage_keeps_the_reads_of_its_killed_run(tmp_path):
     """A run that goes on need not read again what decided the work that is there."""
 
     def work(run, folder):
@@ -188,33 +188,46 @@ def test_a_killed_stage_keeps_what_it_had_read(tmp_path):
     assert (tmp_path / "work" / "one" / "half").read_text() == "2"
 
 
-def test_a_stage_that_reads_what_is_not_there_is_refused(tmp_path):
+def test_reading_a_later_stage_is_refused(tmp_path):
+    stages = [stage("one", lambda run: str(run / "later")), stage("later", lambda run: 1)]
     with pytest.raises(LookupError, match="reads later, which is not a stage before it"):
-        run(tmp_path, [stage("one", lambda run: str(run / "later")), stage("later", lambda run: 1)])
+        run(tmp_path, stages)
+
+
+def test_running_a_stage_without_its_input_is_refused(tmp_path):
     stages = [stage("one", lambda run: 1), stage("two", lambda run: str(run / "one"))]
     context = Context(ConfigDict({}), tmp_path / "w", Metrics(tmp_path / "m"))
     with pytest.raises(Interrupted, match="two needs one, which is missing; run `ark-jax one`"):
         engine.run(stages, context, only="two")
 
 
-def test_a_damaged_stage_that_was_not_read_before_is_made_again(tmp_path):
+def test_a_damaged_stage_that_is_read_for_the_first_time_is_rebuilt(tmp_path):
     stages = [
         stage("one", lambda run: 1),
         stage("two", lambda run: (run / "one" / "read").read_text() if run.config.b > 2 else ""),
     ]
     run(tmp_path, stages)
     (tmp_path / "work" / "one" / "read").write_text("2")
-    with pytest.raises(Interrupted, match="two reads one, of which read is damaged: run the same"):
+    with pytest.raises(Interrupted, match="two reads one, but read is damaged: run the same"):
         run(tmp_path, stages, b=3)
     assert run(tmp_path, stages, b=3)
     assert json.loads((tmp_path / "work" / "two" / "read").read_text()) == "1"
 
 
-def test_an_argument_that_no_manifest_can_hold_is_refused():
-    work = lambda *parts, **given: {}
-    named = Stage("one", functools.partial(work, number=2, names=("a", "b"), code=print))
-    assert named.arguments == {"number": 2, "names": ["a", "b"]}
+def test_keyword_arguments_of_a_stage_are_recorded_without_functions():
+    work = functools.partial(do_nothing, number=2, names=("a", "b"), code=print)
+    assert Stage("one", work).arguments == {"number": 2, "names": ["a", "b"]}
+
+
+def test_a_positional_argument_of_a_stage_is_refused():
     with pytest.raises(TypeError, match="stage one: give 2 to its function by keyword"):
-        _ = Stage("one", functools.partial(work, 2)).arguments
+        _ = Stage("one", functools.partial(do_nothing, 2)).arguments
+
+
+def test_a_stage_argument_that_cannot_be_stored_is_refused():
     with pytest.raises(TypeError, match="not iterable"):
-        _ = Stage("one", functools.partial(work, config=object())).arguments
+        _ = Stage("one", functools.partial(do_nothing, config=object())).arguments
+
+
+def do_nothing(*parts, **given):
+    return {}

@@ -42,7 +42,7 @@ def call(text, verb: str, *flags: str) -> str:
     return done.stdout
 
 
-def test_status_plan_run_and_report_know_a_new_recipe(text):
+def test_all_commands_work_with_a_new_recipe(text):
     assert call(text, "status").split() == [
         "split",
         "missing",
@@ -64,7 +64,7 @@ def test_status_plan_run_and_report_know_a_new_recipe(text):
     assert why == ["split", "stale", "the file of config.text changed"]
 
 
-def test_a_killed_run_of_a_new_recipe_goes_on(text):
+def test_a_killed_run_of_a_new_recipe_resumes(text):
     hold = text.parent / "hold"
     hold.touch()
     process = subprocess.Popen(
@@ -108,15 +108,24 @@ def test_a_sweep_of_a_new_recipe_makes_one_table(text):
     assert "distinct words" in (workdir / "results.md").read_text()
 
 
-def test_a_recipe_that_is_not_there_is_named():
+def test_the_names_of_recipes_include_ark():
     assert set(recipe_names()) >= {"ark"}
-    with pytest.raises(ValueError, match=r"config\.recipe='arc': no module ark_jax\.recipes\.arc"):
-        load_recipe("arc")
-    with pytest.raises(ValueError, match=r"config\.recipe='json\.decoder': .* defines no RECIPE"):
-        load_recipe("json.decoder")
-    for path in ("../../x", ".ark", "", "a b"):
-        with pytest.raises(ValueError, match="no name of a module; name a recipe of ark_jax"):
-            load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("arc", r"config\.recipe='arc': no module ark_jax\.recipes\.arc"),
+        ("json.decoder", r"config\.recipe='json\.decoder': .* defines no RECIPE"),
+        ("../../x", "not the name of a module; name a recipe of ark_jax"),
+        (".ark", "not the name of a module; name a recipe of ark_jax"),
+        ("", "not the name of a module; name a recipe of ark_jax"),
+        ("a b", "not the name of a module; name a recipe of ark_jax"),
+    ],
+)
+def test_an_unknown_recipe_is_refused_with_its_name(name, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(name)
 
 
 def ark_stage_names() -> set[str]:
@@ -129,7 +138,7 @@ def ark_stage_names() -> set[str]:
     return (whole | {stage.name for stage in stages(c)}) - common - {"graph"}
 
 
-def test_no_tool_knows_a_stage_of_ark():
+def test_no_module_outside_recipes_names_a_stage_of_ark():
     """`graph` is left out: it is also the name of a room and of a config section.
 
     So is `positives` where it is a field of the training examples, `candidates` where it is one of

@@ -37,9 +37,7 @@ def run(folder, shards: int, most: int = 1000) -> tuple[list[bytes], list[int]]:
 
 @settings(max_examples=25)
 @given(shards=st.integers(0, 12), kills=st.lists(st.integers(0, 5), max_size=3))
-def test_however_often_it_is_killed_all_results_come_and_none_is_made_twice(
-    tmp_path_factory, shards, kills
-):
+def test_killed_shards_are_completed_without_repeating_any(tmp_path_factory, shards, kills):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_shards, "_cores", lambda: 1)
         folder, shards_done = tmp_path_factory.mktemp("stage"), []
@@ -54,7 +52,7 @@ def test_however_often_it_is_killed_all_results_come_and_none_is_made_twice(
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_damaged_result_is_made_again(tmp_path, capsys):
+def test_a_damaged_shard_result_is_computed_again(tmp_path, capsys):
     first, _ = run(tmp_path, 6)
     path = tmp_path / parts.FOLDER / "facts-000002.bin"
     path.write_bytes(path.read_bytes().replace(b"2", b"3"))

@@ -41,7 +41,7 @@ def work(root: Path, name: str, stages, **settings) -> None:
     )
 
 
-def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
+def test_a_run_continues_the_unfinished_stage_of_another(tmp_path):
     ran: list = []
     with pytest.raises(ValueError, match="half-way"):
         work(tmp_path, "a", pair(ran, fail="two"))
@@ -65,7 +65,7 @@ def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
     assert (tmp_path / "a" / "three" / "half").read_text() == "b"
 
 
-def test_what_nobody_will_go_on_with_is_removed(tmp_path):
+def test_unfinished_stages_that_no_run_uses_are_removed(tmp_path):
     ran: list = []
     for two in (2, 22):
         with pytest.raises(ValueError, match="half-way"):
@@ -81,7 +81,7 @@ def test_what_nobody_will_go_on_with_is_removed(tmp_path):
     )
 
 
-def test_what_is_damaged_is_made_again_for_all(tmp_path):
+def test_a_damaged_shared_stage_is_rebuilt_once_for_all_runs(tmp_path):
     ran: list = []
     for name in ("a", "b"):
         work(tmp_path, name, pair(ran))
@@ -95,7 +95,7 @@ def test_what_is_damaged_is_made_again_for_all(tmp_path):
 
 
 @pytest.mark.parametrize("moment", ["file_digest", "_put_into_place", "replace"])
-def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_path, monkeypatch):
+def test_a_kill_while_a_stage_is_moved_into_place_loses_no_work(moment, tmp_path, monkeypatch):
     """Hashing gigabytes takes a while, and checkpoints must be there until the manifest is."""
     outcomes = []
 
@@ -137,7 +137,7 @@ def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_pa
     assert engine.read_manifest(tmp_path / "train")["counts"] == {"steps": 7}
 
 
-def test_with_a_damaged_manifest_a_shared_stage_is_made_again(tmp_path, capsys):
+def test_a_shared_stage_with_a_damaged_manifest_runs_again(tmp_path, capsys):
     work(tmp_path, "a", pair([]))
     for manifest_file in tmp_path.rglob("one*/manifest.json"):
         manifest_file.write_text("")
@@ -147,7 +147,7 @@ def test_with_a_damaged_manifest_a_shared_stage_is_made_again(tmp_path, capsys):
     assert [stage for _, stage, _ in ran] == ["one"]
 
 
-def test_without_hard_links_there_are_copies(tmp_path, monkeypatch):
+def test_stages_are_copied_where_hard_links_are_not_allowed(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError("no hard links here")
 
@@ -184,7 +184,7 @@ engine.run([engine.Stage("make", make)], context)
 """
 
 
-def test_a_run_waits_for_another_only_as_long_as_they_may_want_the_same(tmp_path):
+def test_a_run_waits_for_another_only_while_they_share_a_stage(tmp_path):
     (tmp_path / "hold 1").touch()
     processes = {}
 

@@ -28,7 +28,7 @@ def flip(path, position: int = 0) -> None:
     path.write_bytes(contents)
 
 
-def test_a_file_that_cannot_be_read_is_named_with_its_stage(tmp_path):
+def test_an_unreadable_file_is_named_with_its_stage(tmp_path):
     folder = tmp_path / "score"
     folder.mkdir()
     fix = "tells whether stage score is damaged, and `ark-jax run --verify` makes it again"
@@ -59,7 +59,7 @@ class Row:
     st.lists(st.lists(st.builds(Row, st.text("aé", max_size=3), st.floats(0, 1)), max_size=6)),
     st.integers(1, 8),
 )
-def test_rows_that_come_table_by_table_give_the_same_file(tmp_path_factory, tables, group):
+def test_writing_rows_table_by_table_gives_the_same_bytes(tmp_path_factory, tables, group):
     folder = tmp_path_factory.mktemp("rows")
     kinds = {"name": pa.string(), "weight": pa.float64()}
     as_table = lambda rows: pa.table(
@@ -83,7 +83,7 @@ def test_rows_that_come_table_by_table_give_the_same_file(tmp_path_factory, tabl
     st.lists(st.tuples(st.text("aé", max_size=3), st.floats(0, 1) | st.none()), max_size=12),
     st.integers(1, 5),
 )
-def test_streamed_rows_give_the_same_file_and_come_back(tmp_path_factory, values, block):
+def test_streamed_rows_give_the_same_bytes_as_saved_ones(tmp_path_factory, values, block):
     folder = tmp_path_factory.mktemp("rows")
     rows = [{"name": name, "weight": weight} for name, weight in [*values, ("last", 0.5)]]
     schema = pa.schema([("name", pa.string()), ("weight", pa.float64())])
@@ -96,7 +96,7 @@ def test_streamed_rows_give_the_same_file_and_come_back(tmp_path_factory, values
     assert (folder / "streamed.parquet").read_bytes() == (folder / "whole.parquet").read_bytes()
 
 
-def test_a_stream_without_rows_gives_the_file_without_rows(tmp_path):
+def test_an_empty_stream_gives_the_bytes_of_an_empty_file(tmp_path):
     schema = pa.schema([("name", pa.string())])
     assert save_stream(iter(()), tmp_path / "streamed.parquet", schema) == 0
     save_rows([], tmp_path / "whole.parquet")

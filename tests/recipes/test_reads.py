@@ -97,7 +97,7 @@ def another_element(spec: schema.FieldSpec, value):
 
 
 @each_recipe
-def test_whoever_has_read_a_field_runs_again_and_what_comes_after(done):
+def test_a_changed_field_reruns_its_readers_and_the_stages_after_them(done):
     looked_at = 0
     for spec in schema.fields(done.recipe.schema):
         value = functools.reduce(lambda part, name: part[name], spec.name.split("."), done.config)
@@ -179,11 +179,11 @@ FIRST = {
     ],
     indirect=["done"],
 )
-def test_no_stage_reads_what_it_does_not_need(done, field, value, first):
+def test_a_changed_field_reruns_no_earlier_stage_than_expected(done, field, value, first):
     assert set(done.stale(done.changed(field, value))) == done.downstream({*first})
 
 
-def test_the_sweeps_of_a_config_leave_everything_upstream(finished):
+def test_sweeps_rerun_no_upstream_stage(finished):
     done = finished("ark")
     upstream = {"data", "candidates", "extract", "graph", "communities", "rewrite", "score"}
     for name, runs in ark_config.SWEEPS.items():
@@ -196,7 +196,7 @@ def test_the_sweeps_of_a_config_leave_everything_upstream(finished):
 
 @pytest.mark.slow
 @each_recipe
-def test_what_runs_again_equals_a_run_from_the_beginning(done, tmp_path):
+def test_a_partial_rerun_equals_a_run_from_the_beginning(done, tmp_path):
     """So no stage depends on a field that it has not recorded."""
     # A run of this process: another one, such as `done`, may round otherwise.
     whole = tmp_path / "whole"
@@ -228,7 +228,7 @@ def test_what_runs_again_equals_a_run_from_the_beginning(done, tmp_path):
     pytest.fail(f"only {compared} fields could be compared")
 
 
-def test_stage_by_stage_reads_as_one_run_does(finished, tmp_path):
+def test_stages_run_one_by_one_record_the_same_reads(finished, tmp_path):
     """What an earlier stage has left in memory hides no read."""
     done = finished("gpr")
     for stage in (stages := done.recipe.stages(done.config)):

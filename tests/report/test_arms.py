@@ -26,24 +26,27 @@ def runs(gain: float = 0.1, questions=QUESTIONS) -> dict:
     return by_name
 
 
-def test_an_arm_is_compared_over_its_seeds():
+def test_an_arm_is_compared_with_the_base_over_its_seeds():
     base, arm = compare_arms(runs(), ["p"])
     assert (base["arm"], base["seeds"]) == ("base", 3) and (arm["arm"], arm["seeds"]) == ("arm", 3)
     assert "against_base" not in base["values"]["p"]
     against = arm["values"]["p"]["against_base"]
     assert against["difference"] == pytest.approx(0.1, abs=0.02)
     assert against["low"] > 0.07 and against["p_holm"] < 0.001
-    head, _, line = arms_cells([base, arm], {"p": "p"})
+
+
+def test_the_table_of_arms_shows_the_difference_interval_and_p_value():
+    head, _, line = arms_cells(compare_arms(runs(), ["p"]), {"p": "p"})
     assert head == ["arm", "seeds", "p"] and line[0] == "arm"
     assert line[2] == "0.365: +0.094 [0.085, 0.102], p < 0.001"
 
 
-def test_no_difference_is_no_finding():
+def test_an_arm_without_a_difference_is_not_significant():
     _, arm = compare_arms(runs(0.0), ["p"])
     assert arm["values"]["p"]["against_base"]["p_holm"] > 0.01
 
 
-def test_of_two_arms_p_is_corrected():
+def test_p_values_of_several_arms_are_corrected():
     first_arm = runs()
     second_arm = {f"other{name}": ({**c, "y": 2}, o) for name, (c, o) in runs(0.005).items()}
     rows = compare_arms(first_arm | second_arm, ["p"])
@@ -51,11 +54,11 @@ def test_of_two_arms_p_is_corrected():
     assert len(values) == 3 and all(value["p_holm"] >= value["p"] for value in values)
 
 
-def test_only_equal_questions_are_compared():
+def test_runs_on_different_questions_are_not_compared():
     rows = compare_arms(runs(questions=[f"other{i}" for i in range(60)]), ["p"])
     assert rows[1]["values"] == {} and arms_cells(rows, {"p": "p"})[2][2] == "–"
 
 
-def test_one_seed_is_no_arm():
+def test_a_single_seed_is_not_an_arm():
     seedless = {name: run for name, run in runs().items() if "seed" not in name}
     assert compare_arms(seedless, ["p"]) == []

@@ -92,7 +92,7 @@ def test_every_section_fits_the_screen_without_errors(page, width, browser, page
     assert browser.run('document.querySelectorAll("script, img, iframe, link").length') == 0
 
 
-def test_a_long_word_does_not_widen_a_table_without_end(browser, pages):
+def test_a_long_word_does_not_widen_a_table_without_limit(browser, pages):
     browser.show(pages / "evil.html", width=PHONE)
     browser.run('document.querySelectorAll("details").forEach(d => d.open = true)')
     widths = dict(

@@ -6,7 +6,7 @@ from support.report_pages import table_cells
 from support.report_sample import render, sample
 
 
-def test_gains_and_losses_are_shown_question_by_question():
+def test_gains_and_losses_are_shown_for_each_question():
     page = render(sample())
     gains, losses = page.split("<h3>Gains</h3>")[1].split("</section>")[0].split("<h3>Losses</h3>")
     plain = lambda part: " ".join(re.sub(r"<[^>]+>", " ", part).split())
@@ -21,7 +21,7 @@ def test_gains_and_losses_are_shown_question_by_question():
     assert "11 rose, 1,234 fell, 40 stayed" in page
 
 
-def test_tables_of_answers_negatives_and_entities():
+def test_answers_negatives_and_entities_are_shown_in_tables():
     page = render(sample())
     assert table_cells(page, "Answers by system") == [
         ["question", "reference", "base", "stage3"],

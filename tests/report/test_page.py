@@ -15,8 +15,7 @@ from support.report_sample import HEADINGS, empty, render, sample
 
 
 def test_the_navigation_reaches_every_section():
-    page = render(sample())
-    parsed = ParsedPage(page)
+    parsed = ParsedPage(render(sample()))
     assert parsed.text("h1") == ["A run"] and parsed.text("h2") == HEADINGS
     assert parsed.text("nav") == HEADINGS
     ids = [attrs["id"] for _, attrs in parsed.elements if "id" in attrs]
@@ -24,14 +23,19 @@ def test_the_navigation_reaches_every_section():
     targets = [attrs["href"] for attrs in parsed.all("a")]
     assert targets[0] == "#main" and len(targets) == 1 + len(HEADINGS)
     assert all(target[1:] in ids for target in targets)
-    assert (
-        '<p class="verdict">Training helped:</p><p class="numbers">recall@5 +0.100.</p>' in page
-        and '<p class="verdict">Nothing was run.</p></header>' in render(empty())
-    )
-    assert page.index("Training helped:") < page.index('<section id="facts"')
 
 
-def test_empty_sections_say_so():
+def test_the_verdict_comes_before_the_sections():
+    page = render(sample())
+    verdict = '<p class="verdict">Training helped:</p><p class="numbers">recall@5 +0.100.</p>'
+    assert page.index(verdict) < page.index('<section id="facts"')
+
+
+def test_the_verdict_of_an_empty_run_says_that_nothing_was_run():
+    assert '<p class="verdict">Nothing was run.</p></header>' in render(empty())
+
+
+def test_an_empty_section_has_a_sentence_that_says_so():
     parsed = ParsedPage(render(empty()))
     assert parsed.text("h2") == HEADINGS
     sentences = [
@@ -45,13 +49,13 @@ def test_empty_sections_say_so():
 
 
 @pytest.mark.parametrize("key", sorted(set(sample()) - {"title", "verdict"}))
-def test_each_part_may_be_empty_alone(key):
+def test_the_page_renders_with_any_single_part_empty(key):
     parsed = ParsedPage(render(sample() | {key: empty()[key]}))
     assert parsed.text("h2") == HEADINGS
     assert any(path and path[-1] == "p" and data.startswith("No ") for path, data in parsed.texts)
 
 
-def test_time_and_cost_of_every_step_and_in_total():
+def test_time_and_cost_are_shown_per_step_and_in_total():
     data = sample()
     data["usage"].append(data["usage"][0] | {"stage": "extract", "calls": 6, "cost": 1.5})
     assert table_cells(render(data), "Time and cost by step") == [
@@ -75,7 +79,7 @@ def test_time_and_cost_of_every_step_and_in_total():
     assert table_cells(render(data), "Time and cost by step")[-1] == ["all", "", "1m16s", "100.0 %"]
 
 
-def test_inner_parts_may_be_empty():
+def test_the_page_renders_with_empty_inner_parts():
     data = sample()
     data["curves"]["stage1"] = []
     data["distributions"]["stage2"] = {"positive": [], "negative": []}
@@ -87,42 +91,47 @@ def test_inner_parts_may_be_empty():
     assert "No rewrite was accepted." in text and "No hard negatives were mined for stage3." in text
 
 
-def test_the_page_loads_nothing():
+LOADING_TAGS = {
+    "script",
+    "link",
+    "img",
+    "iframe",
+    "object",
+    "embed",
+    "use",
+    "image",
+    "base",
+    "form",
+    "video",
+    "audio",
+}
+LOADING_ATTRIBUTES = {"src", "srcset", "xlink:href", "action", "data", "poster", "background"}
+
+
+def test_no_element_of_the_report_page_loads_a_resource():
     page = render(sample())
     parsed = ParsedPage(page)
-    assert "http://" not in page and "https://" not in page and "//" not in page.replace("</", "")
-    loading = {
-        "script",
-        "link",
-        "img",
-        "iframe",
-        "object",
-        "embed",
-        "use",
-        "image",
-        "base",
-        "form",
-        "video",
-        "audio",
-    }
-    assert not loading & {tag for tag, _ in parsed.elements}
+    assert "//" not in page.replace("</", "")  # which every address has
+    assert not LOADING_TAGS & {tag for tag, _ in parsed.elements}
     for _, attrs in parsed.elements:
-        assert not {"src", "srcset", "xlink:href", "action", "data", "poster", "background"} & set(
-            attrs
-        )
+        assert not LOADING_ATTRIBUTES & set(attrs)
         assert attrs.get("href", "#").startswith("#")
-    style = "".join(parsed.text("style"))
-    assert (
-        "url(" not in style
-        and "@import" not in style
-        and "@font-face" not in style
-        and "<" not in style
-    )
-    policies = [attrs["content"] for attrs in parsed.all("meta") if "http-equiv" in attrs]
+
+
+def test_the_style_of_the_report_page_loads_no_resource():
+    style = "".join(ParsedPage(render(sample())).text("style"))
+    assert style
+    for loading in ("url(", "@import", "@font-face", "<"):
+        assert loading not in style
+
+
+def test_the_report_page_forbids_scripts_and_resources():
+    metas = ParsedPage(render(sample())).all("meta")
+    policies = [attrs["content"] for attrs in metas if "http-equiv" in attrs]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
-def test_same_data_gives_same_bytes_for_any_hash_seed(tmp_path):
+def test_the_same_data_give_the_same_bytes_for_any_hash_seed(tmp_path):
     data = sample()
     before = copy.deepcopy(data)
     page = render(data)
@@ -173,7 +182,7 @@ def test_colours_have_enough_contrast(scheme):
     assert contrast(colours["ink"], colours["mark"]) >= 4.5
 
 
-def test_stylesheet_and_markup_know_the_same_classes():
+def test_stylesheet_and_markup_use_the_same_classes():
     css = (files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
     selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}", "", css, flags=re.DOTALL)
     styled = set(re.findall(r"\.([a-z]+)", selectors))
@@ -190,7 +199,7 @@ def test_stylesheet_and_markup_know_the_same_classes():
         assert f"@media {query} {{" in css
 
 
-def test_tables_of_counts_quarantine_and_difficulty():
+def test_counts_quarantine_and_difficulty_are_shown_in_tables():
     page = render(sample())
     assert table_cells(page, "Records rejected, cut or set aside")[1] == ["cut passages", "1,204"]
     assert table_cells(page, "Quarantined replies")[1] == [

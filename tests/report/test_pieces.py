@@ -3,40 +3,48 @@
 import json
 import re
 
+import pytest
 from support.report_pages import ParsedPage
 from support.report_sample import HOSTILE, LONG, poisoned, render, sample
 
 from ark_jax.report.page import html
 
 
-def test_answers_are_marked_as_whole_words_in_any_case_and_spacing():
-    assert (
-        html.marked("The TIDE <tide> tidewater", ["tide"])
-        == "The <mark>TIDE</mark> &lt;<mark>tide</mark>&gt; tidewater"
-    )
-    assert (
-        html.marked("By  boat, by\nboat", ["boat", "by boat"])
-        == "<mark>By  boat</mark>, <mark>by\nboat</mark>"
-    )
-    assert html.marked("a+b aab", ["a+b", " "]) == "<mark>a+b</mark> aab"
-    assert html.marked("plain", [""]) == "plain"
-    assert (
-        html.marked("\u559c\u6b61\u6771\u4eac", ["\u6771\u4eac"])
-        == "\u559c\u6b61<mark>\u6771\u4eac</mark>"
-    )
+@pytest.mark.parametrize(
+    ("text", "answers", "marked"),
+    [
+        (
+            "The TIDE <tide> tidewater",
+            ["tide"],
+            "The <mark>TIDE</mark> &lt;<mark>tide</mark>&gt; tidewater",
+        ),
+        ("By  boat, by\nboat", ["boat", "by boat"], "<mark>By  boat</mark>, <mark>by\nboat</mark>"),
+        ("a+b aab", ["a+b", " "], "<mark>a+b</mark> aab"),
+        ("plain", [""], "plain"),
+        ("喜歡東京", ["東京"], "喜歡<mark>東京</mark>"),  # a script without spaces
+    ],
+)
+def test_answers_are_highlighted_as_whole_words_in_any_case(text, answers, marked):
+    assert html.marked(text, answers) == marked
 
 
 def test_a_long_passage_shows_an_excerpt_around_its_answer():
     passage = html.passage(LONG, ["tide"])
-    excerpt = passage.split("</span>")[0]
+    excerpt, whole = passage.split("</span>")[0], passage.split('<p class="text" dir="auto">')[1]
     assert "<mark>tide</mark>" in excerpt and len(re.sub("<[^>]+>", "", excerpt)) < 300
-    assert re.sub("<[^>]+>", "", passage.split('<p class="text" dir="auto">')[1]) == LONG
+    assert re.sub("<[^>]+>", "", whole) == LONG
+
+
+def test_a_short_passage_is_shown_whole():
     assert html.passage("Short & sweet.", []) == '<p class="text" dir="auto">Short &amp; sweet.</p>'
-    unbroken = "潮" * 2000 + "位" + "潮" * 2000  # no blank to cut at
-    assert 150 < len(re.sub("<[^>]+>", "", html.passage(unbroken, ["x"]).split("</span>")[0])) < 260
 
 
-def test_no_text_becomes_markup():
+def test_an_excerpt_is_cut_in_a_text_without_spaces():
+    passage = html.passage("潮" * 2000 + "位" + "潮" * 2000, ["x"])
+    assert 150 < len(re.sub("<[^>]+>", "", passage.split("</span>")[0])) < 260
+
+
+def test_hostile_text_never_becomes_markup():
     clean, parsed = ParsedPage(render(sample())), ParsedPage(render(poisoned(sample())))
     assert not parsed.all("script")
     tags = lambda p: {tag for tag, _ in p.elements}

@@ -39,7 +39,7 @@ def test_html_escapes_what_models_and_users_wrote():
     assert "A note on &lt;i&gt;." in page and "+0.250*" in page
 
 
-def test_files_are_those_of_a_run_and_go_when_nothing_is_pooled(tmp_path):
+def test_pooled_files_are_saved_and_removed(tmp_path):
     folder = tmp_path / "pooled"
     pooled_table.save_pooled(POOLED, folder)
     assert pq.read_table(folder / "questions.parquet").to_pylist() == POOLED.rows

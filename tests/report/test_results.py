@@ -16,7 +16,7 @@ def untested_rows() -> list[dict]:
     return rows
 
 
-def test_results_star_the_best_and_show_tested_differences_to_base():
+def test_the_results_table_stars_the_best_and_shows_differences():
     assert table_cells(render(sample()), "Results by system") == [
         ["system", "recall@5", "MRR"],
         ["base", "0.500 0.450 to 0.550", "★ best: 0.400 0.350 to 0.450"],
@@ -48,7 +48,7 @@ def test_results_without_a_test_claim_no_significance():
     )
 
 
-def test_tested_differences_are_drawn_with_rings_if_not_significant():
+def test_insignificant_differences_are_drawn_as_rings():
     page = render(sample())
     recall, mrr = re.findall(r'<svg [^>]*aria-labelledby="interval-.*?</svg>', page, re.DOTALL)
     assert "stage1: 0.100, interval 0.080 to 0.120" in recall and "base:" not in recall
@@ -57,7 +57,7 @@ def test_tested_differences_are_drawn_with_rings_if_not_significant():
     assert "randomisation" in page and "two that overlap may still differ" not in page
 
 
-def test_of_log_likelihoods_the_one_nearest_to_0_is_best():
+def test_the_log_likelihood_nearest_to_zero_is_the_best():
     data = sample() | {"table": untested_rows(), "metrics": ["answer_likelihood"]}
     for row, mean in zip(data["table"], (-12.5, -3.25, -20.0, -3.5), strict=True):
         value = {"mean": mean, "low": mean - 1, "high": mean + 1}
@@ -71,7 +71,7 @@ def test_of_log_likelihoods_the_one_nearest_to_0_is_best():
     assert "of the reference as the reader" in page and "answer likelihood (0 to 1)" not in page
 
 
-def test_nothing_is_best_where_all_are_equal():
+def test_equal_results_have_no_star():
     data = sample() | {
         "table": [
             row | {"values": {"mrr": row["values"].get("mrr")}} for row in untested_rows()[:3:2]
@@ -83,7 +83,7 @@ def test_nothing_is_best_where_all_are_equal():
     ]
 
 
-def test_results_without_base_or_rivals_claim_nothing():
+def test_a_single_system_has_no_star_and_no_difference():
     data = sample() | {"table": untested_rows()[1:2]}
     data["table"][0]["values"]["mrr"]["mean"] = math.nan
     assert table_cells(render(data), "Results by system")[1:] == [
@@ -91,7 +91,7 @@ def test_results_without_base_or_rivals_claim_nothing():
     ]
 
 
-def test_the_judge_is_shown_with_its_bias():
+def test_the_results_of_the_judge_are_shown_with_its_bias():
     page = render(sample())
     assert table_cells(page, "Verdicts on stage3 against base") == [
         [

@@ -12,26 +12,37 @@ from support.report_sample import render, sample
 from ark_jax.report import graph_drawing, svg
 
 
-def test_line_chart_leaves_out_values_that_are_not_finite():
-    draw = lambda ys: svg.line_chart(
-        "n", "t", list(range(1, len(ys) + 1)), ys, x_title="step", y_title="loss"
-    )
-    chart = draw([3.0, math.nan, 1.0, None, math.inf, 2.0])
+def line_chart(losses):
+    steps = list(range(1, len(losses) + 1))
+    return svg.line_chart("n", "t", steps, losses, x_title="step", y_title="loss")
+
+
+def test_a_line_chart_omits_and_counts_non_finite_values():
+    chart = line_chart([3.0, math.nan, 1.0, None, math.inf, 2.0])
     assert (
         "loss from step 1 to 6: first 3, last 2, lowest 1, highest 3. "
         "Values that are not finite: 3." in chart
     )
     assert chart.count('class="dot"') == 3 and "nan" not in chart and "inf" not in chart
-    assert draw([math.nan]) == "" and draw([]) == ""
-    assert draw([2.0]).count('class="dot"') == 1
-    assert len(draw(np.sin(np.arange(200_000)).tolist())) < 20_000
+
+
+def test_a_line_chart_without_finite_values_is_empty():
+    assert line_chart([math.nan]) == "" and line_chart([]) == ""
+
+
+def test_a_line_chart_of_one_value_is_a_dot():
+    assert line_chart([2.0]).count('class="dot"') == 1
+
+
+def test_a_line_chart_of_many_values_stays_small():
+    assert len(line_chart(np.sin(np.arange(200_000)).tolist())) < 20_000
 
 
 def coordinates(drawing: str, pattern: str) -> list[float]:
     return [float(number) for number in re.findall(pattern, drawing)]
 
 
-def test_interval_plot_keeps_proportions():
+def test_an_interval_plot_is_drawn_to_scale():
     drawing = svg.interval_plot(
         "n", "t", [("base", 0.5, 0.4, 0.6), ("stage1", 0.7, 0.6, 0.8)], x_title="x", reference=0.5
     )
@@ -45,7 +56,7 @@ def test_interval_plot_keeps_proportions():
     assert ends == pytest.approx([base + 0.1 * unit, base + 0.3 * unit], abs=0.2)
 
 
-def test_histograms_draw_shares_upwards_and_downwards():
+def test_two_histograms_are_drawn_up_and_down_in_shares():
     drawing = svg.histograms(
         "n", "t", ("up", [0.1] * 4), ("down", [0.1, 0.9]), x_title="x", x_range=(0.0, 1.0)
     )
@@ -75,46 +86,52 @@ def test_histograms_draw_shares_upwards_and_downwards():
         (0.0, 2.2e-5, ["0", "5e−6", "1e−5", "1.5e−5", "2e−5"]),
     ],
 )
-def test_ticks_are_round(low, high, labels):
+def test_tick_labels_are_round_numbers(low, high, labels):
     assert svg.tick_labels(svg.ticks(low, high)) == labels
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-def test_ticks_are_few_and_inside(low, width):
+def test_ticks_are_few_and_within_the_range(low, width):
     values = svg.ticks(low, low + width)
     assert 2 <= len(values) <= 7
     assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in values)
 
 
-def test_graph_layout_is_deterministic_and_follows_the_edges():
-    rng = np.random.default_rng(0)
-    edges = [(int(a), int(b)) for a, b in rng.integers(0, 50, (90, 2))]
-    first, second = (
-        graph_drawing.graph_layout(50, edges),
-        graph_drawing.graph_layout(50, list(edges)),
-    )
-    assert first.tobytes() == second.tobytes()
-    assert first.shape == (50, 2) and first.min() >= -1e-9 and first.max() <= 1 + 1e-9
-    gaps = np.linalg.norm(first[:, None] - first[None], axis=-1)[~np.eye(50, dtype=bool)]
+def test_the_graph_layout_is_deterministic_and_within_the_unit_square():
+    edges = np.random.default_rng(0).integers(0, 50, (90, 2)).tolist()
+    layout = graph_drawing.graph_layout(50, edges)
+    assert graph_drawing.graph_layout(50, list(edges)).tobytes() == layout.tobytes()
+    assert layout.shape == (50, 2) and layout.min() >= -1e-9 and layout.max() <= 1 + 1e-9
+    gaps = np.linalg.norm(layout[:, None] - layout[None], axis=-1)[~np.eye(50, dtype=bool)]
     assert gaps.min() > 0.01
 
+
+def test_a_path_is_laid_out_as_a_line():
     path = graph_drawing.graph_layout(5, [(2, 3), (0, 1), (3, 4), (1, 2)])
-    assert (np.diff(path[:, 0]) > 0.2).all() or (np.diff(path[:, 0]) < -0.2).all()
+    steps = np.diff(path[:, 0])
+    assert (steps > 0.2).all() or (steps < -0.2).all()
     assert np.ptp(path[:, 1]) < 0.2
-    distance = lambda positions, a, b: float(np.linalg.norm(positions[a] - positions[b]))
+
+
+def test_neighbours_on_a_ring_are_nearer_than_opposite_nodes():
     ring = graph_drawing.graph_layout(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
-    assert distance(ring, 0, 2) > distance(ring, 0, 1) and distance(ring, 1, 3) > distance(
-        ring, 1, 2
-    )
-    separate = graph_drawing.graph_layout(4, [(0, 1), (2, 3)])
-    assert max(separate[:2, 0]) < min(separate[2:, 0]) or min(separate[:2, 0]) > max(
-        separate[2:, 0]
-    )
+    distance = lambda a, b: float(np.linalg.norm(ring[a] - ring[b]))
+    assert distance(0, 2) > distance(0, 1) and distance(1, 3) > distance(1, 2)
+
+
+def test_components_of_a_graph_are_laid_out_apart():
+    x = graph_drawing.graph_layout(4, [(0, 1), (2, 3)])[:, 0]
+    assert max(x[:2]) < min(x[2:]) or min(x[:2]) > max(x[2:])
+
+
+def test_nodes_without_edges_are_laid_out():
     assert graph_drawing.graph_layout(1, []).tolist() == [[0.5, 0.5]]
-    assert distance(graph_drawing.graph_layout(3, []), 0, 1) > 0.1
+    first, second, _ = graph_drawing.graph_layout(3, [])
+    assert np.linalg.norm(first - second) > 0.1
 
 
-def test_graph_marks_members_and_no_label_covers_another():
+def random_graph() -> tuple[list[dict], list[dict]]:
+    """Fifty nodes, two seeds and eight small among them, in a tree of 49 edges."""
     rng = np.random.default_rng(1)
     nodes = [
         {
@@ -127,19 +144,32 @@ def test_graph_marks_members_and_no_label_covers_another():
         for i, r in enumerate(np.sort(rng.random(50))[::-1])
     ]
     edges = [{"a": i, "b": int(rng.integers(0, i)), "similarity": i % 5 == 0} for i in range(1, 50)]
+    return nodes, edges
+
+
+def test_a_graph_is_drawn_the_same_way_each_time():
+    nodes, edges = random_graph()
     drawing = graph_drawing.graph("g", "t", nodes, edges)
     assert drawing == graph_drawing.graph("g", "t", nodes, edges)
+
+
+def test_nodes_and_edges_of_a_drawn_graph_are_marked_by_kind():
+    drawing = graph_drawing.graph("g", "t", *random_graph())
+    # The two seeds are small as well; of the edges 1 to 49, nine are multiples of five.
     assert drawing.count('<path class="seed"') == 2 and drawing.count('class="small"') == 6
     assert drawing.count('class="large"') == 42
     assert drawing.count('class="similar"') == 9 and drawing.count('class="relation"') == 40
     assert "50 entities, 8 of them in the small community, joined by 49 edges." in drawing
+
+
+def test_labels_of_a_drawn_graph_do_not_overlap():
+    nodes, edges = random_graph()
+    drawing = graph_drawing.graph("g", "t", nodes, edges)
     labels = re.findall(
         r'<text class="node[^"]*" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)<', drawing
     )
-    assert len(labels) > 25 and {name for *_, name in labels} >= {
-        nodes[0]["name"],
-        nodes[1]["name"],
-    }
+    assert len(labels) > 25
+    assert {nodes[0]["name"], nodes[1]["name"]} <= {name for *_, name in labels}
     areas = []
     for x, y, anchor, name in labels:
         width = 6.7 * len(name)
@@ -151,12 +181,10 @@ def test_graph_marks_members_and_no_label_covers_another():
             assert a[0] > b[2] - 0.2 or b[0] > a[2] - 0.2 or a[1] > b[3] - 0.2 or b[1] > a[3] - 0.2
 
 
-def test_drawings_have_titles_descriptions_and_units():
-    page = render(sample())
-    drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", page, re.DOTALL)
-    assert (
-        len(drawings) == 2 + 2 * 2 + 4
-    )  # two metrics; loss and rate of two stages; cosines, difficulty, community, judge
+def test_every_drawing_has_a_title_and_a_description():
+    drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", render(sample()), re.DOTALL)
+    # Two metrics; loss and rate of two stages; cosines, difficulty, community, judge.
+    assert len(drawings) == 2 + 2 * 2 + 4
     for drawing in drawings:
         name, desc = re.search(
             r'aria-labelledby="(\S+)" aria-describedby="(\S+)"', drawing
@@ -164,7 +192,11 @@ def test_drawings_have_titles_descriptions_and_units():
         assert re.search(
             rf'<title id="{name}">[^<]+</title><desc id="{desc}">[^<]+\.</desc>', drawing
         )
-    for title in (
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
         "loss (nats)",
         "step (updates)",
         "learning rate (per update)",
@@ -172,10 +204,14 @@ def test_drawings_have_titles_descriptions_and_units():
         "share of passages (%)",
         "difference in recall@5",
         "win rate (0 to 1)",
-    ):
-        assert f">{title}</text>" in page
+    ],
+)
+def test_every_axis_names_its_unit(title):
+    assert f">{title}</text>" in render(sample())
+
+
+def test_the_cosine_drawing_states_how_many_pairs_are_in_order():
     # 0.9 is above three negatives and 0.5 above one: 4 of 6 pairs.
     assert (
         "2 positives, 3 hard negatives; the positive has the higher cosine in 67 % of all pairs"
-        in page
-    )
+    ) in render(sample())

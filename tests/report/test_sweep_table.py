@@ -7,7 +7,7 @@ from ark_jax.recipes.ark.recipe import RECIPE
 from ark_jax.report import sweep_table
 
 
-def test_runs_that_were_asked_other_questions_are_compared_without_an_interval():
+def test_runs_on_different_questions_are_compared_without_an_interval():
     base, other = (
         Outcome("stage3", {}, {"mrr": values})
         for values in ({"a": 0.5, "c": 0.0}, {"a": 1.0, "b": 0.5})
@@ -15,15 +15,15 @@ def test_runs_that_were_asked_other_questions_are_compared_without_an_interval()
     assert sweep_table.compare_runs(base, other, "mrr") == {"difference": 0.5}
 
 
-def test_runs_without_a_value_of_the_metric_have_no_plot():
+def test_runs_without_the_metric_have_no_plot():
     row = dict.fromkeys(("run", "mean", "low", "high"))
-    assert sweep_table.plot([row], "answer_f1") == ""
+    assert sweep_table.interval_figure([row], "answer_f1") == ""
 
 
 COMPARISON = sweep_table.Comparison("mrr", RECIPE.metrics, RECIPE.outcome)
 
 
-def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):
+def test_runs_with_other_command_line_fields_are_not_compared(tmp_path):
     runs = [
         sweep_table.SweepRun(name, {}, tmp_path / name, tmp_path / f"{name}.log")
         for name in ("base", "x")
@@ -36,7 +36,7 @@ def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):
     assert by_run["x"]["error"] == "made with no fields, base with --config.seed=7; run it again"
 
 
-def test_the_page_of_a_sweep_loads_nothing_and_escapes_names():
+def test_the_sweep_page_escapes_names_and_loads_nothing():
     page = sweep_table.as_html("<b>", [["run"], ["<script>"]], ["<i>"], "caption", "")
     assert "Content-Security-Policy" in page and "default-src 'none'" in page
     assert not any(tag in page for tag in ("<b>", "<i>", "<script>"))

@@ -36,7 +36,7 @@ def scores(query: str, texts: list[str]) -> np.ndarray:
 @given(
     st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join), TEXTS, st.integers(1, 9), st.data()
 )
-def test_bm25_is_its_formula(query, texts, k, data):
+def test_bm25_rankings_equal_the_formula(query, texts, k, data):
     scope = data.draw(st.lists(st.sampled_from(range(len(texts))), unique=True))
     (ranking,), wanted = bm25([query], texts, [scope], k), scores(query, texts)
     assert set(ranking) <= set(scope) and len(ranking) == min(k, sum(wanted[i] > 0 for i in scope))
@@ -44,7 +44,7 @@ def test_bm25_is_its_formula(query, texts, k, data):
     assert [wanted[i] for i in ranking] == pytest.approx(best, abs=1e-6)
 
 
-def test_bm25_sees_stems_and_no_stop_words():
+def test_bm25_uses_stems_and_ignores_stop_words():
     texts = ["The clerks lighted all the lamps.", "A lamp", "the of and", "the tide"]
     assert bm25(["lighting of the lamp", "the and of", "", "zinc"], texts, [range(4)] * 4, 3) == [
         [0, 1],

@@ -37,7 +37,7 @@ def reference_scores(query: str, texts: list[str]) -> np.ndarray:
     st.integers(1, 16),
     st.integers(1, 9),
 )
-def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k, block):
+def test_scores_match_the_library_bm25s(tmp_path_factory, texts, query, k, block):
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_shards, "_cores", lambda: 1)
@@ -61,7 +61,7 @@ def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k, block)
     words=st.sampled_from([9, 90]),  # texts of nine words have many equal scores
     on_disk=st.booleans(),
 )
-def test_the_best_are_those_of_all_scores(seed, k, sample, words, on_disk):
+def test_the_best_texts_equal_those_of_a_full_scan(seed, k, sample, words, on_disk):
     rng = np.random.default_rng(seed)
     draw = lambda size: [f"w{number}" for number in rng.zipf(1.3, size) % words]
     texts = [" ".join(draw(rng.integers(1, 20))) for _ in range(400)]
@@ -76,7 +76,7 @@ def test_the_best_are_those_of_all_scores(seed, k, sample, words, on_disk):
             np.testing.assert_array_equal(scores, in_full[positions])
 
 
-def test_a_large_collection_is_counted_in_files_that_are_gone(tmp_path, monkeypatch):
+def test_a_large_collection_leaves_no_temporary_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(bm25_index, "IN_MEMORY", 3)
     index = count_bm25(["the tide", "a lamp", "salt", "wool and lamps"])
@@ -85,7 +85,7 @@ def test_a_large_collection_is_counted_in_files_that_are_gone(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("block", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_two_processes_write_the_files_of_one_though_one_is_killed(tmp_path, monkeypatch, block):
+def test_two_processes_write_the_same_files_as_one_despite_a_kill(tmp_path, monkeypatch, block):
     texts = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(30)]
     monkeypatch.setattr(bm25_index, "BLOCK", block)
     files = []
@@ -97,7 +97,7 @@ def test_two_processes_write_the_files_of_one_though_one_is_killed(tmp_path, mon
     assert files[0] == files[1] and len(files[0]) == 4
 
 
-def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
+def test_writing_the_index_does_not_hold_the_entries_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(map_shards, "_cores", lambda: 1)
     monkeypatch.setattr(bm25_index, "BLOCK", 50)
     monkeypatch.setattr(bm25_index, "ENTRIES", 2000)
@@ -112,7 +112,7 @@ def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
     assert entries > 150_000 and peak < 8 * entries
 
 
-def test_the_files_are_the_same_in_every_process(tmp_path):
+def test_the_files_do_not_depend_on_the_hash_seed(tmp_path):
     """Words get their numbers by a set of strings, whose order differs between processes."""
     code = (
         "import sys; from pathlib import Path; from ark_jax.retrieval import bm25_index;"

@@ -58,7 +58,7 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
         (9000, 3, (1024, 32768)),
     ],
 )
-def test_top_k_is_a_stable_sort(n, k, block, screen, two_meshes, devices_only):
+def test_top_k_equals_a_stable_sort(n, k, block, screen, two_meshes, devices_only):
     # Small integers: products are exact and ties abound, some of them because keys are the same.
     rng = np.random.default_rng(n)
     keys = rng.integers(-2, 3, (n, 6)).astype(np.float32)
@@ -76,7 +76,7 @@ def test_top_k_is_a_stable_sort(n, k, block, screen, two_meshes, devices_only):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_top_k_of_real_numbers(screen, any_mesh, devices_only, again):
+def test_top_k_of_random_vectors_equals_a_sort(screen, any_mesh, devices_only, again):
     rng = np.random.default_rng(0)
     keys, queries = unit(rng, 9000, 48), unit(rng, 17, 48)
     nearest, scores = top_k(queries, keys, 25, screen=screen)
@@ -88,7 +88,7 @@ def test_top_k_of_real_numbers(screen, any_mesh, devices_only, again):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_keys_closer_than_the_screen_can_tell_are_told_apart(
+def test_keys_closer_than_the_screen_precision_are_ranked_exactly(
     screen, two_meshes, devices_only, again
 ):
     # In bfloat16 all keys are one; in float32 their products are within its rounding.
@@ -104,7 +104,7 @@ def test_keys_closer_than_the_screen_can_tell_are_told_apart(
     assert sum(again) == 3
 
 
-def test_answers_are_the_same_to_the_bit_in_all_blocks_and_screens(any_mesh, monkeypatch):
+def test_top_k_gives_the_same_bytes_for_all_blocks_and_screens(any_mesh, monkeypatch):
     rng = np.random.default_rng(2)
     keys, queries = unit(rng, 5000, 64), unit(rng, 40, 64)
     with monkeypatch.context() as patch:
@@ -120,7 +120,7 @@ def test_answers_are_the_same_to_the_bit_in_all_blocks_and_screens(any_mesh, mon
             assert a.tobytes() == b.tobytes(), (block, screen)
 
 
-def test_keys_that_are_worse_than_padding_are_found(any_mesh, devices_only):
+def test_keys_with_lower_scores_than_padding_are_found(any_mesh, devices_only):
     keys = np.full((40, 1), -4.0, np.float32)
     keys[[30, 31, 33], 0] = [-3.0, -1.0, -2.0]
     nearest, scores = top_k(np.ones((1, 1), np.float32), keys, 3)
@@ -128,12 +128,12 @@ def test_keys_that_are_worse_than_padding_are_found(any_mesh, devices_only):
 
 
 @pytest.mark.parametrize("queries, keys, shape", [(0, 5, (0, 3)), (4, 0, (4, 0)), (0, 0, (0, 0))])
-def test_nothing_to_search(queries, keys, shape, mesh):
+def test_an_empty_search_gives_empty_arrays(queries, keys, shape, mesh):
     nearest, scores = top_k(np.zeros((queries, 2), np.float32), np.zeros((keys, 2), np.float32), 3)
     assert nearest.shape == scores.shape == shape
 
 
-def test_keys_may_lie_on_disk_in_half_precision(tmp_path, mesh, devices_only):
+def test_keys_may_be_a_memory_map_in_half_precision(tmp_path, mesh, devices_only):
     rng = np.random.default_rng(3)
     keys = np.memmap(tmp_path / "keys", np.float16, "w+", shape=(3000, 16))
     keys[:] = unit(rng, 3000, 16)
@@ -145,20 +145,20 @@ def test_keys_may_lie_on_disk_in_half_precision(tmp_path, mesh, devices_only):
 
 
 @pytest.mark.slow
-def test_few_programs_for_all_sizes(mesh, devices_only):
+def test_top_k_compiles_few_programs_for_all_sizes(mesh, devices_only):
     rng = np.random.default_rng(4)
     queries = unit(rng, 16, 8)
-    before = dense._better._cache_size()
+    before = dense._update_candidates._cache_size()
     for n in range(1000, 9000, 125):
         top_k(queries, unit(rng, n, 8), 4, block=(1024, 1024))
-    assert dense._better._cache_size() - before <= 16
+    assert dense._update_candidates._cache_size() - before <= 16
 
 
-def test_keys_that_fit_are_sent_once(two_meshes, devices_only, monkeypatch):
+def test_keys_that_fit_the_device_are_sent_once(two_meshes, devices_only, monkeypatch):
     rng = np.random.default_rng(0)
     vectors, queries = unit(rng, 700, 8), unit(rng, 5, 8)
-    sent, send = [], dense._blocks
-    monkeypatch.setattr(dense, "_blocks", lambda *given: sent.append(given) or send(*given))
+    sent, send = [], dense._device_blocks
+    monkeypatch.setattr(dense, "_device_blocks", lambda *given: sent.append(given) or send(*given))
     wanted = [x.tolist() for x in top_k(queries, vectors, 9)]
     for fits, times in ((False, 2), (True, 1)):
         sent.clear()
@@ -171,7 +171,7 @@ def test_keys_that_fit_are_sent_once(two_meshes, devices_only, monkeypatch):
 
 
 def test_a_device_holds_its_share_of_a_block(any_mesh):
-    blocks = [keys for _, _, keys in dense._blocks(np.ones((5000, 4), np.float32), 2048)]
+    blocks = [keys for _, _, keys in dense._device_blocks(np.ones((5000, 4), np.float32), 2048)]
     assert sum(map(len, blocks)) >= 5000
     for keys in blocks:
         assert {shard.data.shape for shard in keys.addressable_shards} == {
@@ -183,7 +183,7 @@ def test_a_device_holds_its_share_of_a_block(any_mesh):
 @pytest.mark.parametrize(
     "where, value", [("queries", np.nan), ("keys", np.inf), ("keys", -np.inf), ("keys", np.nan)]
 )
-def test_a_vector_that_is_not_finite_is_named(where, value, few, two_meshes, monkeypatch):
+def test_a_non_finite_vector_is_named(where, value, few, two_meshes, monkeypatch):
     monkeypatch.setattr(dense, "HOST_WORK", few)
     arrays = {"queries": np.ones((3, 4), np.float32), "keys": np.ones((700, 4), np.float32)}
     arrays[where][2, 1] = value
@@ -206,7 +206,7 @@ def test_a_vector_that_is_not_finite_is_named(where, value, few, two_meshes, mon
         ((2, 3), (5, 3), 1, {"screen": "int8"}, "screen='int8'"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(queries, keys, k, options, message, mesh):
+def test_invalid_arguments_of_a_search_are_refused(queries, keys, k, options, message, mesh):
     with pytest.raises(ValueError, match=message):
         top_k(np.ones(queries, np.float32), np.ones(keys, np.float32), k, **options)
 
@@ -219,9 +219,7 @@ def test_what_cannot_be_searched_is_refused(queries, keys, k, options, message, 
     st.integers(-30, 15),
     st.booleans(),
 )
-def test_no_product_lies_farther_from_the_inner_product_than_the_bound(
-    seed, width, left, right, cancels
-):
+def test_rounded_products_stay_within_the_error_bound(seed, width, left, right, cancels):
     rng = np.random.default_rng(seed)
     x, y = (rng.standard_normal((8, width)) * 10.0**scale for scale in (left, right))
     if cancels:
@@ -231,7 +229,7 @@ def test_no_product_lies_farther_from_the_inner_product_than_the_bound(
     exact = x.astype(np.float64) @ y.astype(np.float64).T
     for dtype in map(np.dtype, (np.float32, dense.jnp.bfloat16)):
         (a, *x_measured), (b, *y_measured) = dense._measure(x, dtype), dense._measure(y, dtype)
-        error = dense._error(
+        error = dense._error_bound(
             [np.asarray(m)[:, None] for m in x_measured],
             [np.asarray(m) for m in y_measured],
             x.shape[1],
@@ -239,11 +237,11 @@ def test_no_product_lies_farther_from_the_inner_product_than_the_bound(
         assert (np.abs(np.asarray(dense._product(a, b), np.float64) - exact) <= error).all()
 
 
-def test_the_bound_is_no_idle_one():
+def test_the_error_bound_is_tight():
     x, y = (unit(np.random.default_rng(i), 4, 1024) for i in range(2))
     measured = lambda x: [float(np.max(m)) for m in dense._measure(x, dense.jnp.bfloat16)[1:]]
     # Each of two factors is rounded by at most 2^-8 of itself; as measured, by half of that.
-    assert dense._error(measured(x), measured(y), 1024) < 0.6 * 2 * 2**-8
+    assert dense._error_bound(measured(x), measured(y), 1024) < 0.6 * 2 * 2**-8
 
 
 PAIR_SCREENS = [None, "float32", "bfloat16", "subspace"]
@@ -269,7 +267,7 @@ def pairs_by_hand(vectors: np.ndarray, threshold: float) -> dict[tuple[int, int]
 
 @pytest.mark.parametrize("screen", PAIR_SCREENS)
 @pytest.mark.parametrize("block", [1, 64, 1024])
-def test_near_pairs_are_all_above_the_threshold(block, screen, two_meshes, devices_only):
+def test_near_pairs_equal_a_loop_over_all_pairs(block, screen, two_meshes, devices_only):
     # The unit vectors have exact products: cosines are multiples of a half, so some equal the
     # threshold.
     vectors = np.random.default_rng(0).choice([-0.5, 0.5], (70, 4)).astype(np.float32)
@@ -288,7 +286,9 @@ def test_near_pairs_are_all_above_the_threshold(block, screen, two_meshes, devic
 
 @pytest.mark.parametrize("threshold", [0.8, 0.3, -0.2])
 @pytest.mark.parametrize("screen", PAIR_SCREENS)
-def test_near_pairs_of_real_numbers(screen, threshold, two_meshes, devices_only):
+def test_near_pairs_of_random_vectors_equal_a_plain_computation(
+    screen, threshold, two_meshes, devices_only
+):
     vectors = clusters(600, 32)
     expected = pairs_by_hand(vectors, threshold)
     pairs, cosines = near_pairs(vectors, threshold, screen=screen, block=256)
@@ -296,7 +296,7 @@ def test_near_pairs_of_real_numbers(screen, threshold, two_meshes, devices_only)
     np.testing.assert_allclose(cosines, [expected[pair] for pair in sorted(expected)], atol=1e-7)
 
 
-def test_what_lies_within_rounding_of_the_threshold_is_decided_in_float64(two_meshes, devices_only):
+def test_pairs_near_the_threshold_are_decided_in_float64(two_meshes, devices_only):
     # Cosines a float32 product cannot tell from the threshold, on both sides of it.
     rng = np.random.default_rng(5)
     centre, across = (
@@ -319,7 +319,7 @@ def test_what_lies_within_rounding_of_the_threshold_is_decided_in_float64(two_me
             assert list(map(tuple, pairs.tolist())) == sorted(expected), (screen, block)
 
 
-def test_pairs_are_the_same_to_the_bit_in_all_blocks_and_screens(any_mesh):
+def test_near_pairs_give_the_same_bytes_for_all_blocks_and_screens(any_mesh):
     vectors = clusters(900, 64)
     first = near_pairs(vectors, 0.75)
     assert 500 < len(first[0]) < 50_000
@@ -333,7 +333,7 @@ def test_pairs_are_the_same_to_the_bit_in_all_blocks_and_screens(any_mesh):
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.floats(0, 2), st.floats(0, 3))
-def test_products_of_projected_vectors_are_no_smaller(seed, width, decay, common):
+def test_products_of_projected_vectors_are_not_smaller(seed, width, decay, common):
     rng = np.random.default_rng(seed)
     vectors = normalised(
         rng.normal(size=(200, width)) * np.arange(1, width + 1) ** -decay
@@ -355,7 +355,7 @@ def test_products_of_projected_vectors_are_no_smaller(seed, width, decay, common
         (0, 0.1, 0.8, 256),
     ],
 )
-def test_vectors_that_lie_in_few_directions_are_screened_narrowly(decay, common, threshold, width):
+def test_the_projection_width_follows_the_spread_of_the_vectors(decay, common, threshold, width):
     rng = np.random.default_rng(6)
     vectors = normalised(
         normalised(rng.normal(size=(4000, 256)) * np.arange(1, 257) ** -decay) + common
@@ -363,7 +363,7 @@ def test_vectors_that_lie_in_few_directions_are_screened_narrowly(decay, common,
     assert dense._projected(vectors, threshold).shape == (4000, width)
 
 
-def test_there_is_never_a_matrix_of_all_pairs(mesh):
+def test_near_pairs_never_allocates_a_matrix_of_all_pairs(mesh):
     vectors = clusters(6000, 32)
     near_pairs(vectors, 0.8)
     tracemalloc.start()
@@ -374,7 +374,7 @@ def test_there_is_never_a_matrix_of_all_pairs(mesh):
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_nothing_to_pair(n, mesh):
+def test_fewer_than_two_vectors_have_no_pairs(n, mesh):
     pairs, cosines = near_pairs(np.ones((n, 1), np.float32), 0.8)
     assert pairs.shape == (0, 2) and cosines.shape == (0,)
 
@@ -389,7 +389,7 @@ def test_nothing_to_pair(n, mesh):
         (0, r"vectors\[7\] has norm 0: divide each by its norm"),
     ],
 )
-def test_a_vector_that_is_not_of_unit_length_is_named(value, message, n, mesh):
+def test_a_vector_without_unit_length_is_named(value, message, n, mesh):
     vectors = np.tile(np.eye(4, dtype=np.float32)[0], (n, 1))
     vectors[7, 0] = value
     with pytest.raises(ValueError, match=message):
@@ -404,6 +404,6 @@ def test_a_vector_that_is_not_of_unit_length_is_named(value, message, n, mesh):
         ({"threshold": 0.8, "screen": "int8"}, "screen='int8'"),
     ],
 )
-def test_a_question_without_meaning_is_refused(options, message, mesh):
+def test_invalid_arguments_of_near_pairs_are_refused(options, message, mesh):
     with pytest.raises(ValueError, match=message):
         near_pairs(np.eye(4, dtype=np.float32), **options)

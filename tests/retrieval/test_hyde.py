@@ -18,7 +18,7 @@ def embed(texts, kind: str) -> np.ndarray:
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
 
-def test_a_written_passage_draws_its_question_to_what_it_is_about():
+def test_a_written_passage_moves_the_question_vector_towards_it():
     asked = []
     replies = ["<think>a lamp?</think>\n a lamp in a tower \n", " "]
     hyde = Hyde(lambda filled: asked.extend(filled) or replies, embed, load_template("hyde"))
@@ -38,7 +38,7 @@ def test_a_written_passage_draws_its_question_to_what_it_is_about():
     assert gap(expanded) > gap(plain)
 
 
-def test_a_retriever_with_a_vector_for_each_token_is_refused():
+def test_a_retriever_with_token_vectors_is_refused():
     tokens = lambda texts, kind: TokenVectors.from_texts([embed(list(x), kind) for x in texts])
     written = []
     with pytest.raises(ValueError, match="HyDE: a text has one vector here"):

@@ -41,7 +41,7 @@ def tokens(request, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_scores_are_those_of_loops_over_tokens(tokens, dtype):
+def test_maxsim_equals_loops_over_tokens(tokens, dtype):
     @settings(max_examples=40)
     @given(LENGTHS, LENGTHS, st.integers(0, 3), st.integers(1, 12))
     def check(asked, written, seed, k):
@@ -64,14 +64,14 @@ def test_scores_are_those_of_loops_over_tokens(tokens, dtype):
     check()
 
 
-def test_a_memory_map_is_searched_as_what_it_holds(tmp_path, tokens):
+def test_searching_a_memory_map_equals_searching_in_memory(tmp_path, tokens):
     queries, texts = vectors(0, [3, 1, 4]), vectors(1, [2, 0, 5, 3], np.float16)
     np.save(tmp_path / "values.npy", texts.values)
     mapped = TokenVectors(np.load(tmp_path / "values.npy", mmap_mode="r"), texts.offsets)
     np.testing.assert_array_equal(late.nearest(queries, mapped, 3), late.nearest(queries, texts, 3))
 
 
-def test_one_vector_for_each_text_is_compared_as_ever():
+def test_one_vector_per_text_is_searched_by_inner_product():
     keys = vectors(0, [1] * 20).values
     np.testing.assert_array_equal(late.nearest(keys[:3], keys, 4), top_k(keys[:3], keys, 4))
     expected = [float(key @ keys[0]) for key in keys]
@@ -85,9 +85,9 @@ def test_a_similarity_does_not_depend_on_the_other_texts(seed):
     np.testing.assert_array_equal(late.similarities(query, texts), alone)
 
 
-def test_every_finite_number_of_16_bits_is_widened_exactly():
+def test_every_finite_float16_is_widened_exactly():
     numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     numbers = numbers[np.isfinite(numbers)]
-    wide = late._widened(numbers)
+    wide = late._half_to_float32(numbers)
     np.testing.assert_array_equal(wide, numbers.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(wide), np.signbit(numbers))

@@ -38,7 +38,7 @@ def mined(queries, pools, vectors=CHUNKS, ids=IDS, *, top: int) -> dict[str, lis
     }
 
 
-def test_candidates_are_the_union_over_rewrites(mesh):
+def test_candidates_are_the_union_over_rewritten_questions(mesh):
     queries = {"q": unit(1, 92)}
     assert mined(queries, {"q": range(6)}, top=2) == {
         "q": [("e", cosine(1)), ("b", cosine(2)), ("a", cosine(8)), ("d", cosine(9))]
@@ -57,7 +57,7 @@ def test_candidates_come_from_a_questions_own_pool(mesh):
     }
 
 
-def test_equally_hard_candidates_go_by_name_whatever_the_mesh(any_mesh):
+def test_equally_hard_candidates_are_ordered_by_id_on_any_mesh(any_mesh):
     same = np.repeat(unit(30), 4, axis=0)
     candidates = mined({"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], top=4)
     assert [name for name, _ in candidates["q"]] == ["d#0", "d#1", "d#2", "d#3"]
@@ -87,7 +87,7 @@ def mined_one_by_one(queries, pools, vectors, ids, top: int) -> dict[str, list]:
     st.integers(1, 4),
     st.integers(0, 3),
 )
-def test_questions_that_are_searched_together_find_what_each_finds_alone(asked, top, at_once, seed):
+def test_searching_questions_together_equals_searching_them_alone(asked, top, at_once, seed):
     """Many vectors are equal, so that ids decide; None is a pool of all chunks."""
     rng = np.random.default_rng(seed)
     few = unit(*range(0, 360, 45))
@@ -99,7 +99,7 @@ def test_questions_that_are_searched_together_find_what_each_finds_alone(asked, 
     assert together == mined_one_by_one(queries, pools, vectors, ids, top)
 
 
-def test_nothing_to_mine(mesh):
+def test_an_empty_pool_gives_no_candidates(mesh):
     assert mined({"q": unit(0)}, {"q": []}, top=3) == {"q": []}
     assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "aligned": 0})
 
@@ -162,13 +162,13 @@ def chosen(
         (["b"], {"margin": 0.95, "trusted": "Bc"}, "acd", (2, 1, 0)),
     ],
 )
-def test_what_may_be_a_positive_is_no_negative(positives, changes, kept, dropped):
+def test_likely_positives_are_dropped_from_the_negatives(positives, changes, kept, dropped):
     rules = ("copies", "margin", "aligned")
     assert chosen(positives, **changes) == (list(kept), dict(zip(rules, dropped, strict=True)))
 
 
 @given(st.lists(st.sampled_from(["a b", "A  b\n", "ab", "", " ", "ß", "SS", "é"])))
-def test_a_copy_goes_to_the_first_text_that_equals_it(texts):
+def test_each_copy_is_assigned_to_the_first_equal_text(texts):
     expected: dict[int, int] = {}
     for i, text in enumerate(texts):
         same = [j for j in range(i) if texts[j].casefold().split() == text.casefold().split()]
@@ -177,7 +177,7 @@ def test_a_copy_goes_to_the_first_text_that_equals_it(texts):
     assert mining.first_copies(iter(texts)) == expected
 
 
-def test_a_margin_below_zero_is_further_from_the_positive():
+def test_the_margin_also_works_for_negative_cosines():
     below = {**dict.fromkeys(COSINES, -0.5), "f": -0.4, "d": -0.405}
     assert chosen(["f"], cosines=below, margin=0.95)[0] == ["a", "b", "c"]
 
@@ -201,7 +201,7 @@ def test_a_margin_below_zero_is_further_from_the_positive():
         ("", ["nine"], False),
     ],
 )
-def test_an_answer_is_held_as_whole_words(text, answers, holding):
+def test_answers_are_found_only_as_whole_words(text, answers, holding):
     assert mining.contains_answer(text, answers) is holding
 
 

@@ -27,7 +27,7 @@ def pairs_with_cosines(draw) -> dict[tuple[int, int], float]:
 
 
 @given(pairs_with_cosines(), st.integers(1, 4), st.integers(1, 50))
-def test_the_nearest_of_each_stay_in_whatever_parts_pairs_come(pairs, nearest, size):
+def test_the_nearest_pairs_do_not_depend_on_the_parts(pairs, nearest, size):
     rows = np.array([(*pair, cosine) for pair, cosine in pairs.items()])
     parts = [
         (part[:, 0].astype(int), part[:, 1].astype(int), part[:, 2])
@@ -40,7 +40,7 @@ def test_the_nearest_of_each_stay_in_whatever_parts_pairs_come(pairs, nearest, s
     assert total == len(pairs)
 
 
-def test_a_retriever_with_high_cosines_does_not_join_every_pair(any_mesh, capsys):
+def test_the_number_of_near_pairs_per_vector_is_limited(any_mesh, capsys):
     rng = np.random.default_rng(0)
     vectors = (1 + 0.1 * rng.standard_normal((300, 12))).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

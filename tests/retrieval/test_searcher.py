@@ -16,7 +16,7 @@ from ark_jax.retrieval.searcher import (
     OnFirstProcess,
     Ranking,
     Reranked,
-    by_name,
+    named_searcher,
 )
 from ark_jax.text.token_vectors import TokenVectors
 
@@ -60,7 +60,7 @@ def ids_of(rankings) -> list[list]:
 
 @settings(max_examples=60)
 @given(TEXTS, TEXTS, st.integers(1, 5), st.booleans(), st.data())
-def test_searchers_equal_a_loop_over_all_texts(questions, texts, k, tokens, data):
+def test_every_searcher_equals_a_loop_over_all_texts(questions, texts, k, tokens, data):
     everything = range(len(texts))
     subset = st.lists(st.sampled_from(everything), unique=True).map(tuple)
     ranges = st.builds(range, st.integers(0, len(texts)), st.just(len(texts)), st.integers(1, 2))
@@ -78,7 +78,7 @@ def test_searchers_equal_a_loop_over_all_texts(questions, texts, k, tokens, data
     fusion = Fusion(by="scores", depth=k + 2, bm25=0.5)
     parts = (part.search(questions, k + 2, scopes) for part in (words, dense))
     joined = [fusion.join(*(x.pairs() for x in pair))[:k] for pair in zip(*parts, strict=True)]
-    hybrid = by_name("hybrid", words, dense, fusion, k)
+    hybrid = named_searcher("hybrid", words, dense, fusion, k)
     assert [x.pairs() for x in hybrid.search(questions, k, scopes)] == joined
     score = lambda pairs: np.array([len(text) % 3 for _, text in pairs], np.float32)
     reranked = Reranked(dense, texts, score).search(questions, k, scopes)
@@ -88,16 +88,19 @@ def test_searchers_equal_a_loop_over_all_texts(questions, texts, k, tokens, data
     assert [x.pairs() for x in shared] == [x.pairs() for x in words.search(questions, k, scopes)]
 
 
-def test_what_is_known_is_cut_and_fused_by_any_ids():
+def test_known_rankings_are_cut_and_fused():
     known = Known([Ranking(["c", "a", "b"], [3.0, 2.0, 1.0])])
     assert known.search(["?"], 2) == [Ranking(["c", "a"], [3.0, 2.0])]
     other = Known([Ranking(["b"], [1.0])])
     assert ids_of(Fused([known, other], 9).search(["?"], 3)) == [fuse([["c", "a", "b"], ["b"]], 3)]
+
+
+def test_known_rankings_of_another_number_of_questions_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        known.search(["?", "another?"], 2)
+        Known([Ranking(["c"], [3.0])]).search(["?", "another?"], 2)
 
 
-def test_a_scope_of_all_texts_is_neither_listed_nor_copied(monkeypatch, tmp_path):
+def test_a_search_over_all_texts_copies_no_vectors(monkeypatch, tmp_path):
     texts = [f"{word} {other}" for word in WORDS for other in WORDS]
     np.save(tmp_path / "vectors.npy", embed(texts))
     vectors, searched = np.load(tmp_path / "vectors.npy", mmap_mode="r"), []

@@ -36,7 +36,9 @@ def test_the_first_named_platform_decides(platforms, expected, driver, monkeypat
     ("file", "module", "expected"),
     [("tpu", "plugin", "tpu"), ("tpu", "absent", "cpu"), ("absent", "plugin", "cpu")],
 )
-def test_a_device_needs_its_file_and_its_plugin(file, module, expected, tmp_path, monkeypatch):
+def test_a_device_needs_its_device_file_and_its_plugin(
+    file, module, expected, tmp_path, monkeypatch
+):
     (tmp_path / "tpu").touch()
     (tmp_path / "plugin.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
@@ -56,7 +58,9 @@ def test_a_device_needs_its_file_and_its_plugin(file, module, expected, tmp_path
         ("NVIDIA-SMI has failed because it could not talk to version 535.1", 0.0, "bfloat16"),
     ],
 )
-def test_the_driver_tells_what_a_gpu_can(answer, capability, suiting, driver, monkeypatch):
+def test_the_float_type_follows_the_capability_of_the_gpu(
+    answer, capability, suiting, driver, monkeypatch
+):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     driver(answer)
     device = accelerator.find_device()
@@ -64,14 +68,19 @@ def test_the_driver_tells_what_a_gpu_can(answer, capability, suiting, driver, mo
     assert accelerator.float_type("auto", device) == suiting
 
 
-def test_a_named_type_stays_and_a_cpu_computes_in_float32():
-    for device in (Device("cpu"), Device("gpu", 7.0), Device("gpu", 9.0), Device("tpu")):
-        assert accelerator.float_type("float16", device) == "float16"
-    assert accelerator.float_type("auto", Device("cpu")) == "float32"
-    assert accelerator.float_type("auto", Device("tpu")) == "bfloat16"
+@pytest.mark.parametrize(
+    "device", [Device("cpu"), Device("gpu", 7.0), Device("gpu", 9.0), Device("tpu")], ids=str
+)
+def test_a_named_float_type_is_kept_on_every_device(device):
+    assert accelerator.float_type("float16", device) == "float16"
 
 
-def test_looking_does_not_start_jax():
+@pytest.mark.parametrize(("platform", "expected"), [("cpu", "float32"), ("tpu", "bfloat16")])
+def test_the_automatic_float_type_depends_on_the_device(platform, expected):
+    assert accelerator.float_type("auto", Device(platform)) == expected
+
+
+def test_finding_the_device_does_not_import_jax():
     code = (
         "from ark_jax.runtime import accelerator; accelerator.find_device(); "
         "import sys; sys.exit('jax' in sys.modules)"

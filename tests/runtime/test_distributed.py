@@ -281,15 +281,13 @@ def assert_same_results(results: list[dict], reference: dict) -> None:
     ]
 
 
-def test_two_processes_train_as_one(pair, single):
+def test_two_processes_train_the_same_model_as_one(pair, single):
     assert [result["devices"] for result in (*pair, single)] == [2, 2, 1]
     assert len({row["loss"] for row in single["curve"]}) == 4
     assert_same_results(pair, single)
 
 
-def test_a_stopped_run_goes_on_with_another_number_of_processes(
-    pair, single, model, tmp_path, capsys
-):
+def test_a_run_resumes_with_another_number_of_processes(pair, single, model, tmp_path, capsys):
     assert RESUMED in pair[0]["output"]  # of one process
     from ark_jax import Retriever, layout
 
@@ -300,7 +298,7 @@ def test_a_stopped_run_goes_on_with_another_number_of_processes(
     assert_same_curve(curve, single)
 
 
-def test_each_process_tokenises_its_share(pair, single):
+def test_each_process_tokenizes_its_share(pair, single):
     assert (
         len(single["tokenized"]) == 3 and len(pair[0]["tokenized"]) == 3
     )  # questions, chunks, and what is encoded
@@ -313,7 +311,7 @@ def test_each_process_tokenises_its_share(pair, single):
         )
 
 
-def test_each_process_looks_up_the_passages_of_its_share_alone(pair):
+def test_each_process_looks_up_only_its_own_passages(pair):
     """Each one looks up its half, each passage once."""
     shares = [result["passages"] for result in pair]
     assert sorted(itertools.chain(*shares)) == sorted(str(i) for i in range(8, 32))
@@ -384,7 +382,7 @@ def assert_only_process_0_wrote(folder: Path, exceptions: tuple[str, ...] = ()) 
     assert files and [name for name in private if not excepted.search(name)] == []
 
 
-def test_one_process_writes(pair, model):
+def test_only_the_first_process_writes_files(pair, model):
     made = model / "pair" / "run"
     assert (made / "model" / "model.safetensors").is_file() and len(
         (made / "curve.jsonl").read_text().splitlines()
@@ -398,7 +396,7 @@ def test_one_process_writes(pair, model):
 
 
 @pytest.mark.slow
-def test_four_processes_of_two_devices_train_as_one(model, pair, single):
+def test_four_processes_with_two_devices_train_the_same_model(model, pair, single):
     four = train_in_processes(4, 2, model / "four", model / "pair")
     assert four[0]["devices"] == 8 and RESUMED in four[0]["output"]
     assert_same_results(four, single)
@@ -522,7 +520,7 @@ with distributed.join_processes():
 
 
 @pytest.mark.slow
-def test_processes_wait_for_a_late_one(tmp_path):
+def test_processes_wait_for_a_late_process(tmp_path):
     wait_for_success(start(2, 1, [sys.executable, "-c", LATE], tmp_path))
 
 
@@ -562,7 +560,7 @@ with distributed.join_processes():
 """
 
 
-def test_work_is_divided_and_an_error_on_process_0_reaches_all(tmp_path):
+def test_an_error_on_process_0_ends_all_processes(tmp_path):
     running = start(2, 1, [sys.executable, "-c", FAIL, str(tmp_path)], tmp_path)
     outputs = [process.communicate(timeout=90)[0] for process in running]
     assert [process.returncode for process in running] == [1, 1]
@@ -618,7 +616,7 @@ def gathered_and_read(tmp_path_factory):
 @pytest.mark.skipif(
     not Path("/proc/self/status").is_file(), reason="only Linux says what lies in no file"
 )
-def test_each_process_maps_the_token_ids_of_all(gathered_and_read):
+def test_token_ids_of_all_processes_are_memory_mapped(gathered_and_read):
     _, outputs = gathered_and_read
     grown = [list(map(int, re.findall(r"^GROWN (.*)$", text, re.M))) for text in outputs]
     for mapped, held in grown:
@@ -640,7 +638,7 @@ with distributed.join_processes():
 """
 
 
-def test_processes_whose_own_functions_differ_say_so(tmp_path):
+def test_user_functions_that_differ_between_processes_are_refused(tmp_path):
     for process in range(2):
         folder = tmp_path / str(process)
         folder.mkdir()
@@ -679,9 +677,7 @@ SLOW_READER = """
 """
 
 
-def test_a_stage_is_put_into_place_once_all_have_read_it_and_holds_what_each_has_read(
-    gathered_and_read,
-):
+def test_the_manifest_of_a_stage_holds_the_reads_of_all_processes(gathered_and_read):
     workdir, outputs = gathered_and_read
     manifest = json.loads((workdir / "rank" / "manifest.json").read_text())
     assert "2 rankings" in outputs[0] and manifest["config"] == {"train.batch": 16}
@@ -692,7 +688,7 @@ def test_a_stage_is_put_into_place_once_all_have_read_it_and_holds_what_each_has
     ("processes", "message"),
     [("two", "ARK_PROCESSES='two': must be a number"), ("", "ARK_PROCESSES=''")],
 )
-def test_a_wrong_environment_is_an_error_of_one_line(processes, message, monkeypatch):
+def test_an_invalid_process_environment_is_refused(processes, message, monkeypatch):
     for name, value in {
         "COORDINATOR": "localhost:1",
         "PROCESS": "0",
@@ -764,7 +760,7 @@ def assert_same_outputs(workdir: Path, reference: Path) -> None:
 
 
 @pytest.mark.pods
-def test_the_pipeline_on_four_processes(world, reference_run):
+def test_the_pipeline_gives_the_same_files_on_four_processes(world, reference_run):
     workdir = world / "of4"
     outputs = wait_for_success(start_run(world, workdir))
     assert_same_outputs(workdir, reference_run)
@@ -778,7 +774,7 @@ def test_the_pipeline_on_four_processes(world, reference_run):
 
 @pytest.mark.pods
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_run_whose_process_was_killed_goes_on(killed, world, reference_run, tmp_path):
+def test_a_run_resumes_after_one_process_was_killed(killed, world, reference_run, tmp_path):
     """Kills one of two processes. For the second, the stages before training are copied."""
     for stage in (
         ("data", "candidates", "extract", "graph", "communities", "rewrite", "score", "positives")

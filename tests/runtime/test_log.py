@@ -17,7 +17,7 @@ ROWS = [["a prompt [1]", "x"], {"stage": "score", "seconds": 1.5}, ["潮汐\u202
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(cut=st.integers(1, 200))
-def test_a_row_cut_off_by_a_kill_loses_no_other_row(cut, tmp_path):
+def test_a_row_cut_off_by_a_kill_does_not_affect_other_rows(cut, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.unlink(missing_ok=True)
     for row in ROWS:
@@ -45,11 +45,11 @@ def test_metrics_are_one_object_per_line(tmp_path):
     "seconds, text",
     [(0.4, "0s"), (59.6, "1m00s"), (75, "1m15s"), (3600, "1h00m"), (90000, "25h00m")],
 )
-def test_durations(seconds, text):
+def test_durations_are_written_in_seconds_minutes_or_hours(seconds, text):
     assert log.duration(seconds) == text
 
 
-def test_progress_shows_rate_and_time_left(capsys, monkeypatch):
+def test_progress_lines_show_rate_and_remaining_time(capsys, monkeypatch):
     clock = iter([100.0, 105.0, 110.0, 120.0])
     monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
     with log.Progress("score", 100, "pairs", interval=10) as bar:
@@ -75,7 +75,7 @@ def shell(code: str, redirections: str, **environment: str) -> subprocess.Comple
     )
 
 
-def test_with_closed_streams_no_file_gets_what_a_library_logs(tmp_path):
+def test_closed_streams_do_not_redirect_library_output_into_files(tmp_path):
     code = f"""
 import os
 log.prepare_streams()
@@ -89,12 +89,12 @@ log.say("done")
     assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
 
 
-def test_a_character_that_the_terminal_lacks_is_escaped():
+def test_characters_that_the_terminal_cannot_encode_are_escaped():
     code = "log.prepare_streams(); log.say('question ပင်လယ်: 潮')"
     done = shell(code, "", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and done.stdout.startswith("question \\u1015")
 
 
-def test_an_output_that_cannot_be_written_is_named():
+def test_a_failed_write_to_standard_output_is_named():
     done = shell("log.say('done')", "> /dev/full")
     assert "OSError: [Errno 28] No space left on device: 'standard output'" in done.stderr

@@ -15,7 +15,7 @@ from ark_jax.runtime import map_shards
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 12))
-def test_shards_hold_every_item_in_order_and_end_once_they_are_full(items, size):
+def test_shards_hold_every_item_in_order_up_to_their_size(items, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_shards, "SHARD_SIZE", size)
         shards = list(map_shards.shards_of(items, lambda item: item))
@@ -24,35 +24,35 @@ def test_shards_hold_every_item_in_order_and_end_once_they_are_full(items, size)
         assert sum(shard) >= size > sum(shard[:-1])
 
 
-def test_results_come_in_order_from_workers_without_jax_that_print_nothing(capfd):
+def test_workers_return_results_in_order_without_jax_or_output(capfd):
     shards, processes, jax = zip(*shard_work.pool(shard_work.observer, range(12)), strict=True)
     assert shards == tuple(range(12)) and not any(jax)
     assert len(set(processes)) == 2 and os.getpid() not in processes
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_few_shards_stay_in_this_process():
+def test_few_shards_are_computed_in_this_process():
     results = shard_work.pool(shard_work.observer, range(map_shards.FEW - 1))
     assert {process for _, process, _ in results} == {os.getpid()}
 
 
-def test_a_lost_worker_costs_no_shard(tmp_path):
+def test_a_lost_worker_loses_no_shard(tmp_path):
     squares = shard_work.pool(shard_work.mortal, range(9), str(tmp_path), 4, 2)
     assert squares == [i * i for i in range(9)]
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_shard_that_every_worker_dies_of_ends_the_run(tmp_path):
+def test_a_shard_that_kills_every_worker_ends_the_run(tmp_path):
     with pytest.raises(RuntimeError, match=r"shard 2: its worker process ended 3 times.*memory"):
         shard_work.pool(shard_work.mortal, range(5), str(tmp_path), 1, 9)
 
 
-def test_the_error_of_a_worker_is_that_of_one_process():
+def test_an_error_of_a_worker_is_raised_unchanged():
     with pytest.raises(ValueError, match=r"^documents.jsonl:3: text: is empty; fill it in$"):
         shard_work.pool(shard_work.refuser, range(9))
 
 
-def test_workers_do_not_run_the_script_again_and_end_with_its_process(tmp_path):
+def test_workers_end_with_their_process_and_do_not_rerun_its_script(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(shard_work.SCRIPT)
     paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])

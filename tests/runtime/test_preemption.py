@@ -49,7 +49,7 @@ def raises(error):
         pytest.fail(f"no {error.__name__}")
 
 
-def test_outside_of_a_program_ctrl_c_is_not_deferred():
+def test_ctrl_c_is_not_deferred_outside_a_program():
     with pytest.raises(KeyboardInterrupt), preemption.defer_signals() as is_stop_requested:
         signal.raise_signal(signal.SIGINT)
     assert not is_stop_requested()
@@ -59,7 +59,7 @@ def test_outside_of_a_program_ctrl_c_is_not_deferred():
     ("number", "error"),
     [(signal.SIGTERM, preemption.Preempted), (signal.SIGINT, KeyboardInterrupt)],
 )
-def test_a_program_raises_and_defers_both_signals(number, error):
+def test_both_signals_are_raised_and_can_be_deferred(number, error):
     with preemption.raise_signals():
         with raises(error):
             signal.raise_signal(number)
@@ -111,7 +111,7 @@ class Failing:
         raise ValueError("dropped")
 
 
-def test_the_hook_of_dropped_exceptions_is_not_interrupted(monkeypatch):
+def test_the_hook_for_dropped_exceptions_is_not_interrupted(monkeypatch):
     """Python drops what is raised in it."""
     finished = []
 
@@ -126,7 +126,7 @@ def test_the_hook_of_dropped_exceptions_is_not_interrupted(monkeypatch):
     assert finished == ["dropped"]
 
 
-def test_cleaning_up_is_not_interrupted():
+def test_a_finally_block_is_not_interrupted():
     with preemption.raise_signals():
         with raises(KeyboardInterrupt):
             try:
@@ -159,7 +159,7 @@ with preemption.raise_signals():
         (signal.SIGINT, None, 130),
     ],
 )
-def test_a_second_signal_or_the_end_of_the_grace_ends_the_process(first, second, status):
+def test_a_second_signal_or_an_expired_grace_period_ends_the_process(first, second, status):
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -198,7 +198,7 @@ for i in range(int(sys.argv[1])):
 
 
 @pytest.mark.slow
-def test_of_two_hundred_signals_at_random_moments_none_is_lost():
+def test_none_of_200_signals_at_random_moments_is_lost():
     draw = random.Random(5)
     process = subprocess.Popen(
         [sys.executable, "-c", STRUCK, "200"],

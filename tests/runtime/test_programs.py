@@ -26,7 +26,9 @@ def double():
 
 
 @pytest.mark.parametrize(("taken", "kept"), [(50, 1), (51, 0)])
-def test_programs_are_forgotten_when_half_of_the_maps_are_taken(taken, kept, maps, capsys):
+def test_compiled_programs_are_dropped_when_half_of_the_memory_maps_are_used(
+    taken, kept, maps, capsys
+):
     maps(100, taken)
     function = double()
     function(jnp.ones(3))
@@ -36,7 +38,7 @@ def test_programs_are_forgotten_when_half_of_the_maps_are_taken(taken, kept, map
     assert function(jnp.ones(3)).tolist() == [2, 2, 2]
 
 
-def test_a_system_that_does_not_count_maps_keeps_its_programs(tmp_path, monkeypatch):
+def test_compiled_programs_are_kept_if_memory_maps_cannot_be_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "PROCESS", tmp_path / "nowhere")
     function = double()
     function(jnp.ones(3))
@@ -44,7 +46,7 @@ def test_a_system_that_does_not_count_maps_keeps_its_programs(tmp_path, monkeypa
     assert function._cache_size() == 1
 
 
-def test_this_system_counts_its_maps(monkeypatch):
+def test_memory_maps_of_this_system_are_counted(monkeypatch):
     """With a share of nothing, what /proc says is too much already."""
     if not (programs.PROCESS / "self/maps").exists():
         pytest.skip("no /proc/self/maps: this is not Linux")

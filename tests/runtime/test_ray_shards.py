@@ -37,7 +37,7 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_nodes_give_the_results_of_one_process_though_one_is_killed(cluster, capfd):
+def test_two_ray_nodes_give_all_results_despite_a_killed_node(cluster, capfd):
     ray, handler = pytest.importorskip("ray", reason=NO_RAY), signal.getsignal(signal.SIGTERM)
     seen = []
     with map_shards.use_engine("ray"):
@@ -62,7 +62,9 @@ def test_two_nodes_give_the_results_of_one_process_though_one_is_killed(cluster,
 
 
 @pytest.mark.slow
-def test_two_nodes_write_the_files_of_one_process(cluster, tmp_path, tmp_path_factory, monkeypatch):
+def test_two_ray_nodes_write_the_same_files_as_one_process(
+    cluster, tmp_path, tmp_path_factory, monkeypatch
+):
     world = make_world(tmp_path_factory.mktemp("world"))
     whole = data_and_extract(world, tmp_path / "whole")
     monkeypatch.setattr(map_shards, "SHARD_SIZE", 1000)
@@ -74,7 +76,7 @@ def test_two_nodes_write_the_files_of_one_process(cluster, tmp_path, tmp_path_fa
     ("address", "message"),
     [("", r"\$RAY_ADDRESS names no cluster"), ("h:6379", r"pip install 'ark-jax\[ray\]'")],
 )
-def test_without_a_cluster_or_ray_the_message_says_what_to_do(monkeypatch, address, message):
+def test_a_missing_cluster_or_package_is_reported_with_the_fix(monkeypatch, address, message):
     monkeypatch.setenv(ray_shards.ADDRESS, address)
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     with (

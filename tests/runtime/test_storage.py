@@ -32,7 +32,7 @@ def model(tmp_path_factory):
     return folder
 
 
-def test_data_in_a_bucket(bucket_folder, world):
+def test_data_are_read_from_a_bucket(bucket_folder, world):
     from ark_jax.data import readers
     from ark_jax.pipeline.fingerprints import input_digest
 
@@ -52,7 +52,7 @@ def test_data_in_a_bucket(bucket_folder, world):
         storage.local_copy("gs://b/nothing")
 
 
-def test_models_in_a_bucket(bucket_folder, model, mesh):
+def test_models_are_read_from_and_saved_to_a_bucket(bucket_folder, model, mesh):
     from ark_jax import Retriever
 
     encode = lambda retriever: retriever.encode(TEXTS, kind="query")
@@ -66,7 +66,7 @@ def test_models_in_a_bucket(bucket_folder, model, mesh):
     np.testing.assert_array_equal(encode(Retriever.from_pretrained("gs://b/out/tuned")), vectors)
 
 
-def test_towers_in_a_bucket(bucket_folder, model, mesh):
+def test_towers_are_read_from_and_saved_to_a_bucket(bucket_folder, model, mesh):
     from ark_jax import DualEncoder, Retriever
 
     towers = DualEncoder(*(Retriever.from_pretrained(str(model)) for _ in range(2)))
@@ -87,14 +87,12 @@ def test_towers_in_a_bucket(bucket_folder, model, mesh):
         (("--config.data.path=s3://b/corpus",), "s3fs"),  # the package for s3://, an optional one
     ],
 )
-def test_what_a_bucket_cannot_do_is_an_error_of_one_line(flags, message, world, tmp_path):
+def test_unsupported_uses_of_a_bucket_are_reported_in_one_line(flags, message, world, tmp_path):
     done = worlds.call(world, tmp_path / "w", "run", *flags)
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_what_needs_a_file_system_refuses_a_bucket_and_leaves_no_folder_of_its_name(
-    world, model, tmp_path, monkeypatch
-):
+def test_operations_that_need_a_file_system_refuse_a_bucket(world, model, tmp_path, monkeypatch):
     import ark_jax as ark
     from ark_jax.compare.comparison import compare
     from ark_jax.graph.triples import Triples
@@ -123,7 +121,7 @@ def test_what_needs_a_file_system_refuses_a_bucket_and_leaves_no_folder_of_its_n
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_home_folder_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+def test_the_cache_folder_follows_the_environment_without_a_home(tmp_path, monkeypatch):
     """As a container that runs as a user without an entry in passwd."""
 
     def homeless() -> Path:
@@ -140,7 +138,7 @@ def test_without_a_home_folder_the_cache_is_where_the_environment_says(tmp_path,
     assert storage.cache_folder() == tmp_path / "ark_jax"
 
 
-def test_no_name_in_a_bucket_leads_out_of_the_cache(bucket_folder, tmp_path):
+def test_a_bucket_name_cannot_escape_the_cache(bucket_folder, tmp_path):
     """A bucket has no folders, so ".." may be a part of a name."""
     (bucket_folder / "b" / "m").mkdir(parents=True)
     (bucket_folder / "x.json").write_text("{}")

@@ -61,7 +61,7 @@ TRACKED = [
 ]
 
 
-def test_trackers_get_numbers_with_the_step_of_their_stage(tmp_path):
+def test_trackers_receive_metrics_with_stage_and_step(tmp_path):
     tracked = []
     write_run(Metrics(tmp_path / "metrics.jsonl", [lambda *row: tracked.append(row)]))
     assert tracked == TRACKED
@@ -75,7 +75,7 @@ def test_no_tracker_is_opened_by_default(tmp_path):
         assert opened == [] and not (tmp_path / "w").exists()
 
 
-def test_other_processes_have_no_tracker(tmp_path, monkeypatch):
+def test_only_the_first_process_opens_trackers(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "is_first_process", lambda: False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     with trackers.open_trackers(settings_of(*trackers.TRACKERS), tmp_path / "w") as opened:
@@ -97,7 +97,7 @@ def test_other_processes_have_no_tracker(tmp_path, monkeypatch):
         (("wandb",), "asks for wandb, but wandb is not installed"),
     ],
 )
-def test_an_unknown_or_missing_tracker_is_an_error_before_the_run(
+def test_an_unknown_or_missing_tracker_is_refused_before_the_run(
     names, message, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -116,7 +116,7 @@ def test_an_unknown_or_missing_tracker_is_an_error_before_the_run(
 @given(
     kills=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=4), every=st.integers(1, 4)
 )
-def test_each_step_is_tracked_once_even_if_it_runs_twice(kills, every, tmp_path_factory):
+def test_each_step_is_tracked_once_despite_kills(kills, every, tmp_path_factory):
     """A run of 9 steps with several kills, which may cut off the last row."""
     path, tracked, saved = tmp_path_factory.mktemp("stage") / "curve.jsonl", [], 0
     for kill, cut in [*kills, (9, False)]:
@@ -289,7 +289,7 @@ def test_wandb_resumes_one_run_per_workdir_with_the_config(tmp_path, monkeypatch
     )
 
 
-def test_a_tracker_that_does_not_start_is_named(tmp_path, monkeypatch):
+def test_a_tracker_that_fails_to_start_is_named(tmp_path, monkeypatch):
     fake = Wandb()
     fake.init = lambda **options: (_ for _ in ()).throw(KeyError("api_key not configured (no-tty)"))
     monkeypatch.setitem(sys.modules, "wandb", fake)

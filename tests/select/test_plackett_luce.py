@@ -40,7 +40,7 @@ def random_candidates(seed: int, n: int = 5, absent: int = 0, pairs: float = 1.0
     return candidates(rng.normal(0, 1.5, n), present, pairs * rng.normal(0, 1.5, (n, n)))
 
 
-def test_a_draw_is_as_probable_as_its_fractions_say():
+def test_probabilities_of_draws_equal_exact_fractions():
     # Weights 1, 2, 4: 2 is drawn first with 4/7, then 0 with 1/3, then 1 is left.
     weights = [1, 2, 4]
     draws = [[2, 0, 1], [0, 1, 2], [1, 2, 0]]
@@ -50,7 +50,7 @@ def test_a_draw_is_as_probable_as_its_fractions_say():
     np.testing.assert_allclose(values, list(map(float, exact)), rtol=1e-6)
 
 
-def test_what_was_drawn_changes_the_scores_by_its_mean_effect():
+def test_earlier_draws_change_the_scores_by_their_mean_effect():
     pairs = np.zeros((4, 4))
     pairs[3, 0], pairs[3, 1], pairs[2, 0] = math.log(9), math.log(4), math.log(5)
     # After 0: weights 1, 5, 9. After 0 and 1: the means of effects, sqrt(5) and sqrt(9 * 4) = 6.
@@ -74,7 +74,7 @@ def test_probabilities_of_all_draws_sum_to_one(seed, absent, depend):
 
 
 @pytest.mark.parametrize("draw", [[0, 0], [1, 3], [0, -1], [-1, 0], [0, 4], [-2, 1]], ids=str)
-def test_an_impossible_draw_has_no_probability_and_no_gradient(draw):
+def test_an_impossible_draw_has_zero_probability_and_a_finite_gradient(draw):
     chosen = candidates([0.3, 0.1, 0.2, 0.5], present=[True, True, True, False])
     assert np.isneginf(log_probs(chosen, [draw])[0])
     score = lambda s: (
@@ -90,7 +90,7 @@ def draws_of(chosen: pl.Candidates, sets: int, k: int, seed: int = 3) -> np.ndar
 
 
 @pytest.mark.parametrize(("absent", "pairs"), [(0, 0.0), (0, 1.0), (2, 1.0), (3, 1.0)], ids=str)
-def test_draws_are_as_frequent_as_their_probabilities(absent, pairs):
+def test_draw_frequencies_match_their_probabilities(absent, pairs):
     chosen = random_candidates(11, absent=absent, pairs=pairs)
     every = pl.orderings(5, 3)
     expected = probabilities(chosen, every) * 20_000
@@ -113,7 +113,7 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     return stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue
 
 
-def test_without_effects_one_row_of_noise_gives_the_top_k():
+def test_without_pair_effects_draws_are_the_top_k_of_noisy_scores():
     chosen = random_candidates(2, n=9, pairs=0.0)
     noise = pl.gumbel(0, 0, 0, draws=40, k=1, candidates=9)
     _, top = jax.lax.top_k(chosen.scores + noise[:, 0], 4)
@@ -121,13 +121,13 @@ def test_without_effects_one_row_of_noise_gives_the_top_k():
     np.testing.assert_array_equal(drawn, top)
 
 
-def test_no_noise_draws_the_best_and_the_first_of_equals():
+def test_without_noise_the_best_are_drawn_with_ties_in_order():
     chosen = candidates([0.2, 0.7, 0.7, 0.1], present=[True, True, True, False])
     drawn = pl.draw(chosen, jnp.zeros((1, 4, 4)))
     np.testing.assert_array_equal(drawn, [[1, 2, 0, pl.NOT_DRAWN]])
 
 
-def test_draws_depend_on_seed_step_question_and_set_alone():
+def test_noise_depends_only_on_seed_step_question_and_set():
     noise = lambda *place, **shape: np.asarray(
         pl.gumbel(*place, **{"draws": 3, "k": 2, "candidates": 6} | shape)
     )
@@ -143,7 +143,7 @@ def test_draws_depend_on_seed_step_question_and_set_alone():
     np.testing.assert_array_equal(several(jnp.array([8, 3]))[1], first)
 
 
-def test_the_mean_of_samples_is_the_enumerated_policy_gradient():
+def test_the_sampled_policy_gradient_matches_the_enumerated_one():
     chosen = random_candidates(4, n=4)
     every = jnp.asarray(pl.orderings(4, 2))
     rewards = jnp.asarray(np.random.default_rng(0).normal(size=len(every)), jnp.float32)
@@ -163,7 +163,7 @@ def test_the_mean_of_samples_is_the_enumerated_policy_gradient():
     np.testing.assert_allclose(sampled, exact, atol=0.015)
 
 
-def test_entropy_is_exact_where_draws_can_be_enumerated(monkeypatch):
+def test_entropy_is_exact_if_draws_can_be_enumerated_and_else_estimated(monkeypatch):
     alike = float(pl.entropy(candidates(np.zeros(5)), jnp.zeros((1, 2), jnp.int32)))
     assert alike == pytest.approx(math.log(20), abs=1e-5)
     chosen = random_candidates(6, absent=1)
@@ -181,14 +181,15 @@ def test_entropy_is_exact_where_draws_can_be_enumerated(monkeypatch):
     assert np.std(estimates) < 0.7 * np.std(plain)
 
 
-def test_entropy_of_fewer_candidates_than_places():
+def test_entropy_counts_only_present_candidates():
     chosen = candidates([0.0, 0.0, 5.0], present=[True, True, False])
     drawn = jnp.asarray(draws_of(chosen, 2, 3))
     assert float(pl.entropy(chosen, drawn)) == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_draws_and_their_probabilities_are_equal_on_any_mesh(two_meshes):
+def test_draws_and_log_probabilities_are_the_same_on_any_mesh(two_meshes):
     chosen = random_candidates(11)
     drawn = draws_of(chosen, 2, 3)
+    # As one device drew them once: each mesh must give these draws again.
     np.testing.assert_array_equal(drawn, [[4, 0, 3], [0, 1, 2]])
     np.testing.assert_allclose(log_probs(chosen, drawn), [-3.519579, -4.271032], atol=1e-5)

@@ -55,7 +55,7 @@ def log_prob_by_hand(selector: Selector, one: Pool, chosen: list[int]) -> float:
     return total
 
 
-def test_log_probabilities_are_those_of_the_formula(mesh):
+def test_log_probabilities_of_drawn_sets_equal_the_formula(mesh):
     selector = trained()
     for one in (pool(1), pool(2, 7)):
         drawn = selector.select(one.question, one.passages, k=3, draws=6, seed=5)
@@ -66,7 +66,7 @@ def test_log_probabilities_are_those_of_the_formula(mesh):
             assert value == pytest.approx(by_hand, abs=2e-5)
 
 
-def test_the_best_set_takes_the_highest_score_at_each_place(mesh):
+def test_the_best_set_has_the_highest_score_at_each_place(mesh):
     selector = trained()
     one = pool(4, 6)
     chosen: list[int] = []
@@ -85,7 +85,7 @@ def test_a_new_selector_draws_by_cosine(mesh):
     np.testing.assert_array_equal(best.sets[0], np.argsort(-one.passages @ one.question))
 
 
-def test_draws_depend_on_no_other_question_and_no_mesh(any_mesh):
+def test_draws_depend_neither_on_other_questions_nor_on_the_mesh(any_mesh):
     selector = trained()
     alone = selector.draw([pool(3)], k=3, draws=4, seed=9, step=2)[0]
     pools = [pool(number, 4 + number) for number in range(9)]
@@ -103,7 +103,7 @@ DRAWS = [[0, 2, 3], [2, 0, 3], [2, 0, 3], [3, 2, 0]]
 LOG_PROBS = [-1.659901, -0.870290, -0.870290, -2.245646]
 
 
-def test_of_fewer_candidates_than_k_all_are_drawn(mesh):
+def test_all_candidates_are_drawn_if_there_are_fewer_than_k(mesh):
     drawn = trained().draw([pool(1, 3), pool(2, 1), pool(3, 8)], k=5, draws=2, seed=0)
     assert [[len(chosen) for chosen in one.sets] for one in drawn] == [[3, 3], [1, 1], [5, 5]]
     assert sorted(drawn[0].sets[0].tolist()) == [0, 1, 2]
@@ -134,7 +134,7 @@ def test_pools_that_cannot_be_scored_are_refused(question, passages, words, mesh
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_saved_selector_comes_back_bit_for_bit(rank, mesh, tmp_path):
+def test_a_saved_selector_is_loaded_unchanged(rank, mesh, tmp_path):
     selector = Selector.new(WIDTH, rank=rank, seed=1)
     selector.model.order[...] = selector.model.order[...] + 0.25
     selector.save_pretrained(tmp_path / "a")
@@ -157,7 +157,7 @@ def edit(path, **changes):
     path.write_text(json.dumps({k: v for k, v in settings.items() if v is not None}))
 
 
-def test_a_damaged_folder_is_refused_by_file_and_field(mesh, tmp_path):
+def test_a_damaged_selector_folder_is_refused_with_file_and_field(mesh, tmp_path):
     trained().save_pretrained(tmp_path / "good")
     settings, weights = "selector.json", "model.safetensors"
 

@@ -77,7 +77,7 @@ def gradient(drawn_groups, config=CONFIG):
     return float(loss), metrics, [np.asarray(x[...]) for _, x in hf.named_parameters(values)]
 
 
-def test_the_gradient_is_that_of_advantage_times_log_probability(mesh):
+def test_the_gradient_equals_that_of_advantage_times_log_probability(mesh):
     selector = Selector.new(6, rank=2, seed=3)
     drawn_groups = groups(0, selector)
 
@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_advantage_times_log_probability(mesh):
         np.testing.assert_allclose(x, y, atol=1e-6)
 
 
-def test_empty_places_of_a_batch_change_nothing(mesh):
+def test_empty_places_of_a_batch_do_not_change_the_gradient(mesh):
     drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))
     loss, metrics, values = gradient(drawn_groups)
     roomy = dataclasses.replace(CONFIG, questions=7, candidates=9, draws=8, k=2)
@@ -114,7 +114,7 @@ def test_empty_places_of_a_batch_change_nothing(mesh):
         np.testing.assert_allclose(x, y, atol=1e-6)
 
 
-def test_a_dead_group_has_no_gradient_and_is_counted(mesh):
+def test_a_dead_group_has_no_gradient(mesh):
     drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))
     dead = [dataclasses.replace(g, advantages=np.zeros(5)) for g in drawn_groups]
     loss, metrics, values = gradient(dead)
@@ -138,27 +138,27 @@ def test_a_dead_group_has_no_gradient_and_is_counted(mesh):
         ({"sets": [np.array([0, 1, 2])] * 5}, r"\[0, 1, 2\] is not a draw"),
     ],
 )
-def test_a_group_that_no_selector_drew_is_refused(change, words, mesh):
+def test_an_invalid_group_is_refused(change, words, mesh):
     drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))
     with pytest.raises(ValueError, match=words):
         training.place_groups([dataclasses.replace(drawn_groups[0], **change)], 6, CONFIG)
 
 
 @pytest.mark.parametrize("count", [0, 5])
-def test_a_step_has_groups_and_not_too_many(count, mesh):
+def test_a_step_with_too_few_or_too_many_groups_is_refused(count, mesh):
     drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))[:1] * count
     with pytest.raises(ValueError, match=f"{count} groups in a step; it must have 1 to 4"):
         training.place_groups(drawn_groups, 6, CONFIG)
 
 
-def test_it_learns_and_tells_so(tmp_path):
+def test_training_raises_the_reward_and_lowers_the_entropy(tmp_path):
     curve = run(tmp_path, steps=40, learning_rate=0.2)
     mean = lambda rows: np.mean([row["reward"] for row in rows])
     assert mean(curve[:5]) < 2.5 and mean(curve[-5:]) > 3  # 3.5 at most
     assert curve[0]["entropy"] > 2 and curve[-1]["entropy"] < 1.5
 
 
-def test_a_stopped_run_goes_on_bitwise_the_same(tmp_path, monkeypatch):
+def test_a_resumed_run_gives_the_same_bytes(tmp_path, monkeypatch):
     run(tmp_path / "whole")
     whole_groups = groups
 
@@ -178,7 +178,7 @@ def test_a_stopped_run_goes_on_bitwise_the_same(tmp_path, monkeypatch):
         assert whole == resumed, name
 
 
-def test_training_is_equal_on_other_meshes(tmp_path):
+def test_selector_training_is_the_same_on_any_mesh(tmp_path):
     alone = run(tmp_path / "alone")
     for shape in ((2, 2, 2), (1, 8, 1)):
         curve = run(tmp_path / str(shape), shape)
@@ -267,7 +267,7 @@ def train_on(task: Task, folder, *, gated: bool, steps: int, seed: int = 0) -> f
         return task.value(trained)
 
 
-def test_the_known_optimum_is_reached_where_half_of_the_questions_are_hopeless(tmp_path):
+def test_the_gate_reaches_the_optimum_although_half_the_questions_are_hopeless(tmp_path):
     task = Task.create()
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         assert task.value(Selector.new(5, rank=2)) < 0.5
@@ -278,7 +278,7 @@ def test_the_known_optimum_is_reached_where_half_of_the_questions_are_hopeless(t
 
 
 @pytest.mark.slow
-def test_with_longer_training_and_any_seed_the_papers_way_falls_further_behind(tmp_path):
+def test_gated_training_stays_ahead_with_any_seed(tmp_path):
     task = Task.create()
     values = {
         gated: [
@@ -291,6 +291,6 @@ def test_with_longer_training_and_any_seed_the_papers_way_falls_further_behind(t
     assert np.mean(values[False]) < 0.85
 
 
-def test_without_hopeless_questions_the_gate_costs_nothing(tmp_path):
+def test_without_hopeless_questions_the_gate_also_reaches_the_optimum(tmp_path):
     task = Task.create(hopeless=0)
     assert train_on(task, tmp_path, gated=True, steps=150) >= 0.95

@@ -11,15 +11,19 @@ from ark_jax.select import zone
 from ark_jax.select.zone import ALIKE, TOO_EASY, TOO_HARD, Zone
 
 
-def test_p_hat_is_the_share_of_rewards_that_reach_the_threshold():
+def test_the_success_rate_is_the_share_of_rewards_at_or_above_the_threshold():
+    # Three of five reach 0.8, one of them only up to rounding.
     rewards = [0.8, 0.79, 1.0, 0.0, 0.7 * 0.8 + 0.3 * 0.8]
     assert zone.p_hat(rewards) == 0.6
     assert zone.p_hat(rewards, right_at=0.5) == 0.8
+
+
+def test_rounding_does_not_put_a_reward_below_the_threshold():
     assert zone.p_hat([0.1 + 0.2], right_at=0.3) == zone.p_hat([0.8 - 1e-12]) == 1
 
 
 @pytest.mark.parametrize("rewards", [[], [0.8, math.nan], [math.inf]])
-def test_a_reward_that_is_missing_is_no_wrong_answer(rewards):
+def test_missing_rewards_are_refused(rewards):
     with pytest.raises(ValueError, match="leave out a set whose answers failed"):
         zone.p_hat(rewards)
 
@@ -33,7 +37,7 @@ def test_a_group_is_live_if_its_outcomes_differ():
 
 
 @pytest.mark.parametrize("true", [0.2, 0.5, 0.85])
-def test_the_part_of_chance_is_unbiased(true):
+def test_the_estimate_of_chance_variance_is_unbiased(true):
     rng = np.random.default_rng(0)
     p = rng.binomial(10, true, (20_000, 8)) / 10
     by_chance = np.mean([zone.chance_variance(row, 10) for row in p])
@@ -41,7 +45,7 @@ def test_the_part_of_chance_is_unbiased(true):
     assert by_chance == pytest.approx(true * (1 - true) / 10 * 7 / 8, rel=0.02)
 
 
-def test_one_answer_shows_no_variance():
+def test_estimating_variance_from_one_answer_is_refused():
     with pytest.raises(ValueError, match="draw at least two"):
         zone.chance_variance([0.5, 1.0], 1)
 
@@ -51,13 +55,13 @@ def passing(p: np.ndarray, rule: Zone) -> float:
 
 
 @pytest.mark.parametrize(("true", "share"), [(0.5, 0.48), (0.4, 0.45), (0.7, 0.37)])
-def test_the_papers_filter_keeps_questions_whose_sets_are_all_alike(true, share):
+def test_only_the_filter_of_the_paper_keeps_questions_with_equal_sets(true, share):
     p = np.random.default_rng(1).binomial(10, true, (4000, 8)) / 10
     assert passing(p, Zone(chance=False)) == pytest.approx(share, abs=0.03)
     assert passing(p, Zone()) < 0.08
 
 
-def test_the_filter_without_chance_keeps_questions_whose_sets_differ():
+def test_the_filter_keeps_questions_with_different_sets():
     rng = np.random.default_rng(1)
     p = rng.binomial(10, rng.choice([0.1, 0.9], (4000, 8))) / 10
     assert passing(p, Zone()) > 0.9
@@ -76,22 +80,25 @@ def test_the_filter_without_chance_keeps_questions_whose_sets_differ():
         ([0.25 - 0.2, 0.25 + 0.2], None, ""),
     ],
 )
-def test_a_question_is_kept_or_says_why_not(p, answers, problem):
+def test_a_rejected_question_has_a_reason(p, answers, problem):
     assert zone.judge(p, Zone(), answers=answers).problem == problem
 
 
-def test_each_limit_of_the_zone_counts():
+def test_each_limit_of_the_zone_is_applied():
     p = [0.1, 0.3]  # mean .2, variance .01
     assert zone.judge(p, Zone(low=0.2, variance=0.01), answers=None).problem == ""
     assert zone.judge(p, Zone(low=0.21, variance=0.01), answers=None).problem == TOO_HARD
     assert zone.judge(p, Zone(low=0, high=0.19), answers=None).problem == TOO_EASY
     assert zone.judge(p, Zone(low=0, variance=0.011), answers=None).problem == ALIKE
-    verdict = zone.judge(p, Zone(), answers=5)
-    # (.1 * .9 + .3 * .7) / 2 / 4 / 2.
-    assert verdict[:3] == pytest.approx((0.2, 0.01, 0.01875))
 
 
-def test_p_that_is_missing_is_refused():
+def test_a_verdict_on_shares_of_answers_holds_the_variance_by_chance():
+    verdict = zone.judge([0.1, 0.3], Zone(), answers=5)
+    by_chance = (0.1 * 0.9 + 0.3 * 0.7) / 2 / (5 - 1)  # the mean of p (1 - p) / (answers - 1)
+    assert verdict[:3] == pytest.approx((0.2, 0.01, by_chance * 0.5))
+
+
+def test_missing_success_rates_are_refused():
     for p in ([], [0.5, math.nan]):
         with pytest.raises(ValueError, match="needs a finite p"):
             zone.judge(p, Zone(), answers=10)
@@ -103,9 +110,8 @@ def test_a_histogram_has_a_bin_for_each_tenth(tenths):
     np.testing.assert_array_equal(counts, np.bincount(tenths, minlength=11)[:11])
 
 
-def test_no_question_left_is_told_with_what_to_do():
-    verdicts = [zone.judge(p, Zone(), answers=10) for p in ([0, 0], [0.1, 0.1], [1, 1], [0.5, 0.5])]
-    assert zone.counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
+def test_a_filter_that_keeps_no_question_is_reported_with_advice():
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in NO_KEPT]
     with pytest.raises(ValueError) as error:
         zone.check_kept(verdicts, Zone())
     for words in (
@@ -116,4 +122,18 @@ def test_no_question_left_is_told_with_what_to_do():
         "low=0.25",
     ):
         assert words in str(error.value)
-    zone.check_kept([*verdicts, zone.judge([0.1, 0.9], Zone(), answers=10)], Zone())
+
+
+def test_a_filter_that_keeps_one_question_is_accepted():
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in (*NO_KEPT, [0.1, 0.9])]
+    assert zone.reason_counts(verdicts)["kept"] == 1
+    zone.check_kept(verdicts, Zone())
+
+
+def test_rejected_questions_are_counted_by_reason():
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in NO_KEPT]
+    assert zone.reason_counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
+
+
+# Success rates of two sets of each of four questions, none of which the filter keeps.
+NO_KEPT = ([0, 0], [0.1, 0.1], [1, 1], [0.5, 0.5])

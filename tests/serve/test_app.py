@@ -38,7 +38,7 @@ def vectors(world):
         return retriever.encode(SENTENCES, kind="document")
 
 
-def test_openais_form_has_vectors_and_tokens(client, vectors):
+def test_the_openai_path_returns_vectors_and_token_counts(client, vectors):
     status, answer = client.post("/v1/embeddings", {"input": SENTENCES, "model": "any"})
     assert status == 200 and answer["object"] == "list" and answer["model"] == "tuned"
     assert [row["index"] for row in answer["data"]] == [0, 1, 2, 3]
@@ -52,7 +52,7 @@ def test_openais_form_has_vectors_and_tokens(client, vectors):
     assert 0 < one["usage"]["prompt_tokens"] < tokens
 
 
-def test_openais_own_client_is_served(client, vectors, monkeypatch):
+def test_the_openai_client_works_with_the_server(client, vectors, monkeypatch):
     openai = pytest.importorskip("openai", reason="needs pip install 'ark-jax[llm]'")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     asks = openai.OpenAI(base_url=f"{client.url}/v1", api_key="none", max_retries=0)
@@ -67,7 +67,7 @@ def test_openais_own_client_is_served(client, vectors, monkeypatch):
             asks.embeddings.create(model="tuned", input="")
 
 
-def test_texts_are_embedded_as_text_embeddings_inference_does(client, vectors):
+def test_the_embed_path_returns_normalised_or_raw_vectors(client, vectors):
     status, received = client.post("/embed", {"inputs": SENTENCES})
     assert status == 200
     np.testing.assert_allclose(received, vectors, atol=1e-5)
@@ -78,7 +78,7 @@ def test_texts_are_embedded_as_text_embeddings_inference_does(client, vectors):
     np.testing.assert_allclose(raw / norms[:, None], vectors, atol=1e-5)
 
 
-def test_a_long_text_is_cut_where_that_is_asked_for(client):
+def test_a_long_text_is_truncated_only_on_request(client):
     status, answer = client.post("/embed", {"inputs": [SENTENCES[0], LONG]})
     assert status == 413 and answer["error_type"] == "Validation"
     assert answer["error"].startswith("`inputs` must have at most 48 tokens, and 1 of them")
@@ -88,7 +88,7 @@ def test_a_long_text_is_cut_where_that_is_asked_for(client):
     assert client.post("/v1/embeddings", {"input": LONG})[0] == 413
 
 
-def test_the_kind_of_text_decides_the_prompt(world, client):
+def test_the_prompt_name_chooses_the_prompt(world, client):
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         retriever = Retriever.from_pretrained(world / "tuned")
         query = retriever.encode([QUESTION], kind="query")
@@ -96,27 +96,41 @@ def test_the_kind_of_text_decides_the_prompt(world, client):
     np.testing.assert_allclose(received, query, atol=1e-5)
 
 
-def test_pairs_are_ranked(world, client):
+@pytest.fixture
+def reranking(world):
+    """The scorer of the service, and what it gives the sentences for the question."""
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         scorer = CrossEncoder.from_pretrained(world / "reranker")
-        logits = scorer.score([(QUESTION, text) for text in SENTENCES])
-    body = {"query": QUESTION, "texts": SENTENCES}
-    status, ranked = client.post("/rerank", body)
+        return scorer, scorer.score([(QUESTION, text) for text in SENTENCES])
+
+
+def test_the_rerank_path_ranks_texts_by_score(reranking, client):
+    _, logits = reranking
+    status, ranked = client.post("/rerank", {"query": QUESTION, "texts": SENTENCES})
     assert status == 200 and [set(row) for row in ranked] == [{"index", "score"}] * 4
     assert [row["index"] for row in ranked] == np.argsort(-logits).tolist()
     scores = [row["score"] for row in ranked]
     np.testing.assert_allclose(scores, np.sort(1 / (1 + np.exp(-logits)))[::-1], atol=1e-5)
-    ranked = client.post("/rerank", body | {"raw_scores": True, "return_text": True})[1]
+
+
+def test_the_rerank_path_can_return_logits_and_texts(reranking, client):
+    _, logits = reranking
+    body = {"query": QUESTION, "texts": SENTENCES, "raw_scores": True, "return_text": True}
+    ranked = client.post("/rerank", body)[1]
     np.testing.assert_allclose([row["score"] for row in ranked], np.sort(logits)[::-1], atol=1e-4)
     assert [row["text"] for row in ranked] == [SENTENCES[row["index"]] for row in ranked]
-    limit = scorer.max_length
-    status, answer = client.post("/rerank", body | {"texts": ["tide " * limit]})
+
+
+def test_the_rerank_path_refuses_a_text_that_is_too_long_unless_it_may_be_cut(reranking, client):
+    limit = reranking[0].max_length
+    body = {"query": QUESTION, "texts": ["tide " * limit]}
+    status, answer = client.post("/rerank", body)
     assert status == 413 and f"at most {limit} tokens" in answer["error"]
-    assert client.post("/rerank", body | {"texts": ["tide " * limit], "truncate": True})[0] == 200
+    assert client.post("/rerank", body | {"truncate": True})[0] == 200
 
 
 @pytest.mark.parametrize("by", ["hybrid", "dense", "bm25"])
-def test_passages_are_those_of_the_index(by, world, client):
+def test_the_search_path_returns_the_passages_of_the_index(by, world, client):
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         hits = Index.open(world / "index").search([QUESTION], k=2, by=by)[0]
     status, answer = client.post("/search", {"question": QUESTION, "k": 2, "by": by})
@@ -127,13 +141,13 @@ def test_passages_are_those_of_the_index(by, world, client):
     assert answer["passages"] == rows and scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 
-def test_two_models_are_compared(client):
+def test_the_search_path_can_compare_two_models(client):
     status, answer = client.post("/search", {"question": QUESTION, "k": 3, "compare": True})
     assert status == 200 and list(answer["compared"]) == ["base", "tuned"]
     assert {len(rows) for rows in answer["compared"].values()} == {3}
 
 
-def test_a_local_reader_answers_in_the_thread_of_the_models(service, tmp_path, monkeypatch):
+def test_the_ask_path_answers_with_a_local_reader(service, tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "MAX_NEW_TOKENS", 4)
     changes = {"max_position_embeddings": 1200}
     tiny.write(tmp_path / "lm", "llama", tokenizer="plain", changes=changes)
@@ -146,7 +160,7 @@ def test_a_local_reader_answers_in_the_thread_of_the_models(service, tmp_path, m
     assert answer["read"] == [hit["chunk"] for hit in passages]
 
 
-def test_requests_of_any_length_compile_nothing(client):
+def test_requests_of_any_length_trigger_no_compilation(client):
     words = " ".join(SENTENCES).split()
     client.post("/search", {"question": QUESTION})
     before = retrievers._pooled_jit._cache_size()
@@ -156,23 +170,36 @@ def test_requests_of_any_length_compile_nothing(client):
     assert retrievers._pooled_jit._cache_size() == before
 
 
-def test_counts_are_prometheus_text(client):
+def metrics_of(client) -> dict[str, str]:
+    body = client.send("GET", "/metrics")[2]
+    lines = body.decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def test_the_metrics_path_returns_prometheus_text(client):
+    status, headers, _ = client.send("GET", "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=")
+
+
+def test_the_metrics_count_requests_by_path_and_status(client):
     client.post("/embed", {"inputs": ["a", "b"]})
     client.get("/nowhere")
-    status, headers, body = client.send("GET", "/metrics")
-    assert status == 200 and headers["content-type"].startswith("text/plain; version=")
-    lines = body.decode().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = metrics_of(client)
     assert float(values['ark_requests_total{path="/embed",status="200"}']) >= 1
     assert float(values['ark_requests_total{path="other",status="404"}']) >= 1
     counted = float(values['ark_request_seconds_count{path="/embed"}'])
     assert float(values['ark_request_seconds_bucket{le="+Inf",path="/embed"}']) == counted >= 1
+
+
+def test_the_metrics_count_batches_and_their_items(client):
+    client.post("/embed", {"inputs": ["a", "b"]})
+    values = metrics_of(client)
     items = float(values['ark_batch_items_total{kind="embed"}'])
     assert items > float(values['ark_batches_total{kind="embed"}']) >= 1
     assert values["ark_waiting_items"] == "0.0"
 
 
-def test_what_a_server_is_and_whether_it_lives(client):
+def test_the_health_and_info_paths_describe_the_server(client):
     assert client.get("/health") == (200, '{"status":"ok"}')
     info = json.loads(client.get("/info")[1])
     assert (info["model_id"], info["reranker"], info["index"]) == ("tuned", "reranker", "index")
@@ -209,7 +236,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), BAD)
-def test_bad_input_is_told_in_the_form_of_text_embeddings_inference(
+def test_invalid_input_is_reported_like_text_embeddings_inference(
     path, body, status, message, client
 ):
     got, answer = client.post(path, body)
@@ -227,7 +254,7 @@ def test_bad_input_is_told_in_the_form_of_text_embeddings_inference(
         ({"input": ["a"] * 2049}, 413, "batch size 2049"),
     ],
 )
-def test_bad_input_is_told_in_openais_form(body, status, message, client):
+def test_invalid_input_is_reported_like_openai(body, status, message, client):
     got, answer = client.post("/v1/embeddings", body)
     assert got == status and list(answer) == ["error"]
     assert set(answer["error"]) == {"message", "type", "param", "code"}
@@ -235,13 +262,13 @@ def test_bad_input_is_told_in_openais_form(body, status, message, client):
     assert answer["error"]["type"] == "invalid_request_error"
 
 
-def test_a_body_of_another_type_is_refused(client):
+def test_a_body_that_is_not_declared_as_json_is_refused(client):
     """A page elsewhere can send such a body without asking the browser."""
     status, _, answer = client.send("POST", "/embed", b'{"inputs": "a"}', content_type="text/plain")
     assert status == 415 and b"content-type: application/json" in answer
 
 
-def test_a_model_with_a_vector_for_each_token_searches_and_embeds_for_nobody(tmp_path):
+def test_a_model_with_token_vectors_only_searches(tmp_path):
     models = tiny.multi_vector(tmp_path, "tuned")
     documents = [Document(name, name.title(), text) for name, text in TEXTS.items()]
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
@@ -265,7 +292,7 @@ def test_a_model_with_a_vector_for_each_token_searches_and_embeds_for_nobody(tmp
         assert asks.get("/info").json()["model_type"] == {"embedding": {"pooling": "none"}}
 
 
-def test_without_models_their_paths_say_so(service):
+def test_paths_without_their_model_name_the_missing_flag(service):
     bare = dataclasses.replace(service, base=None, reranker=None)
     asks = TestClient(make_app(bare), base_url="http://localhost")  # starts and ends nothing
     answer = asks.post("/rerank", json={"query": "a", "texts": ["b"]})
@@ -274,22 +301,40 @@ def test_without_models_their_paths_say_so(service):
     assert answer.status_code == 422 and "--compare=MODEL" in answer.json()["error"]
 
 
-def test_a_token_is_asked_for(service):
-    guarded = dataclasses.replace(service, token="s3cret")
-    asks = TestClient(make_app(guarded), base_url="http://search.example")
-    for headers in ({}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}):
-        for path in ("/info", "/metrics", "/nowhere"):
-            answer = asks.get(path, headers=headers)
-            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+@pytest.fixture
+def guarded(service):
+    """A client of the service with the token s3cret."""
+    app = make_app(dataclasses.replace(service, token="s3cret"))
+    return TestClient(app, base_url="http://search.example")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}],
+    ids=["none", "wrong", "basic"],
+)
+def test_requests_without_the_token_are_refused(guarded, headers):
+    for path in ("/info", "/metrics", "/nowhere"):
+        answer = guarded.get(path, headers=headers)
+        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_token_that_is_not_ascii_is_refused(guarded):
     odd = {"authorization": b"Bearer \xe9"}
-    answer = asks.post("/v1/embeddings", json={"input": "a"}, headers=odd)
+    answer = guarded.post("/v1/embeddings", json={"input": "a"}, headers=odd)
     assert answer.status_code == 401 and "token" in answer.json()["error"]["message"]
-    assert asks.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
+
+
+def test_a_request_with_the_token_is_answered(guarded):
+    assert guarded.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
+
+
+def test_the_page_and_the_health_path_need_no_token(guarded):
     for path in ("/", "/health", "/page.js", "/page.css"):
-        assert asks.get(path).status_code == 200
+        assert guarded.get(path).status_code == 200
 
 
-def test_without_a_token_only_names_of_this_machine_are_answered(client):
+def test_without_a_token_only_local_host_names_are_accepted(client):
     """A page elsewhere may let its own name lead to 127.0.0.1."""
     for name in ("localhost:1", "127.0.0.1", "[::1]:8000"):
         assert client.send("GET", "/info", host=name)[0] == 200
@@ -298,7 +343,7 @@ def test_without_a_token_only_names_of_this_machine_are_answered(client):
         assert status == 421 and "localhost alone" in body.decode()
 
 
-def test_too_much_waiting_is_refused_and_the_rest_answered(world):
+def test_requests_beyond_the_capacity_are_refused(world):
     service = serving.open_tiny(world, capacity=2)
     gate, entered = threading.Event(), threading.Event()
     blocked = service.work.submit(CALLS, lambda: (entered.set(), gate.wait(30)))

@@ -53,7 +53,7 @@ def hold(service) -> threading.Event:
     return gate
 
 
-def test_a_client_that_goes_away_takes_its_work_along(service, client):
+def test_the_work_of_a_disconnected_client_is_cancelled(service, client):
     gate = hold(service)
     body = json.dumps({"inputs": ["tide"] * 50}).encode()
     link = connect(client)
@@ -66,7 +66,7 @@ def test_a_client_that_goes_away_takes_its_work_along(service, client):
     until(lambda: 'path="/embed",status="499"' in client.get("/metrics")[1])
 
 
-def test_a_client_that_goes_away_within_its_body_harms_no_other(client):
+def test_a_client_that_disconnects_mid_request_does_not_affect_others(client):
     links = [connect(client) for _ in range(3)]
     links[0].sendall(head("/embed", 1000) + b'{"inputs": "ti')
     links[1].sendall(b"POST /embed HT")
@@ -75,14 +75,14 @@ def test_a_client_that_goes_away_within_its_body_harms_no_other(client):
     assert client.post("/embed", {"inputs": "salt"})[0] == 200
 
 
-def test_a_body_that_does_not_come_is_waited_for_no_longer(client, monkeypatch):
+def test_an_incomplete_body_times_out(client, monkeypatch):
     monkeypatch.setattr(requests, "PATIENCE", 0.05)
     with contextlib.closing(connect(client)) as link:
         link.sendall(head("/embed", 1000) + b'{"inputs": "ti')
         assert b"HTTP/1.1 408" in link.recv(1000)
 
 
-def test_nonsense_instead_of_http_harms_no_other(client):
+def test_bytes_that_are_not_http_do_not_affect_other_clients(client):
     with contextlib.closing(connect(client)) as link:
         link.sendall(os.urandom(2000) + b"\r\n\r\n")
         assert link.recv(100).startswith(b"HTTP/1.1 400")
@@ -90,7 +90,7 @@ def test_nonsense_instead_of_http_harms_no_other(client):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_ten_megabytes_are_refused_and_the_client_reads_why(chunked, client):
+def test_a_body_of_ten_megabytes_is_refused_with_the_reason(chunked, client):
     body = b'{"inputs": "' + b"a" * 10_000_000 + b'"}'
     parts = iter([body]) if chunked else body
     status, _, answer = client.send("POST", "/embed", parts, content_type="application/json")
@@ -111,7 +111,7 @@ def ask_in_parallel(client: Client, count: int) -> list[tuple[int, object]]:
         return list(pool.map(ask, range(count)))
 
 
-def test_two_hundred_clients_at_once_get_their_own_answers(client):
+def test_two_hundred_concurrent_clients_get_their_own_answers(client):
     answers = ask_in_parallel(client, 200)
     assert {status for status, _ in answers} == {200}
     alone = client.post("/embed", {"inputs": "0 tide"})[1][0]
@@ -120,14 +120,14 @@ def test_two_hundred_clients_at_once_get_their_own_answers(client):
 
 
 @pytest.mark.slow
-def test_a_thousand_clients_at_once_are_answered(world):
+def test_a_thousand_concurrent_clients_are_answered(world):
     with serving.started(world) as (_, client):
         answers = ask_in_parallel(client, 1000)
         assert {status for status, _ in answers} == {200}
         assert client.get("/health")[0] == 200
 
 
-def test_files_that_are_deleted_meanwhile_change_no_answer(tmp_path):
+def test_deleting_the_files_of_a_running_server_does_not_change_its_answers(tmp_path):
     root = serving.world(tmp_path / "w")
     service = serving.open_tiny(root, compare="base")
     with serving.serving(service) as client:
@@ -142,7 +142,7 @@ def test_files_that_are_deleted_meanwhile_change_no_answer(tmp_path):
     service.work.close()
 
 
-def test_two_servers_share_an_index_while_it_is_made_again(service, client, world):
+def test_two_servers_can_share_an_index(service, client, world):
     other = serving.open_tiny(world, compare="base")
     with serving.serving(other) as second:
         body = ("/search", {"question": QUESTION, "compare": True})
@@ -151,7 +151,7 @@ def test_two_servers_share_an_index_while_it_is_made_again(service, client, worl
     assert client.post(*body)[0] == 200  # the end of one is not that of the other
 
 
-def test_a_port_that_is_taken_is_one_line(client, world):
+def test_a_port_in_use_is_reported_in_one_line(client, world):
     command = [sys.executable, "-m", "ark_jax", "serve", str(world / "index")]
     done = subprocess.run(
         [*command, f"--port={client.port}"], capture_output=True, text=True, check=False

@@ -17,7 +17,7 @@ LADDER = Ladder(_shapes(LIMIT, [1024, 256, 64]), tokens=1024, parameters=10**7, 
 
 
 @given(st.lists(st.integers(1, LIMIT), max_size=60))
-def test_each_text_is_in_one_batch_that_holds_it(lengths):
+def test_each_text_is_in_one_batch_that_fits_it(lengths):
     batches = list(LADDER.batches(lengths))
     texts = [batch.texts_by_device[0] for batch in batches]
     assert sorted(itertools.chain(*texts)) == list(range(len(lengths)))
@@ -45,29 +45,30 @@ def cheapest(lengths: list[int]) -> float:
 
 
 @given(st.lists(st.integers(1, LIMIT), max_size=7))
-def test_no_other_cut_costs_less(lengths):
+def test_texts_are_cut_into_batches_at_the_lowest_cost(lengths):
     lengths = sorted(lengths, reverse=True)
-    cost = sum(LADDER._cost(shape) for *_, shape in LADDER._cut(lengths))
+    cost = sum(LADDER._cost(shape) for *_, shape in LADDER._cut_batches(lengths))
     assert cost == pytest.approx(cheapest(lengths))
 
 
 def test_a_text_longer_than_a_full_batch_goes_alone():
     ladder = Ladder(_shapes(5000, [1024, 256]), 1024, 10**7, 10**4)
     batches = list(ladder.batches([4000, 3, 1500, 4096]))
+    # Longer texts than the batch of 1024 tokens get a room of the next power of two.
     assert [(batch.texts_by_device[0], batch.room) for batch in batches] == [
         ([3], 4096),
         ([0], 4096),
         ([2], 2048),
         ([1], 256),
     ]
-    assert {shape.room for shape in ladder.common} == {1024, 256}
+    assert {shape.room for shape in ladder.common_shapes} == {1024, 256}
     assert max(shape.length for shape in ladder.shapes) == 8192
 
 
-def test_vectors_are_those_of_any_other_batches_and_nothing_is_compiled_anew(mesh, tmp_path):
+def test_ladder_batches_give_the_same_vectors_with_few_compilations(mesh, tmp_path):
     retriever = Retriever.from_pretrained(tiny.retrievers(tmp_path, "a") / "a")
     ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
-    assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common
+    assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common_shapes
     words = tiny.DOCUMENTS.read_text(encoding="utf-8").split()
     rng = np.random.default_rng(0)
     draw = lambda: [

@@ -19,7 +19,7 @@ HITS = [
 ]
 
 
-def test_hostile_words_stay_words_and_the_answer_is_marked():
+def test_hostile_text_is_escaped_and_the_answer_highlighted():
     html = page.render_columns({"<Tuned>": HITS, "BM25": []}, ["josiah penhallow"])
     assert html.count("<mark>Josiah  PENHALLOW</mark>") == 2  # in the excerpt and in the whole
     assert "a &lt;b&gt; [0:1000]" in html and "The &lt;i&gt;Board&lt;/i&gt;" in html
@@ -27,7 +27,7 @@ def test_hostile_words_stay_words_and_the_answer_is_marked():
     assert "<mark>" not in page.render_columns({"BM25": HITS}, [""])
 
 
-def test_an_answer_names_its_passages():
+def test_a_rendered_answer_names_its_passages():
     read = lambda **fields: page.render_answer(
         dataclasses.replace(Answer("<i>Josiah</i>", (0, 1), True, 2, ""), **fields), HITS
     )
@@ -38,12 +38,19 @@ def test_an_answer_names_its_passages():
     assert "no answer" in read(text="", sources=(), cited=False)
 
 
-def test_the_page_loads_nothing_from_elsewhere(client):
-    status, headers, body = client.send("GET", "/")
+def test_the_page_forbids_scripts_and_styles_from_elsewhere(client):
+    status, headers, _ = client.send("GET", "/")
     policy = headers["content-security-policy"]
     assert status == 200 and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
-    html = body.decode()
+
+
+def test_the_page_names_its_index_and_leaves_no_placeholder(client):
+    html = client.send("GET", "/")[2].decode()
     assert "4 documents, " in html and "<title>index</title>" in html and "$" not in html
+
+
+def test_the_page_loads_nothing_from_elsewhere(client):
+    html = client.send("GET", "/")[2].decode()
     assert re.findall(r'(?:src|href)="([^"]*)"', html) == [
         "data:,",
         "page.css",
@@ -52,17 +59,28 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     ]
     css, script = (client.get(path)[1] for path in ("/page.css", "/page.js"))
     assert "http" not in html + script and "url(" not in css and "@import" not in css
-    assert "style=" not in html and "--accent" in css and "prefers-color-scheme: dark" in css
+    assert "style=" not in html
 
 
-def test_the_columns_are_those_of_all_rankings(client):
+def test_the_page_has_colours_for_dark_screens(client):
+    css = client.get("/page.css")[1]
+    assert "--accent" in css and "prefers-color-scheme: dark" in css
+
+
+def test_the_page_shows_one_column_per_ranking(client):
     status, answer = client.post("/page/search", {"question": QUESTION})
     assert status == 200 and answer["status"] == "The best 5 passages by each of 4 rankings."
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", answer["results"])
     assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
     assert "<script>" not in answer["results"] and "&lt;script&gt;" in answer["results"]
-    assert client.post("/page/answer", {"question": QUESTION})[0] == 422
+
+
+def test_the_page_refuses_a_blank_question(client):
     assert client.post("/page/search", {"question": " "})[0] == 400
+
+
+def test_the_page_refuses_an_answer_without_a_reader(client):
+    assert client.post("/page/answer", {"question": QUESTION})[0] == 422
 
 
 # --- In a browser ---------------------------------------------------------------------------------
@@ -128,7 +146,7 @@ def type_question(browser: Browser, text: str = QUESTION) -> None:
 
 @in_a_browser
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_question_shows_four_columns_and_marks_the_answer(width, browser, reading):
+def test_asking_a_question_shows_four_columns_and_the_answer(width, browser, reading):
     browser.show(f"{reading.url}/", width=width)
     wait_for(browser, f'{FOCUSED} === "INPUT#question"')
     type_question(browser)
@@ -150,7 +168,7 @@ def test_a_question_shows_four_columns_and_marks_the_answer(width, browser, read
 
 
 @in_a_browser
-def test_everything_is_reached_by_keyboard(browser, reading):
+def test_the_page_can_be_used_by_keyboard(browser, reading):
     browser.show(f"{reading.url}/", width=WIDTHS[0])
     browser.run('document.activeElement.blur(); document.querySelector(".skip").focus()')
     browser.press("Tab", 9)
@@ -167,7 +185,7 @@ def test_everything_is_reached_by_keyboard(browser, reading):
 
 
 @in_a_browser
-def test_an_error_is_said_and_the_next_question_answered(browser, client):
+def test_the_page_shows_an_error_and_answers_the_next_question(browser, client):
     browser.show(f"{client.url}/", width=WIDTHS[1])
     type_question(browser, "   ")
     wait_for(browser, 'document.querySelector("#status.wrong")')
@@ -182,7 +200,7 @@ def test_an_error_is_said_and_the_next_question_answered(browser, client):
 
 
 @in_a_browser
-def test_a_token_is_asked_for_and_sent(browser, service):
+def test_the_page_asks_for_the_token_and_sends_it(browser, service):
     guarded = dataclasses.replace(service, token="s3cret")
     with serving.serving(guarded) as client:
         browser.show(f"{client.url}/", width=WIDTHS[0])

@@ -52,7 +52,7 @@ def held(work, lane):
     return future
 
 
-def test_requests_take_turns_so_that_a_short_one_waits_for_no_long_one(work, lane):
+def test_a_short_request_does_not_wait_for_a_long_one(work, lane):
     first = held(work, lane)
     long, short = work.submit(lane, [1, 2, 3, 4, 5, 6]), work.submit(lane, [7])
     lane.gate.set()
@@ -61,7 +61,7 @@ def test_requests_take_turns_so_that_a_short_one_waits_for_no_long_one(work, lan
     assert lane.batches == [[100], [1, 7, 2], [3, 4, 5], [6]]
 
 
-def test_the_lanes_take_turns(work, lane):
+def test_lanes_take_turns(work, lane):
     other = Lane()
     other.gate.set()
     first = held(work, lane)
@@ -76,7 +76,7 @@ def test_the_lanes_take_turns(work, lane):
     assert order[0] == "call"  # it waits for one batch of each of the others
 
 
-def test_an_item_that_fails_fails_its_own_request_alone(work, lane):
+def test_a_failing_item_fails_only_its_own_request(work, lane):
     first = held(work, lane)
     good, bad = work.submit(lane, [2, 3]), work.submit(lane, ["x", 4])
     refused, later = work.submit(lane, ["bad request"]), work.submit(lane, [5])
@@ -89,7 +89,7 @@ def test_an_item_that_fails_fails_its_own_request_alone(work, lane):
     assert work.call(lambda: "alive") == "alive" and work.waiting == 0
 
 
-def test_no_more_wait_than_may(work, lane):
+def test_items_beyond_the_capacity_are_refused(work, lane):
     first = held(work, lane)
     waiting = work.submit(lane, [1] * 19)
     assert work.waiting == 20
@@ -100,7 +100,7 @@ def test_no_more_wait_than_may(work, lane):
     assert work.waiting == 0 and work.submit(lane, [1] * 20).result(30)
 
 
-def test_what_is_cancelled_is_not_worked_on(work, lane):
+def test_cancelled_requests_are_not_computed(work, lane):
     first = held(work, lane)
     gone, kept = work.submit(lane, [1, 2]), work.submit(lane, [3])
     assert gone.cancel() and work.waiting == 2
@@ -111,7 +111,7 @@ def test_what_is_cancelled_is_not_worked_on(work, lane):
         gone.result(30)
 
 
-def test_the_end_waits_for_what_was_accepted(lane):
+def test_closing_waits_for_accepted_requests(lane):
     work = Work()
     first, second = held(work, lane), work.submit(lane, [1, 2, 3, 4])
     closing = threading.Thread(target=work.close)
@@ -124,7 +124,7 @@ def test_the_end_waits_for_what_was_accepted(lane):
         work.submit(lane, [1])
 
 
-def test_batches_are_counted_and_errors_of_the_start_reach_who_waits():
+def test_every_batch_is_reported_to_its_listener():
     counts = []
     work = Work()
     work.on_batch = lambda lane, count: counts.append((lane, count))
@@ -134,7 +134,7 @@ def test_batches_are_counted_and_errors_of_the_start_reach_who_waits():
     assert counts == [(calls, 1)]
 
 
-def test_a_thread_that_cannot_start_tells_why(capsys):
+def test_an_error_while_starting_the_thread_reaches_the_waiting_request(capsys):
     ready = threading.Event()
 
     def set_up():

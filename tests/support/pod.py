@@ -256,7 +256,7 @@ def predicted(cfg, batch: Batch) -> memory.StepMemory:
         cfg,
         cfg.remat,
         texts(batch, batch.pieces),
-        trained=memory.bytes_of(model),
+        trained=memory.bytes_on_device(model),
         in_pieces=batch.pieces > 1,
     )
 

@@ -135,7 +135,7 @@ RECIPE = Recipe(
     "query_map",
     stages,
     schema=QueryMap,
-    look=ingest.look_at,
+    look=ingest.describe_input,
     metrics={"recall": "recall"},
     headline="recall",
 )

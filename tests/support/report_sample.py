@@ -243,9 +243,9 @@ def sections_of(data: dict) -> list[page.Section]:
         report.examples(data["examples"]),
         sections.moves(data["tally"], data["wins"], data["losses"]),
         sections.answers(**data["answers"]),
-        results.judged(data["judge"]),
+        results.judge_verdicts(data["judge"]),
         sections.set_aside(data["counts"], data["quarantine"]),
-        sections.spent(data["times"], data["usage"]),
+        sections.time_and_cost(data["times"], data["usage"]),
         sections.manifest(data["manifest"]),
     ]
 

@@ -17,7 +17,7 @@ ROWS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size
 
 @pytest.mark.parametrize("in_memory", [10, token_rows.IN_MEMORY])
 @given(lists=ROWS, part=st.slices(8))
-def test_rows_are_the_lists_they_were_made_of(lists, part, in_memory):
+def test_token_rows_behave_like_the_lists_they_were_made_from(lists, part, in_memory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_rows, "IN_MEMORY", in_memory)
         rows = TokenRows.from_rows(iter(lists))
@@ -42,13 +42,13 @@ def test_rows_are_the_lists_they_were_made_of(lists, part, in_memory):
     }
 
 
-def test_a_row_cannot_be_written_to():
+def test_token_rows_are_read_only():
     for rows in (TokenRows.from_rows([[1, 2]]), TokenRows.from_lengths(np.arange(2), [2])):
         with pytest.raises(ValueError, match="read-only"):
             rows[0][0] = 7
 
 
-def test_texts_come_in_blocks():
+def test_texts_are_split_into_blocks_for_the_tokenizer():
     texts = list(map(str, range(2 * TOKENIZER_TEXTS + 1)))
     blocks = list(text_blocks(texts))
     assert [text for block in blocks for text in block] == texts
@@ -56,7 +56,7 @@ def test_texts_come_in_blocks():
     assert list(text_blocks([])) == []
 
 
-def test_a_token_takes_at_most_five_bytes(tmp_path, mesh, monkeypatch):
+def test_tokenized_texts_take_at_most_five_bytes_per_token(tmp_path, mesh, monkeypatch):
     monkeypatch.setattr(token_rows, "TOKENIZER_TEXTS", 256)
     folder = tiny.write(tmp_path, "bert", tokenizer="cls")
     retriever = Retriever.from_pretrained(tiny.sentence_transformer(folder, pooling="mean"))

@@ -29,7 +29,7 @@ def assert_texts(vectors: TokenVectors, texts: list[np.ndarray]) -> None:
 
 
 @given(LENGTHS, st.data())
-def test_an_index_gives_what_it_gives_of_a_list(lengths, data):
+def test_token_vectors_are_indexed_like_a_list(lengths, data):
     texts = texts_of(lengths)
     vectors = TokenVectors.from_texts(texts, WIDTH)
     assert_texts(vectors, texts)
@@ -50,7 +50,7 @@ def test_an_index_gives_what_it_gives_of_a_list(lengths, data):
 
 
 @given(st.lists(LENGTHS, min_size=1, max_size=4))
-def test_parts_are_joined_in_order(parts):
+def test_joining_split_token_vectors_restores_them(parts):
     everything = texts_of(list(itertools.chain(*parts)))
     ends = np.cumsum(list(map(len, parts)))[:-1].tolist()
     bounds = zip([0, *ends], [*ends, len(everything)], strict=True)
@@ -58,7 +58,7 @@ def test_parts_are_joined_in_order(parts):
     assert_texts(join(split), everything)
 
 
-def test_slices_of_a_file_stay_in_the_file(tmp_path):
+def test_slices_of_a_memory_map_share_its_memory(tmp_path):
     texts = texts_of([2, 0, 3, 1])
     whole = TokenVectors.from_texts(texts)
     np.save(tmp_path / "values.npy", whole.values)
@@ -73,8 +73,13 @@ def test_one_vector_for_each_text_stays_an_array():
     texts = list(np.eye(3, dtype=np.float32))
     np.testing.assert_array_equal(stack(texts), np.eye(3))
     np.testing.assert_array_equal(join([np.eye(3)[:1], np.eye(3)[1:]]), np.eye(3))
-    assert check_one_each(stack(texts), "there").shape == (3, 3)
-    of_tokens = stack(texts_of([2, 1]))
-    assert_texts(of_tokens, texts_of([2, 1]))
+
+
+def test_stacked_token_arrays_become_token_vectors():
+    assert_texts(stack(texts_of([2, 1])), texts_of([2, 1]))
+
+
+def test_token_vectors_are_refused_where_a_text_has_one_vector():
+    assert check_one_each(np.eye(3), "there").shape == (3, 3)
     with pytest.raises(ValueError, match=r"^there: a text has one vector here.*`ark-jax search`"):
-        check_one_each(of_tokens, "there")
+        check_one_each(stack(texts_of([2, 1])), "there")

@@ -52,7 +52,7 @@ FAST = PreTrainedTokenizerFast(tokenizer_object=RAW)
 
 @settings(deadline=None)
 @given(st.text(max_size=60) | st.text("ab ,.\n東🙂", max_size=200), st.integers(1, 12), st.data())
-def test_chunks_cover_every_token_and_repeat_exactly_the_overlap(text, size, data):
+def test_chunks_cover_every_token_with_the_exact_overlap(text, size, data):
     overlap = data.draw(st.integers(0, size - 1))
     spans = token_chunks(text, FAST, size=size, overlap=overlap)
     plain = tokenizers.Tokenizer.from_str(RAW.to_str())
@@ -70,7 +70,7 @@ def test_chunks_cover_every_token_and_repeat_exactly_the_overlap(text, size, dat
     assert [c for i, c in enumerate(text) if not c.isspace() and i not in covered] == []
 
 
-def test_chunks_of_a_real_document():
+def test_a_real_document_is_cut_into_full_overlapping_chunks():
     text = DOCUMENTS[0]["text"]
     spans = token_chunks(text, FAST, size=64, overlap=8)
     assert len(spans) > 20 and {span.tokens for span in spans[:-1]} == {64}
@@ -80,7 +80,7 @@ def test_chunks_of_a_real_document():
 
 
 @pytest.mark.parametrize("overlap", [-1, 4, 5])
-def test_an_overlap_that_never_ends_is_refused(overlap):
+def test_an_overlap_outside_its_bounds_is_refused(overlap):
     with pytest.raises(
         ValueError, match=f"overlap {overlap} must be at least 0 and below the chunk size 4"
     ):
@@ -97,9 +97,7 @@ def test_an_overlap_that_never_ends_is_refused(overlap):
     st.sampled_from([1, 2, 8]),
     st.booleans(),
 )
-def test_batches_hold_every_text_once_and_no_more_than_their_room(
-    lengths, budget, parameters, devices, coarse
-):
+def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, parameters, devices, coarse):
     seen, before = [], float("inf")
     for batch in batch_by_tokens(
         lengths,
@@ -121,7 +119,7 @@ def test_batches_hold_every_text_once_and_no_more_than_their_room(
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_arrays_of_a_batch():
+def test_a_batch_is_laid_out_device_by_device():
     ids = [[7], [1, 2, 3], [], [4, 5]]
     (batch,) = batch_by_tokens(
         [1, 3, 0, 2], budget=100, parameters=1, attention=1, compilation=5e10, devices=2
@@ -144,7 +142,7 @@ def test_arrays_of_a_batch():
     assert mask.sum(axis=1).tolist() == [3, 0, 0, 2, 1, 0] and batch.row_numbers() == [0, 3, 4, 5]
 
 
-def test_texts_are_dealt_evenly():
+def test_texts_are_balanced_over_bins():
     where, fullest = balance([5, 9, 2, 2, 4], bins=2, slots=3)
     assert where.tolist() == [3, 0, 1, 5, 4] and fullest == 11  # 9 and 2; 5, 4 and 2
     where, fullest = balance([5, 9, 2, 2, 2, 2], bins=2, slots=3)
@@ -166,18 +164,18 @@ def balance_naively(lengths: list[int], bins: int, slots: int) -> tuple[list[int
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 9), st.integers(0, 2))
-def test_texts_go_where_a_look_at_every_bin_sends_them(lengths, bins, surplus):
+def test_balance_equals_a_naive_search_of_every_bin(lengths, bins, surplus):
     slots = -(-len(lengths) // bins) + surplus
     where, fullest = balance(lengths, bins, slots)
     assert (where.tolist(), fullest) == balance_naively(lengths, bins, slots)
 
 
-def test_more_texts_than_places_are_refused():
+def test_more_texts_than_slots_are_refused():
     with pytest.raises(ValueError, match="5 texts for 2 bins of 2 slots"):
         balance([1] * 5, bins=2, slots=2)
 
 
-def test_an_accelerator_compiles_few_shapes_that_other_texts_share():
+def test_coarse_batches_have_few_shapes_shared_by_other_texts():
     def shapes(seed: int) -> set[tuple[int, int, int]]:
         lengths = np.random.default_rng(seed).lognormal(4, 0.7, 2000).astype(int).clip(3, 256)
         costs = {"parameters": 4e8, "attention": 3e5, "compilation": 1e15}
@@ -188,7 +186,7 @@ def test_an_accelerator_compiles_few_shapes_that_other_texts_share():
     assert shapes(0) == shapes(1) and len(shapes(0)) <= 3
 
 
-def test_few_shapes_and_little_padding_for_many_lengths():
+def test_batches_of_many_lengths_have_few_shapes_and_little_padding():
     lengths = [i % 400 for i in range(2000)]
     batches = list(
         batch_by_tokens(

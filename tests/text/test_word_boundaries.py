@@ -25,7 +25,7 @@ from ark_jax.text.word_boundaries import contains_words, whole_word_pattern
         ("a (b", "(b", True),
     ],
 )
-def test_whole_words_are_found(text, words, inside):
+def test_only_whole_words_are_found(text, words, inside):
     assert contains_words(text, words) is inside
 
 
@@ -33,7 +33,7 @@ LETTERS = st.text("ab1_ -.東京ก가é", max_size=8)
 
 
 @given(LETTERS, LETTERS)
-def test_the_pattern_finds_the_same(text, words):
+def test_the_whole_word_pattern_agrees_with_contains_words(text, words):
     wanted = " ".join(words.split())
     match = wanted and re.search(whole_word_pattern(wanted), " ".join(text.split()))
     assert contains_words(text, words) is bool(match)

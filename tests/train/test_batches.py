@@ -45,7 +45,7 @@ def named(mask: np.ndarray, chunks: list[str]) -> list[str]:
         (True, "all", "abcxy", ["abcxy", "abcxy", "abcxy"]),
     ],
 )
-def test_masks_by_hand(use_negatives, denominator, chunks, negative):
+def test_masks_equal_examples_worked_by_hand(use_negatives, denominator, chunks, negative):
     columns, positive, negatives = masks_by_name(
         BATCH, use_negatives=use_negatives, denominator=denominator
     )
@@ -53,7 +53,7 @@ def test_masks_by_hand(use_negatives, denominator, chunks, negative):
     assert positive == ["ab", "b", "c"] and negatives == negative
 
 
-def test_shares_are_masks_of_floats():
+def test_shares_replace_the_positive_mask_with_floats():
     """Other questions' candidates are negatives, a question's own never, in whichever list."""
     examples = [
         Example("q1", "d", ("a", "b"), ("x", "b"), (0.75, 0.25)),
@@ -74,19 +74,27 @@ EXAMPLES = [Example(f"q{i}", f"d{i % 4}", ("c",), ()) for i in range(23)]
 
 
 @pytest.mark.parametrize("by", ["question", "document"])
-def test_an_epoch_is_a_permutation_and_epochs_differ(by):
-    order = batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by)
-    epochs = order.reshape(3, 23)
-    assert order.dtype == np.int64
+def test_every_epoch_is_another_permutation(by):
+    epochs = batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by).reshape(3, 23)
     assert [sorted(epoch) for epoch in epochs.tolist()] == [list(range(23))] * 3
     assert len({tuple(epoch) for epoch in epochs.tolist()} | {tuple(range(23))}) == 4
-    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by).tolist() == order.tolist()
-    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=6, by=by).tolist() != order.tolist()
-    assert batches.shuffled_order(EXAMPLES, epochs=1, seed=5, by=by).tolist() == epochs[0].tolist()
+
+
+@pytest.mark.parametrize("by", ["question", "document"])
+def test_the_order_depends_on_the_seed_alone(by):
+    order = batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by).tolist()
+    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by).tolist() == order
+    assert batches.shuffled_order(EXAMPLES, epochs=1, seed=5, by=by).tolist() == order[:23]
+    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=6, by=by).tolist() != order
+
+
+@pytest.mark.parametrize("by", ["question", "document"])
+def test_the_order_of_no_examples_is_empty(by):
+    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by).dtype == np.int64
     assert batches.shuffled_order([], epochs=2, seed=0, by=by).shape == (0,)
 
 
-def test_documents_stay_together_and_are_shuffled_within():
+def test_questions_of_a_document_stay_together_in_shuffled_order():
     runs = []
     for epoch in batches.shuffled_order(EXAMPLES, epochs=4, seed=0, by="document").reshape(4, 23):
         groups = itertools.groupby(epoch, lambda i: EXAMPLES[i].documents)
@@ -98,14 +106,14 @@ def test_documents_stay_together_and_are_shuffled_within():
     assert len(list(itertools.groupby(scattered, lambda i: EXAMPLES[i].documents))) > 4
 
 
-def test_batches_drop_nothing():
+def test_batches_keep_every_example():
     order = batches.shuffled_order(EXAMPLES, epochs=1, seed=0, by="question")
     groups = list(batches.split_batches(order, 10))
     assert [len(b) for b in groups] == [10, 10, 3]
     assert np.concatenate(groups).tolist() == order.tolist()
 
 
-def test_examples_come_back_from_array_record(tmp_path):
+def test_examples_survive_a_round_trip_through_array_record(tmp_path):
     examples = [
         Example("frage-ß", "düne|東京", ("düne#0000", "東京#0001"), ("🙂#0002",)),
         Example("q2", "d", ("a",), ()),
@@ -125,14 +133,14 @@ def test_examples_come_back_from_array_record(tmp_path):
     ] == [True]
 
 
-def test_an_unknown_denominator_is_refused_by_name():
+def test_an_unknown_denominator_is_refused():
     with pytest.raises(
         ValueError, match=r"config\.train\.denominator='sum': must be one of own, batch, all"
     ):
         masks_by_name(BATCH, use_negatives=True, denominator="sum")
 
 
-def test_the_copy_of_a_positive_is_nobodys_negative():
+def test_a_copy_of_a_positive_is_never_a_negative():
     """q2's positive B is a copy of q1's positive b: each would be in the other's denominator."""
     sources = (
         {"q1": ["b", "e"], "q2": ["c", "B"]},
@@ -149,7 +157,7 @@ def test_the_copy_of_a_positive_is_nobodys_negative():
     assert batches.make_examples(*sources, {})[1].positives == ("c", "B")
 
 
-def test_examples_follow_the_positives():
+def test_examples_are_ordered_like_the_positives():
     documents = {"q0": "d", "q1": "d", "q2": "e"}
     rows = batches.make_examples(
         {"q2": ["a"], "q1": [], "q0": ["b", "c"]}, {"q0": ["x"], "q1": ["y"]}, documents, {}

@@ -50,7 +50,7 @@ def abstract_small_state():
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # what Orbax leaves of a reading that failed
-def test_whatever_file_is_damaged_however_what_is_restored_was_saved(mesh, tmp_path, capsys):
+def test_any_damage_to_a_checkpoint_falls_back_to_a_saved_state(mesh, tmp_path, capsys):
     with Checkpoints(tmp_path / "good") as good:
         for step in (1, 2, 3):
             good.save(step, small_state(step))
@@ -92,7 +92,7 @@ def test_whatever_file_is_damaged_however_what_is_restored_was_saved(mesh, tmp_p
 @pytest.mark.parametrize(
     "spoil", [shutil.rmtree, lambda path: (shutil.rmtree(path), path.write_text(""))]
 )
-def test_a_checkpoint_that_is_empty_or_no_folder(spoil, mesh, tmp_path):
+def test_a_missing_or_misplaced_state_falls_back_to_the_step_before(spoil, mesh, tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, small_state(1))
         checkpoints.save(2, small_state(2))
@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_empty_or_no_folder(spoil, mesh, tmp_path):
         assert int(checkpoints.restore(abstract_small_state())["step"]) == 1
 
 
-def test_with_its_newest_checkpoint_damaged_a_stage_ends_the_same(
+def test_a_damaged_newest_checkpoint_does_not_change_the_result(
     base, uninterrupted, at_step, tmp_path, capsys
 ):
     train_until(7, base, tmp_path, at_step)
@@ -124,7 +124,7 @@ def drop_a_row(path) -> None:
 @pytest.mark.parametrize(
     "damage", [swap_bits, drop_a_row, lambda path: path.unlink(), lambda path: path.write_text("")]
 )
-def test_with_its_curve_damaged_a_stage_ends_the_same(
+def test_a_damaged_curve_does_not_change_the_result(
     damage, base, uninterrupted, at_step, tmp_path, capsys
 ):
     train_until(7, base, tmp_path, at_step)
@@ -136,7 +136,7 @@ def test_with_its_curve_damaged_a_stage_ends_the_same(
 
 
 @pytest.mark.parametrize("mark", ["", "seven", "\0"])
-def test_a_damaged_note_of_the_steps_reported_costs_nothing(
+def test_a_damaged_record_of_reported_steps_does_not_change_the_result(
     mark, base, uninterrupted, at_step, tmp_path
 ):
     train_until(7, base, tmp_path, at_step)
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_another_run_is_not_used(base, uninterrupted, at_step, t
     assert_same_outcome(tmp_path / "mine", uninterrupted)
 
 
-def test_the_same_checkpoint_may_be_damaged_twice(mesh, tmp_path):
+def test_a_step_can_be_set_aside_twice(mesh, tmp_path):
     for _ in range(2):
         with Checkpoints(tmp_path) as checkpoints:
             checkpoints.save(1, small_state(1))
@@ -166,7 +166,7 @@ def test_the_same_checkpoint_may_be_damaged_twice(mesh, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2.damaged", "2.damaged1"]
 
 
-def test_a_damaged_checkpoint_is_renamed_in_a_bucket_too(tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_in_a_bucket_is_renamed(tmp_path, monkeypatch):
     root = bucket.serve(tmp_path / "gs", monkeypatch)
     for _ in range(2):
         (root / "b" / "7" / "state").mkdir(parents=True)
@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_renamed_in_a_bucket_too(tmp_path, monkeypatch):
     assert (root / "b" / "7.damaged1" / "state").is_dir()
 
 
-def test_with_every_checkpoint_damaged_a_stage_starts_anew(
+def test_training_restarts_if_every_checkpoint_is_damaged(
     base, uninterrupted, at_step, tmp_path, capsys
 ):
     train_until(7, base, tmp_path, at_step)
@@ -202,9 +202,7 @@ def files_no_larger_than(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_fills_up_is_told_and_costs_no_earlier_checkpoint(
-    base, uninterrupted, at_step, tmp_path
-):
+def test_a_full_disk_keeps_the_earlier_checkpoints(base, uninterrupted, at_step, tmp_path):
     with contextlib.ExitStack() as until_then:
 
         def fill() -> None:

@@ -83,12 +83,12 @@ whole_batch = functools.cache(functools.partial(value_and_gradient, chunks=1, sh
 )
 @pytest.mark.parametrize("chunks", [1, 2, 8])
 @pytest.mark.parametrize("shape", MESHES, ids=str)
-def test_a_batch_of_any_size_in_any_pieces_on_any_devices(questions, chunks, shape):
+def test_gradients_do_not_depend_on_pieces_or_devices(questions, chunks, shape):
     """Neither questions nor passages divide by devices or pieces."""
     assert_equal(value_and_gradient(questions, chunks, shape), whole_batch(questions))
 
 
-def test_shares_are_placed_on_any_devices():
+def test_distillation_gradients_do_not_depend_on_pieces_or_devices():
     ours, expected = (
         value_and_gradient(5, chunks, shape, losses.distil)
         for chunks, shape in ((2, (2, 2, 2)), (1, (1, 1, 1)))
@@ -106,7 +106,7 @@ def assert_equal(ours: tuple, wanted: tuple) -> None:
         assert np.abs(exact[name]).max() > 1e-3
 
 
-def test_matryoshka_reaches_the_training_step(mesh):
+def test_the_training_loss_is_the_mean_over_matryoshka_widths(mesh):
     """Its loss is the mean over models with fewer components."""
     examples, *tokens = ragged_examples(5)
     make_batch = contrastive.ContrastiveBatches.from_examples([examples], *tokens, CONFIG)
@@ -131,7 +131,7 @@ def retriever(tmp_path_factory):
         return Retriever.from_pretrained(str(tiny.sentence_transformer(folder, pooling="mean")))
 
 
-def test_the_rate_of_a_stage_ends_with_its_last_batch(retriever, mesh, tmp_path):
+def test_the_learning_rate_schedule_covers_all_batches_of_a_stage(retriever, mesh, tmp_path):
     """Two epochs of seven questions, three a step: five steps, the last with two questions."""
     rows = []
     _, _, curve = contrastive.train(
@@ -165,7 +165,7 @@ def test_the_rate_of_a_stage_ends_with_its_last_batch(retriever, mesh, tmp_path)
         ({"denominator": "sum"}, "config.train.denominator='sum': must be one of own, batch, all"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(changes, message, retriever, mesh, tmp_path):
+def test_an_invalid_setting_is_refused_with_its_name(changes, message, retriever, mesh, tmp_path):
     config = contrastive_config(**changes)
     with pytest.raises(ValueError, match=re.escape(message)):
         contrastive.train(

@@ -38,7 +38,7 @@ from ark_jax.train.placement import TextGrid, encode_in_pieces
 
 
 @pytest.mark.parametrize("changes", [{}, DISTILLATION], ids=["info_nce", "distil"])
-def test_sigterm_finishes_the_step_saves_it_and_what_goes_on_is_bitwise_the_same(
+def test_training_resumed_after_sigterm_gives_the_same_bytes(
     changes, base, uninterrupted, at_step, tmp_path, capsys
 ):
     if changes:
@@ -70,7 +70,7 @@ def test_sigterm_finishes_the_step_saves_it_and_what_goes_on_is_bitwise_the_same
     ],
     ids=str,
 )
-def test_on_another_mesh_it_goes_on_with_equal_losses(
+def test_training_resumed_on_another_mesh_gives_equal_losses(
     first, then, base, uninterrupted, at_step, tmp_path
 ):
     train_until(4, base, tmp_path, at_step, mesh=first)
@@ -92,7 +92,7 @@ def assert_equal_leaves(one, other) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def test_after_a_non_finite_loss_ids_and_the_state_before_are_saved(
+def test_a_non_finite_loss_saves_its_ids_and_the_state_before(
     base, at_step, tmp_path, monkeypatch, capsys
 ):
     wild = {"learning_rate": 1e30, "warmup": 0.0, "save_every": 50}
@@ -130,7 +130,7 @@ def cusp(trainable, frozen, batch):
 
 
 @pytest.mark.parametrize(("target", "finite"), [(1.0, False), (2.0, True), (np.nan, False)])
-def test_a_step_that_is_not_finite_returns_the_state_unchanged(target, finite, mesh):
+def test_a_non_finite_step_leaves_the_state_unchanged(target, finite, mesh):
     optimizer = optim.adamw(weight_decay=0.1, clip=1.0)
     start = fit.State.create({"w": jnp.ones(3)}, optimizer)
     before = jax.tree.map(np.array, start)
@@ -141,7 +141,7 @@ def test_a_step_that_is_not_finite_returns_the_state_unchanged(target, finite, m
     assert not any(same) if finite else all(same)
 
 
-def test_after_a_discarded_step_no_step_changes_the_state(mesh):
+def test_steps_after_a_discarded_one_leave_the_state_unchanged(mesh):
     optimizer = optim.adamw(weight_decay=0.1, clip=1.0)
     state = fit.State.create({"w": jnp.ones(3)}, optimizer)
     before = jax.tree.map(np.array, state)
@@ -337,7 +337,7 @@ def test_the_next_batch_is_made_before_a_step_is_read(reads_weights, order, mesh
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_any_objective_is_resumed_bitwise_the_same(name, mesh, at_step, tmp_path):
+def test_every_objective_resumes_with_the_same_bytes(name, mesh, at_step, tmp_path):
     task = create_task(name, tmp_path / "model")
     before = jax.tree.map(np.array, (task.trainable, task.frozen))
     whole = fit_task(task, tmp_path / "expected")
@@ -358,7 +358,7 @@ def test_any_objective_is_resumed_bitwise_the_same(name, mesh, at_step, tmp_path
     assert ("violations" in curve[0]) == (name == "triplets")
 
 
-def test_any_objective_survives_a_batch_that_is_not_finite(mesh, tmp_path):
+def test_training_continues_after_a_non_finite_batch_is_mended(mesh, tmp_path):
     task = create_task("next token, adapter", tmp_path / "model")
     expected = fit_task(task, tmp_path / "expected")
 

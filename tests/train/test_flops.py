@@ -53,7 +53,7 @@ ENCODER = encoder.Config(
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_weights_are_the_matrices_of_the_layers(family, mesh):
+def test_counted_weights_are_the_matrices_of_the_layers(family, mesh):
     kind, model_class, _ = hf.architecture(tiny.config(family))
     cfg = kind.from_hf(tiny.config(family))
     model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
@@ -63,7 +63,7 @@ def test_weights_are_the_matrices_of_the_layers(family, mesh):
     )
 
 
-def test_a_step_by_hand():
+def test_flops_of_a_step_equal_a_count_by_hand():
     """Texts of 3 and 5 tokens; a decoder's see 6 + 15 pairs, an encoder's 9 + 25."""
     weights = 256 * (6 + 2 + 2 + 6) * 64 + 3 * 256 * 640
     assert flops.weights(DECODER) == weights
@@ -82,7 +82,7 @@ def test_a_step_by_hand():
     [(ENCODER, encoder.Encoder), (DECODER, decoder.Decoder)],
     ids=["encoder", "decoder"],
 )
-def test_xla_counts_as_many(cfg, model_class, mesh):
+def test_flops_are_within_7_percent_of_xlas_count(cfg, model_class, mesh):
     """For the forward pass alone and with the backward pass, XLA counts up to 7 % more.
 
     The rest are norms, softmax, biases and, in the backward pass, scores that are computed again. A
@@ -124,11 +124,11 @@ def test_xla_counts_as_many(cfg, model_class, mesh):
         ("NVIDIA GeForce RTX 2070", None),
     ],
 )
-def test_peaks_by_the_names_that_jax_gives(kind, expected):
+def test_the_peak_speed_follows_from_the_device_name(kind, expected):
     assert flops.peak(kind) == expected
 
 
-def test_a_pace_by_hand(monkeypatch):
+def test_the_reported_pace_equals_values_computed_by_hand(monkeypatch):
     """The first step compiles, and a checkpoint takes 9 s. On eight devices of 1 TFLOP/s."""
     # Of the wall and of the thread: at first, after each step, and after the checkpoint.
     clocks = [(0, 0), (100, 90), (100.5, 90.25), (109.5, 99), (109.75, 99.125)]

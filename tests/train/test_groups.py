@@ -68,7 +68,7 @@ def rows_in(arrays) -> list[tuple]:
 
 @settings(max_examples=40)
 @given(steps(), steps(), st.sampled_from(MESHES))
-def test_every_completion_stands_once_behind_its_prompt(groups, others, mesh):
+def test_every_completion_is_placed_once_after_its_prompt(groups, others, mesh):
     groups, others = ([Group(*fields) for fields in step] for step in (groups, others))
     with jax.set_mesh(layout.make_mesh(mesh)):
         full = BatchShape.full(prompts=2, samples=2, prompt_tokens=2, completion_tokens=4)
@@ -85,7 +85,7 @@ def test_every_completion_stands_once_behind_its_prompt(groups, others, mesh):
                 assert np.asarray(mask).reshape(devices, -1).sum(1).max() <= room
 
 
-def test_a_run_has_few_shapes_and_a_small_step_a_small_one(mesh):
+def test_the_steps_of_a_run_have_few_shapes(mesh):
     random = np.random.default_rng(0)
     full = BatchShape.full(prompts=4, samples=8, prompt_tokens=512, completion_tokens=32)
     assert full == BatchShape(4, 512, 2048, 32, 32, 256, 1024)
@@ -131,22 +131,28 @@ LOGS = [[0.0, 0.0], [0.0]]
         ({"prompt_ids": [-1]}, "token id -1"),
     ],
 )
-def test_what_is_wrong_with_a_group_is_told(changes, message):
+def test_an_invalid_group_is_refused(changes, message):
     check_groups([GROUP, dataclasses.replace(GROUP)], 8, 16)
     with pytest.raises(ValueError, match=message):
         check_groups([dataclasses.replace(GROUP, **changes)], 8, 16)
 
 
-def test_all_groups_of_a_step_have_the_same_numbers():
+def test_groups_of_a_step_with_different_fields_are_refused():
     with pytest.raises(ValueError, match="some groups of the step have `old`, others have not"):
         check_groups([GROUP, dataclasses.replace(GROUP, old=LOGS)], 8, 16)
 
 
-def test_what_was_cut_off_is_left_out_with_its_numbers():
+def test_completions_that_were_cut_off_can_be_dropped():
     group = dataclasses.replace(GROUP, old=LOGS, ended=[False, True])
     rest = group.without_cut_off()
     assert (rest.completions, rest.advantages, rest.old) == ([[5]], [-1.0], [[0.0]])
     assert rest.policy_reference is None and rest.name == "q7"
-    with pytest.raises(ValueError, match="q7: says of no completion whether it ended"):
+
+
+def test_dropping_completions_of_unknown_end_is_refused():
+    with pytest.raises(ValueError, match="q7: `ended` is missing, so cut-off completions"):
         GROUP.without_cut_off()
+
+
+def test_a_group_without_advantages_is_dead():
     assert dataclasses.replace(GROUP, advantages=[0.0, 0.0]).is_dead and not GROUP.is_dead

@@ -108,7 +108,7 @@ def differentiate(objective, trainable, frozen, arrays):
     return (loss, gradient), {name: float(value) for name, value in metrics.items()}
 
 
-def test_the_gradient_is_that_of_repeated_prompts(folder, any_mesh):
+def test_shared_prompts_give_the_gradient_of_repeated_prompts(folder, any_mesh):
     lm = open_model(folder)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
     gradient, metrics = differentiate(
@@ -119,7 +119,7 @@ def test_the_gradient_is_that_of_repeated_prompts(folder, any_mesh):
     assert 0 < metrics["entropy"] < np.log(tiny.VOCAB)
 
 
-def test_packed_prompts_that_are_repeated_have_the_same_gradient(folder, mesh):
+def test_packed_and_padded_prompts_have_the_same_gradient(folder, mesh):
     lm, x = open_model(folder), jax.tree.map(layout.rows, repeated(GROUPS))
 
     def loss(model):
@@ -130,7 +130,7 @@ def test_packed_prompts_that_are_repeated_have_the_same_gradient(folder, mesh):
     assert_same_gradient(gradient, plain_gradient(folder))
 
 
-def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
+def test_the_gradient_of_an_adapter_equals_that_of_the_merged_model(folder, mesh):
     lm = open_model(folder)
     settings = {"lora_alpha": 5.0, "lora_targets": ("v", "down")}
     split = lambda rank: lora.split_weights(
@@ -148,7 +148,7 @@ def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
     assert split(0) == (lm.model, None)
 
 
-def test_entropy_is_that_of_the_softmax_and_log_probs_are_the_scorers(folder, mesh):
+def test_log_probabilities_and_entropy_equal_those_of_a_plain_softmax(folder, mesh):
     lm = open_model(folder)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
     log_probs, entropy = jax.jit(
@@ -175,7 +175,7 @@ def test_entropy_is_that_of_the_softmax_and_log_probs_are_the_scorers(folder, me
         )
 
 
-def test_no_more_logits_than_a_block_are_ever_in_memory(folder, mesh, monkeypatch):
+def test_the_gradient_holds_the_logits_of_one_block_at_a_time(folder, mesh, monkeypatch):
     lm, objective = open_model(folder), LikelihoodObjective(open_model(folder).cfg, SETTINGS, True)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
     for block in (8, 16):

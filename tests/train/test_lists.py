@@ -5,22 +5,27 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ark_jax.train.lists import ListEpochs, PairList, choose
+from ark_jax.train.lists import ListEpochs, PairList, choose_partners
 
 LIST = PairList("q", ("right", "end", "a", "b", "c"), (1.0, 1.0, 2.0, 0.5, 1.0), required=1)
 SHORT = PairList("p", ("right", "a"), (1.0, 1.0))
 SCORES = np.array([9.0, 0.0, 1.0, 3.0, 3.0])
 
 
-def test_the_first_negatives_are_taken_without_scores():
-    assert choose(LIST, None, 3).tolist() == [0, 1, 2, 3]
-    assert choose(LIST, None, 0).tolist() == [0, 1, 2, 3, 4]
+def test_without_scores_the_first_negatives_are_chosen():
+    assert choose_partners(LIST, None, 3).tolist() == [0, 1, 2, 3]
+    assert choose_partners(LIST, None, 0).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_the_highest_scores_are_taken_after_what_is_required():
-    assert choose(LIST, SCORES, 3).tolist() == [0, 1, 3, 4]  # ties in the list's order
-    assert choose(dataclasses.replace(LIST, required=0), SCORES, 3).tolist() == [0, 3, 4, 2]
-    assert choose(LIST, SCORES, 1).tolist() == [0, 1]
+def test_required_negatives_come_before_the_highest_scores():
+    assert choose_partners(LIST, SCORES, 3).tolist() == [0, 1, 3, 4]  # ties in the list's order
+    assert choose_partners(dataclasses.replace(LIST, required=0), SCORES, 3).tolist() == [
+        0,
+        3,
+        4,
+        2,
+    ]
+    assert choose_partners(LIST, SCORES, 1).tolist() == [0, 1]
 
 
 def epochs(folder, score=None, negatives=2) -> ListEpochs:
@@ -34,16 +39,19 @@ def chosen_in(list_epochs: ListEpochs, epoch: int, trainable=None) -> dict[int, 
     return {k: x.tolist() for step in steps for k, x in list_epochs.step(step, trainable)}
 
 
-def test_each_epoch_has_each_list_once_in_another_order(tmp_path):
+def test_every_epoch_has_every_list_once_in_another_order(tmp_path):
     plain = epochs(tmp_path)
     orders = [[int(plain.numbers(2 * epoch + i)[0]) for i in range(2)] for epoch in range(8)]
     assert all(sorted(order) == [0, 1] for order in orders)
     assert len(set(map(tuple, orders))) == 2
-    assert chosen_in(plain, 3) == {0: [0, 1, 2], 1: [0, 1]}
+
+
+def test_epochs_without_a_scorer_use_the_first_negatives_and_keep_no_file(tmp_path):
+    assert chosen_in(epochs(tmp_path), 3) == {0: [0, 1, 2], 1: [0, 1]}
     assert not list(tmp_path.iterdir())
 
 
-def test_later_epochs_have_what_the_scorer_ranks_highest(tmp_path):
+def test_later_epochs_use_the_negatives_that_the_scorer_ranks_highest(tmp_path):
     asked = []
     score = lambda trainable: asked.append(trainable) or [SCORES * trainable, np.zeros(2)]
     list_epochs = epochs(tmp_path, score)
@@ -54,7 +62,7 @@ def test_later_epochs_have_what_the_scorer_ranks_highest(tmp_path):
     assert asked == [1.0, -1.0]  # once an epoch
 
 
-def test_a_run_that_goes_on_has_what_was_chosen(tmp_path):
+def test_a_resumed_run_keeps_the_chosen_negatives(tmp_path):
     chosen_in(epochs(tmp_path, lambda _: [SCORES, np.zeros(2)]), 1)
     refuse = lambda _: pytest.fail("the choice of an epoch that has begun is made again")
     resumed = epochs(tmp_path, refuse)
@@ -66,7 +74,7 @@ def test_a_run_that_goes_on_has_what_was_chosen(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "of other lists"])
-def test_a_choice_that_is_gone_is_named(tmp_path, damage):
+def test_a_missing_or_damaged_file_of_negatives_is_named(tmp_path, damage):
     chosen_in(epochs(tmp_path, lambda _: [SCORES, np.zeros(2)]), 1)
     path = tmp_path / "negatives_2.parquet"
     content = path.read_bytes()

@@ -73,7 +73,7 @@ def scores_of(scorer: CrossEncoder) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_learns(folder, tmp_path, head):
+def test_training_lowers_the_loss_of_every_head(folder, tmp_path, head):
     tuned, _, curve = train(folder, tmp_path, head=head, epochs=12, choose_again=False)
     assert np.mean(losses_of(curve)[-3:]) < 0.6 * np.mean(losses_of(curve)[:3])
     assert tuned.cfg.head == head and len(curve) == 12 * 3
@@ -88,7 +88,7 @@ def list_loss(scores: np.ndarray, weights: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("head", ["cosine", pytest.param("star", marks=pytest.mark.slow)])
-def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
+def test_the_first_loss_equals_that_of_the_untrained_scores(folder, tmp_path, head):
     """All lists in one batch: their order does not matter."""
     _, _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
@@ -117,7 +117,7 @@ def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
         pytest.param("star", False, marks=pytest.mark.slow),
     ],
 )
-def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again):
+def test_losses_on_a_mesh_equal_those_on_one_device(folder, tmp_path, shape, head, again):
     _, _, expected = train(folder, tmp_path / "one", head=head, choose_again=again)
     _, _, curve = train(folder, tmp_path / "mesh", head=head, mesh=shape, choose_again=again)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
@@ -134,7 +134,7 @@ def finished(folder, tmp_path_factory):
 
 # Before, inside and after the step that begins the second epoch, whose negatives are chosen anew.
 @pytest.mark.parametrize("step", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
-def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, step, finished):
+def test_a_resumed_run_gives_the_same_bytes(folder, tmp_path, at_step, step, finished):
     run, wanted, curve = finished
     at_step(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match=f"step {step} of 6"):
@@ -157,7 +157,7 @@ def adapted(folder, tmp_path_factory):
     return train(folder, tmp_path_factory.mktemp("adapted"), **ADAPTED)
 
 
-def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
+def test_only_the_adapted_matrices_and_the_head_are_trained(folder, adapted, mesh):
     before = CrossEncoder.from_pretrained(str(folder), head="linear")
     weights = lambda scorer: dict(hf.named_parameters(scorer.model))
     old, new = weights(before), weights(adapted.model)
@@ -169,7 +169,7 @@ def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
     assert [np.linalg.matrix_rank(layer, tol=1e-5) for layer in change] == [3, 3]
 
 
-def test_an_adapter_begins_as_the_whole_scorer_does(adapted, finished):
+def test_an_adapter_starts_with_the_loss_of_the_whole_scorer(adapted, finished):
     assert losses_of(adapted.curve)[0] == pytest.approx(losses_of(finished[2])[0], rel=1e-5)
     assert abs(losses_of(adapted.curve)[-1] - losses_of(finished[2])[-1]) > 1e-4
 
@@ -177,7 +177,7 @@ def test_an_adapter_begins_as_the_whole_scorer_does(adapted, finished):
 @pytest.mark.parametrize(
     "head", ["linear", *(pytest.param(head, marks=pytest.mark.slow) for head in ("cosine", "star"))]
 )
-def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, adapted, head):
+def test_adapter_losses_on_a_mesh_equal_those_on_one_device(folder, tmp_path, adapted, head):
     expected = adapted.curve
     if head != "linear":
         expected = train(folder, tmp_path / "one", head=head, **ADAPTED).curve
@@ -186,7 +186,7 @@ def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, adapted, h
     assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
 
 
-def test_a_stopped_adapter_goes_on_bitwise_the_same(folder, tmp_path, at_step, adapted):
+def test_a_resumed_adapter_gives_the_same_bytes(folder, tmp_path, at_step, adapted):
     """Inside the second epoch, whose negatives the adapted scorer chose."""
     at_step(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 4 of 6"):
@@ -198,14 +198,14 @@ def test_a_stopped_adapter_goes_on_bitwise_the_same(folder, tmp_path, at_step, a
         np.testing.assert_array_equal(x, y)
 
 
-def test_the_scorer_chooses_other_negatives(folder, tmp_path, finished):
+def test_choosing_negatives_again_changes_the_second_epoch(folder, tmp_path, finished):
     again = losses_of(finished[2])
     once = losses_of(train(folder, tmp_path, choose_again=False).curve)
     assert again[:3] == pytest.approx(once[:3], rel=1e-5)
     assert abs(again[3] - once[3]) > 1e-3
 
 
-def test_weights_count(folder, tmp_path, finished):
+def test_the_weights_of_candidates_scale_the_loss(folder, tmp_path, finished):
     plain = [dataclasses.replace(one, weights=(1.0,) * len(one.weights)) for one in LISTS]
     half = [dataclasses.replace(one, weights=(0.5, *one.weights[1:])) for one in plain]
     curve = lambda lists, name: train(folder, tmp_path / name, lists=lists, epochs=1).curve
@@ -241,7 +241,7 @@ def test_a_batch_encodes_each_text_once(folder, tmp_path, head, mesh):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_no_choice_exceeds_the_room(folder, tmp_path, head, two_meshes):
+def test_every_choice_of_negatives_fits_the_capacity(folder, tmp_path, head, two_meshes):
     """Tokens beyond a device's room would be dropped without a word."""
     long = [
         dataclasses.replace(one, rights=(*one.rights[:-1], one.rights[-1] + " bell" * 9 * (i % 2)))
@@ -258,18 +258,18 @@ def test_no_choice_exceeds_the_room(folder, tmp_path, head, two_meshes):
             assert 0 < devices.max() <= room
 
 
-def test_a_grid_for_any_choice_is_as_small_as_the_longest_one(mesh):
+def test_the_text_grid_is_as_small_as_its_longest_choice_allows(mesh):
     grid = TextGrid.for_any([[5, 60, 50, 40], [3]], 3)
     assert (grid.rows, grid.piece_tokens) == (4, 192)
     assert TextGrid.for_any([[5, 6]], 8).rows == 2
 
 
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (1.0, float("nan")), (1.0,)])
-def test_lists_that_cannot_be_are_refused(folder, tmp_path, mesh, weights):
+def test_lists_with_invalid_weights_are_refused(folder, tmp_path, mesh, weights):
     with pytest.raises(ValueError, match=r"list 1 \('q'\).*give each text a weight above 0"):
         train(folder, tmp_path, lists=[LISTS[0], PairList("q", ("a", "b"), weights)])
 
 
-def test_no_list_is_refused(folder, tmp_path, mesh):
+def test_training_without_lists_is_refused(folder, tmp_path, mesh):
     with pytest.raises(ValueError, match="no list to train on"):
         train(folder, tmp_path, lists=[])

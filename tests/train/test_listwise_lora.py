@@ -33,7 +33,7 @@ CONFIG = AdapterConfig(
 )
 
 
-def test_an_adapters_losses_are_pefts(tmp_path, mesh):
+def test_adapter_losses_match_peft(tmp_path, mesh):
     """Six steps of all lists, a new learning rate each, from the same factors and head."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

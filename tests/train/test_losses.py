@@ -55,14 +55,14 @@ def info_nce(inputs: dict, temperature: float = 0.05) -> jax.Array:
 
 
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
-def test_info_nce_is_two_loops(temperature, any_mesh):
+def test_info_nce_equals_plain_loops(temperature, any_mesh):
     inputs = random_batch()
     assert float(info_nce(inputs, temperature)) == pytest.approx(
         info_nce_by_loops(**inputs, temperature=temperature), rel=1e-5
     )
 
 
-def test_siblings_may_be_negatives_of_each_other(mesh):
+def test_positives_of_one_question_can_be_negatives_of_each_other(mesh):
     """Only where both masks hold them; a positive is in its own denominator once."""
     inputs = random_batch()
     masked = float(info_nce(inputs))
@@ -75,7 +75,9 @@ def test_siblings_may_be_negatives_of_each_other(mesh):
 
 
 @pytest.mark.parametrize("hard", [0, 2])
-def test_info_nce_is_sentence_transformers(hard, sentence_transformers_losses, mesh):
+def test_info_nce_and_its_gradient_match_sentence_transformers(
+    hard, sentence_transformers_losses, mesh
+):
     torch, peer_losses = sentence_transformers_losses
     rng = np.random.default_rng(1)
     columns = [
@@ -106,9 +108,7 @@ def test_info_nce_is_sentence_transformers(hard, sentence_transformers_losses, m
     )
 
 
-def test_a_question_of_two_positives_is_two_rows_of_sentence_transformers(
-    sentence_transformers_losses, mesh
-):
+def test_two_positives_match_two_rows_in_sentence_transformers(sentence_transformers_losses, mesh):
     """The peer takes one positive a row, and the second is a negative of the first.
 
     That is denominator="all" here.
@@ -130,7 +130,7 @@ def test_a_question_of_two_positives_is_two_rows_of_sentence_transformers(
     assert float(loss(~positive)) < expected - 0.05
 
 
-def test_a_loss_that_knows_of_no_mesh_gets_whole_arrays(any_mesh):
+def test_a_loss_on_whole_arrays_equals_the_sharded_loss(any_mesh):
     """The same loss, with a plain product of vectors that lie on several devices."""
 
     def plain_nce(queries, passages, positive, negative, *, temperature):
@@ -151,7 +151,7 @@ def test_a_loss_that_knows_of_no_mesh_gets_whole_arrays(any_mesh):
 
 
 @pytest.mark.parametrize("widths", [(), (4, 1), (5,)])
-def test_matryoshka_is_the_mean_over_widths(widths, any_mesh):
+def test_the_matryoshka_loss_is_the_mean_over_widths(widths, any_mesh):
     inputs = random_batch()
     first = lambda x, n: x[:, :n] / np.linalg.norm(x[:, :n], axis=1, keepdims=True)
     losses_by_width = [
@@ -170,7 +170,9 @@ def test_matryoshka_is_the_mean_over_widths(widths, any_mesh):
     )
 
 
-def test_matryoshka_is_sentence_transformers(sentence_transformers_losses, mesh):
+def test_the_matryoshka_loss_and_its_gradient_match_sentence_transformers(
+    sentence_transformers_losses, mesh
+):
     torch, peer_losses = sentence_transformers_losses
 
     class Linear(torch.nn.Module):
@@ -209,31 +211,36 @@ def test_matryoshka_is_sentence_transformers(sentence_transformers_losses, mesh)
     np.testing.assert_allclose(gradient, model.weight.grad.numpy() / 3, atol=1e-5)
 
 
-def test_who_counts_for_nothing(mesh):
+def test_questions_without_positives_do_not_change_the_loss(mesh):
     inputs = random_batch()
     expected = float(info_nce(inputs))
-    # Question 2 has no positive: whatever its vector, and with or without it, the mean is the same.
-    inputs["queries"][2] = -inputs["queries"][2]
+    inputs["queries"][2] = -inputs["queries"][2]  # question 2 has no positive
     assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
     rows = [0, 1, 3, 4, 5, 6, 7]
-    assert float(
-        info_nce({k: x if k == "passages" else x[rows] for k, x in inputs.items()})
-    ) == pytest.approx(expected, rel=1e-6)
-    # Nor do chunks that are in no mask: padding.
-    inputs["passages"][-4:] = 1e3
+    without = {name: x if name == "passages" else x[rows] for name, x in inputs.items()}
+    assert float(info_nce(without)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_chunks_that_are_padding_do_not_change_the_loss(mesh):
+    inputs = random_batch()
+    expected = float(info_nce(inputs))
+    inputs["passages"][-4:] = 1e3  # they are in no mask
     assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_question_without_negatives_has_loss_zero(mesh):
     inputs = random_batch()
-    alone = {k: x if k == "passages" else x[5:6] for k, x in inputs.items()}
-    assert float(info_nce(alone)) == 0.0
-    nobody = {**inputs, "positive": np.zeros((B, C), bool)}
-    assert float(info_nce(nobody)) == 0.0
+    fifth = {name: x if name == "passages" else x[5:6] for name, x in inputs.items()}
+    assert float(info_nce(fifth)) == 0.0
+
+
+def test_a_batch_without_positives_has_loss_zero(mesh):
+    inputs = random_batch() | {"positive": np.zeros((B, C), bool)}
+    assert float(info_nce(inputs)) == 0.0
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 0.05])
-def test_the_gradient_is_finite(temperature, mesh):
+def test_the_gradient_of_info_nce_is_finite(temperature, mesh):
     inputs = jax.tree.map(layout.rows, random_batch())
     gradient = jax.grad(
         lambda q, p: losses.info_nce(
@@ -286,33 +293,35 @@ def two_margins(inputs: dict, margins: tuple[float, float]) -> jax.Array:
 
 
 @pytest.mark.parametrize("margins", [(0.5, 0.5), (0.1, 0.35)])
-def test_two_margins_are_loops(margins, any_mesh):
+def test_the_two_margin_loss_equals_plain_loops(margins, any_mesh):
     inputs = graded_batch()
     assert float(two_margins(inputs, margins)) == pytest.approx(
         two_margins_by_loops(**inputs, margins=margins), rel=1e-5
     )
 
 
-def test_two_margins_are_torchs_hinges(sentence_transformers_losses, mesh):
+def test_the_two_margin_loss_equals_two_triplet_losses_of_torch(sentence_transformers_losses, mesh):
     """With one neighbour and one negative each, eq. 5 is two of torch's triplet losses."""
     torch, _ = sentence_transformers_losses
     inputs = graded_batch()
     eye = lambda shift: np.eye(B, C, shift, dtype=bool)
     inputs |= {"positive": eye(0), "neighbour": eye(B), "negative": eye(2 * B)}
-    q, t = map(torch.tensor, (inputs["queries"], inputs["triples"]))
-    positives, neighbours, negatives = t.split(B)
-    hinge = lambda near, far, margin: torch.nn.functional.triplet_margin_with_distance_loss(
-        q,
-        near,
-        far,
-        distance_function=lambda a, b: 1 - torch.nn.functional.cosine_similarity(a, b),
-        margin=margin,
-    )
-    wanted = hinge(positives, neighbours, 0.2) + hinge(neighbours, negatives, 0.4)
+    questions, triples = map(torch.tensor, (inputs["queries"], inputs["triples"]))
+    positives, neighbours, negatives = triples.split(B)
+
+    def cosine_distance(a, b):
+        return 1 - torch.nn.functional.cosine_similarity(a, b)
+
+    def triplet_loss(near, far, margin):
+        return torch.nn.functional.triplet_margin_with_distance_loss(
+            questions, near, far, distance_function=cosine_distance, margin=margin
+        )
+
+    wanted = triplet_loss(positives, neighbours, 0.2) + triplet_loss(neighbours, negatives, 0.4)
     assert float(two_margins(inputs, (0.2, 0.4))) == pytest.approx(float(wanted), rel=1e-5)
 
 
-def test_the_gradient_of_two_margins_is_finite_where_levels_are_missing(mesh):
+def test_the_two_margin_gradient_is_finite_without_some_levels(mesh):
     inputs = jax.tree.map(layout.rows, graded_batch())
     of_vectors = lambda queries, triples: losses.two_margins(
         **inputs | {"queries": queries, "triples": triples}, margins=(0.5, 0.5)
@@ -356,7 +365,7 @@ def test_weighted_lists_equal_plain_loops(any_mesh):
     assert abs(weighted_lists_by_loops(**plain) - expected) > 0.05
 
 
-def test_without_weights_lists_are_torchs_cross_entropy(sentence_transformers_losses, mesh):
+def test_unweighted_lists_match_the_cross_entropy_of_torch(sentence_transformers_losses, mesh):
     torch, _ = sentence_transformers_losses
     inputs = listed_batch()
     inputs["weights"] = np.ones_like(inputs["weights"])
@@ -366,7 +375,7 @@ def test_without_weights_lists_are_torchs_cross_entropy(sentence_transformers_lo
     assert float(weighted_lists(inputs)) == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_what_is_no_candidate_counts_for_nothing(mesh):
+def test_absent_candidates_do_not_change_weighted_lists(mesh):
     inputs = listed_batch()
     expected = float(weighted_lists(inputs))
     for name, value in (("scores", 1e4), ("weights", 0.0)):
@@ -402,7 +411,7 @@ def test_list_cross_entropy_equals_plain_loops(any_mesh):
     assert len(values) == B - 1  # list 2 is padding
 
 
-def test_list_cross_entropy_is_torchs(sentence_transformers_losses, mesh):
+def test_list_cross_entropy_and_its_gradient_match_torch(sentence_transformers_losses, mesh):
     """With soft labels, and their gradients."""
     torch, _ = sentence_transformers_losses
     inputs = listed_batch()
@@ -416,7 +425,7 @@ def test_list_cross_entropy_is_torchs(sentence_transformers_losses, mesh):
     np.testing.assert_allclose(gradient, scores.grad.numpy(), atol=1e-6)
 
 
-def test_an_absent_candidate_has_no_share(mesh):
+def test_absent_candidates_do_not_change_the_list_cross_entropy(mesh):
     inputs = listed_batch()
     expected = float(list_cross_entropy(inputs)[0])
     for name, value in (("scores", 1e4), ("weights", 9.0)):
@@ -449,7 +458,7 @@ def distil(inputs: dict, temperature: float = 0.05) -> tuple[jax.Array, tuple]:
     return jax.jit(jax.value_and_grad(loss, (0, 1)))(queries, passages)
 
 
-def test_distil_is_a_divergence_and_the_mass_of_the_candidates(any_mesh):
+def test_the_distillation_loss_equals_plain_loops(any_mesh):
     """Its two terms by loops, and the entropy of the shares."""
     inputs, values = distilled_batch(), []
     cosines = inputs["queries"].astype(np.float64) @ inputs["passages"].astype(np.float64).T
@@ -464,7 +473,7 @@ def test_distil_is_a_divergence_and_the_mass_of_the_candidates(any_mesh):
     assert float(distil(inputs)[0]) == pytest.approx(np.mean(values), rel=1e-5)
 
 
-def test_a_single_share_makes_it_info_nce(any_mesh):
+def test_distillation_with_a_single_share_equals_info_nce(any_mesh):
     inputs = random_batch()
     inputs["positive"] = np.eye(B, C, dtype=bool)
     inputs["negative"] &= ~inputs["positive"]
@@ -474,7 +483,7 @@ def test_a_single_share_makes_it_info_nce(any_mesh):
     assert float(distil(inputs)[0]) == pytest.approx(expected, rel=1e-6)
 
 
-def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
+def test_the_distillation_loss_matches_sentence_transformers(sentence_transformers_losses, mesh):
     """Without other passages. The peer subtracts the entropy and multiplies by the temperature²."""
     torch, peer_losses = sentence_transformers_losses
     rng, ways = np.random.default_rng(5), 3
@@ -517,7 +526,7 @@ def maxsim_by_loops(queries: np.ndarray, texts: np.ndarray) -> np.ndarray:
     return np.array([[pair(query, text) for text in texts] for query in queries])
 
 
-def test_tokens_are_compared_by_maxsim(any_mesh):
+def test_info_nce_of_token_vectors_uses_maxsim(any_mesh):
     """Also where all products of a token are negative, which padding must not win."""
     rng = np.random.default_rng(5)
     inputs = random_batch() | {
@@ -532,7 +541,7 @@ def test_tokens_are_compared_by_maxsim(any_mesh):
     assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_gradient_of_maxsim_is_that_of_the_chosen_tokens(any_mesh):
+def test_the_gradient_of_maxsim_reaches_only_the_best_tokens(any_mesh):
     rng = np.random.default_rng(6)
     inputs = random_batch() | {
         "queries": token_vectors(rng, B, 3),

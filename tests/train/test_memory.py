@@ -48,7 +48,7 @@ def residual_bytes(cfg, rows: int, layers: int) -> int:
 
 @pytest.mark.parametrize("remat", memory.REMATS)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_layer_saves_what_jax_saves(model, remat, mesh):
+def test_predicted_saved_bytes_of_a_layer_equal_those_of_jax(model, remat, mesh):
     """What a further layer keeps for two further rows, so without weights and embeddings."""
     cfg = dataclasses.replace(MODELS[model], remat=remat)
     of = functools.partial(residual_bytes, cfg)
@@ -72,7 +72,7 @@ def test_a_layer_saves_what_jax_saves(model, remat, mesh):
         ),
     ],
 )
-def test_a_step_holds_about_what_xla_says(model, remat, pieces, mesh):
+def test_predicted_memory_is_within_30_percent_of_xla(model, remat, pieces, mesh):
     """Within 30 % at this size, which attention and small arrays fill."""
     cfg = dataclasses.replace(MODELS[model], remat=remat)
     held = pod.compiled_on(jax.sharding.get_mesh(), cfg, BATCH._replace(pieces=pieces))
@@ -104,7 +104,7 @@ GOLDEN = {
 }
 
 
-def test_the_fastest_that_fits_is_chosen(mesh):
+def test_the_fastest_setting_that_fits_is_chosen(mesh):
     choices = {size: chosen(size * 1e6) for size in GOLDEN}
     assert {size: (x.remat, x.pieces) for size, x in choices.items()} == GOLDEN
     assert [size for size, x in choices.items() if not x.fits] == [1]
@@ -116,13 +116,13 @@ def test_the_fastest_that_fits_is_chosen(mesh):
 
 
 @pytest.mark.parametrize(("available", "doubt"), [(1e9, ""), (1e6, ", which may not fit")])
-def test_what_the_config_says_is_taken(available, doubt, mesh):
+def test_explicit_settings_are_used_even_if_they_may_not_fit(available, doubt, mesh):
     choice = chosen(available, "products", 2)
     assert (choice.remat, choice.pieces) == ("products", 2)
     assert choice.describe().endswith(f": as the config says{doubt}")
 
 
-def test_a_setting_may_be_left_open_alone(mesh):
+def test_each_setting_can_be_chosen_automatically_alone(mesh):
     assert chosen(60e6, "products").pieces == 2
     assert chosen(60e6, pieces=1).remat == "all"
 
@@ -164,14 +164,16 @@ def curve(retriever, folder, **changes) -> list[dict]:
     ("available", "explicit"),
     [(1e9, {"remat": "products", "chunks": 1}), (1.0, {"remat": "all", "chunks": 4})],
 )
-def test_training_takes_the_choice(available, explicit, retriever, mesh, tmp_path, monkeypatch):
+def test_training_uses_the_automatic_choice(
+    available, explicit, retriever, mesh, tmp_path, monkeypatch
+):
     """Its curve is that of the setting which it chose."""
     monkeypatch.setattr(memory, "device_memory", lambda: available)
     losses = curve(retriever, tmp_path / "auto", remat="auto", chunks=0)
     assert losses == curve(retriever, tmp_path / "explicit", **explicit)
 
 
-def test_what_is_computed_again_and_in_pieces_does_not_change_losses(retriever, mesh, tmp_path):
+def test_rematerialisation_and_pieces_do_not_change_losses(retriever, mesh, tmp_path):
     settings = (("products", 1), ("all", 4))
     found = [
         curve(retriever, tmp_path / remat, remat=remat, chunks=pieces) for remat, pieces in settings
@@ -180,6 +182,6 @@ def test_what_is_computed_again_and_in_pieces_does_not_change_losses(retriever, 
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_a_cpu_has_its_part_of_the_hosts_memory(monkeypatch):
+def test_cpu_devices_share_the_memory_of_the_host(monkeypatch):
     monkeypatch.setattr(memory, "host_memory", lambda: 8 * 1000)
     assert memory.device_memory() == 8 * 1000 / jax.local_device_count()

@@ -39,7 +39,7 @@ QWEN = decoder.Config(
         (3, 1.0, [0.5, 0.75, 1, 0]),
     ],
 )
-def test_the_rate_rises_and_falls_to_zero(steps, warmup, expected):
+def test_the_learning_rate_warms_up_and_decays_to_zero(steps, warmup, expected):
     rate = optim.schedule(8e-6, steps, warmup)
     assert [float(rate(i)) / 8e-6 for i in range(steps + 1)] == pytest.approx(expected, abs=1e-6)
     assert (
@@ -48,7 +48,7 @@ def test_the_rate_rises_and_falls_to_zero(steps, warmup, expected):
     )
 
 
-def test_the_rate_falls_to_a_floor_along_a_line_or_a_cosine():
+def test_the_learning_rate_decays_to_its_floor():
     """2e-3 at its peak after two of ten steps, an eighth of it at the end."""
     rates = lambda decay: [
         float(optim.schedule(2e-3, 10, 0.2, decay=decay, floor=0.125)(i)) / 2e-3
@@ -61,7 +61,7 @@ def test_the_rate_falls_to_a_floor_along_a_line_or_a_cosine():
 
 
 @pytest.mark.parametrize(("decay", "floor"), [("step", 0.0), ("cosine", 1.5), ("linear", -0.1)])
-def test_a_decay_that_cannot_be_is_told(decay, floor):
+def test_an_invalid_decay_is_refused(decay, floor):
     with pytest.raises(ValueError, match=f"decay='{decay}', floor={floor}: must be one of linear"):
         optim.schedule(1e-3, 10, 0.1, decay=decay, floor=floor)
 
@@ -84,29 +84,29 @@ def test_a_decay_that_cannot_be_is_told(decay, floor):
         ),
     ],
 )
-def test_matrices_decay_and_vectors_do_not(kind, cfg, matrices, vectors, mesh):
+def test_weight_decay_applies_to_matrices_only(kind, cfg, matrices, vectors, mesh):
     """Layers are stacked, so a bias has two axes as well: axes do not tell them apart."""
     shapes = jax.eval_shape(lambda: kind(cfg, rngs=nnx.Rngs(0)))
     filled = lambda value: jax.tree.map(lambda x: np.full(x.shape, value, np.float32), shapes)
     optimizer = optim.adamw(weight_decay=0.25, clip=1.0)
-    updates = jax.jit(
-        lambda gradient, model: optimizer.update(gradient, optimizer.init(model), model)[0]
-    )(filled(0), filled(1))
-    decayed = {}
+
+    @jax.jit
+    def first_update(gradient, model):
+        return optimizer.update(gradient, optimizer.init(model), model)[0]
+
+    # With gradients of zero, an update is the decay alone: 0.25 of weights of one.
+    updates = first_update(filled(0), filled(1))
+    decay_by_name = {}
     for path, x in jax.tree_util.tree_leaves_with_path(updates):
-        name = (
-            jax.tree_util.keystr(path, simple=True, separator=".")
-            .removesuffix(".value")
-            .rsplit(".", 1)[-1]
-        )
-        decayed[name] = tuple(np.unique(x).tolist())
-    assert decayed == {
+        full_name = jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+        decay_by_name[full_name.rsplit(".", 1)[-1]] = tuple(np.unique(x).tolist())
+    assert decay_by_name == {
         **dict.fromkeys(matrices.split(), (0.25,)),
         **dict.fromkeys(vectors.split(), (0.0,)),
     }
 
 
-def test_adamw_is_the_published_recursion(mesh):
+def test_adamw_equals_the_published_recursion(mesh):
     """Two steps of Loshchilov and Hutter's AdamW on one matrix, the second gradient clipped."""
     x, m, v = np.array([[1.0, -2.0]]), 0.0, 0.0
     optimizer = optim.adamw(weight_decay=0.01, clip=1.0)

@@ -59,7 +59,7 @@ def test_every_completion_is_in_one_part(count, prompts, repeat):
     ids=str,
     indirect=["any_mesh"],
 )
-def test_the_gradient_in_parts_is_that_of_the_whole(folder, any_mesh, mean):
+def test_the_gradient_in_parts_equals_that_of_the_whole_step(folder, any_mesh, mean):
     lm, groups = LanguageModel.from_pretrained(folder), step(5)
     loss = PolicyLoss(mean=mean, kl="k3", kl_coefficient=0.1, constant=4)
     objective = LikelihoodObjective(lm.cfg, loss, entropy=True)
@@ -74,7 +74,7 @@ def test_the_gradient_in_parts_is_that_of_the_whole(folder, any_mesh, mean):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-6 * largest, rtol=2e-5)
 
 
-def test_a_part_has_about_the_budget(mesh):
+def test_a_part_has_about_as_many_tokens_as_the_budget(mesh):
     shape = BatchShape.full(prompts=4, samples=8, prompt_tokens=512, completion_tokens=32)
     assert parts.prompts_of_part(shape, 1024) == 1
     assert parts.prompts_of_part(shape, 1500) == 2

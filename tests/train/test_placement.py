@@ -41,7 +41,7 @@ def without_pieces():
 
 @pytest.mark.parametrize("pieces", [1, 2, 8])
 @pytest.mark.parametrize("shape", MESHES, ids=str)
-def test_pieces_give_the_gradient_of_the_whole(pieces, shape):
+def test_pieces_give_the_gradient_of_the_whole_batch(pieces, shape):
     (expected_loss, expected_vectors), expected_gradient = without_pieces()
     with jax.set_mesh(layout.make_mesh(shape)):
         (loss, vectors), gradient = passages_and_loss(pieces)
@@ -52,7 +52,7 @@ def test_pieces_give_the_gradient_of_the_whole(pieces, shape):
         assert np.abs(expected).max() > 1e-3
 
 
-def test_pieces_are_those_of_sentence_transformers(sentence_transformers_losses, mesh):
+def test_gradients_in_pieces_match_sentence_transformers(sentence_transformers_losses, mesh):
     """CachedMultipleNegativesRankingLoss on the same encoder and three columns.
 
     It takes pieces of five rows; here there are four pieces.
@@ -109,7 +109,7 @@ def test_pieces_are_those_of_sentence_transformers(sentence_transformers_losses,
     batches=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=1, max_size=4),
     pieces=st.integers(1, 9),
 )
-def test_every_text_has_a_row_of_its_own_and_no_piece_overflows(shape, batches, pieces):
+def test_every_text_gets_its_own_row_within_the_piece_size(shape, batches, pieces):
     with jax.set_mesh(layout.make_mesh(shape)):
         devices = layout.batch_multiple()
         grid = TextGrid.from_lengths(batches, pieces)

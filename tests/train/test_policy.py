@@ -52,11 +52,11 @@ def assert_equal_to(golden: dict, settings: PolicyLoss) -> None:
 
 
 @pytest.mark.parametrize(("library", "name"), LOSSES)
-def test_loss_and_gradient_are_those_of_the_libraries(library, name):
+def test_losses_and_gradients_match_trl_and_tunix(library, name):
     assert_equal_to(GOLDEN[library][name], settings_of(library, name))
 
 
-def test_the_golden_losses_tell_all_settings_apart():
+def test_the_stored_losses_differ_between_settings():
     losses = [GOLDEN[library][name]["loss"] for library, name in LOSSES]
     same = len({name for _, name in LOSSES if not name.startswith("constant")})
     constant = sum(name.startswith("constant") for _, name in LOSSES)
@@ -64,7 +64,7 @@ def test_the_golden_losses_tell_all_settings_apart():
 
 
 @pytest.mark.parametrize("scale", ["sd", "none", "leave_one_out"])
-def test_advantages_are_tunixs(scale):
+def test_advantages_match_tunix(scale):
     groups = np.repeat([0, 1], policy_goldens.SAMPLES)
     ours = advantages(GIVEN["rewards"], groups, scale=scale)
     np.testing.assert_allclose(ours, GOLDEN["advantages"][scale], atol=2e-7)
@@ -76,7 +76,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 4), REWARDS), min_size=2, max_size=24)
 
 
 @given(STEPS, st.sampled_from(["sd", "none", "leave_one_out"]), st.randoms())
-def test_advantages_depend_on_the_own_group_alone(step, scale, random):
+def test_advantages_depend_only_on_their_group(step, scale, random):
     step = [*step, *step]  # no group of one
     groups, rewards = map(np.array, zip(*step, strict=True))
     ours = advantages(rewards, groups, scale=scale, eps=1e-3)
@@ -95,32 +95,41 @@ def test_advantages_depend_on_the_own_group_alone(step, scale, random):
 
 
 @given(STEPS)
-def test_equal_rewards_give_exactly_nothing(step):
+def test_equal_rewards_give_zero_advantages(step):
     groups = np.array([group for group, _ in step] * 2)
     for value in (0.1, 1 / 3, 0.7):
         assert not advantages(np.full(len(groups), value), groups).any()
 
 
-def test_a_group_is_live_by_its_outcome_and_not_by_its_reward():
-    groups = np.repeat(np.arange(4), 3)
-    outcome = np.array([0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0])
-    # The second group differs in relevance only, by what eq. 7 makes of close cosines.
-    rewards = outcome + 2e-4 * np.array([0, 0, 0, 1, 2, 3, 5, 5, 5, 0, 0, 0])
-    live = live_groups(outcome, groups)
+GROUPS = np.repeat(np.arange(4), 3)
+OUTCOME = np.array([0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0])
+# The second group differs in relevance only, by what eq. 7 makes of close cosines.
+REWARDS = OUTCOME + 2e-4 * np.array([0, 0, 0, 1, 2, 3, 5, 5, 5, 0, 0, 0])
+
+
+def test_only_groups_with_different_outcomes_are_live():
+    live = live_groups(OUTCOME, GROUPS)
     assert live.tolist() == [True, False, False, False]
-    assert count_groups(rewards, groups, live) == {"groups": 4, "live": 1, "phantom": 1}
-    gated = advantages(rewards, groups, live=live)
-    assert not gated[3:].any() and gated[:3].tolist() == pytest.approx(
-        [-1.1547, 0.5774, 0.5774], abs=1e-4
-    )
-    ungated = advantages(rewards, groups)
-    assert ungated[3:6].tolist() == pytest.approx([-1, 0, 1], abs=0.01)
-    assert advantages(rewards, groups, scale="none")[3:6].tolist() == pytest.approx(
-        [-2e-4, 0, 2e-4]
-    )
-    (_, _), gradient = compute(
-        PolicyLoss(), advantages=np.array([*gated[3:6], *[0] * 5], np.float32)
-    )
+    assert count_groups(REWARDS, GROUPS, live) == {"groups": 4, "live": 1, "phantom": 1}
+
+
+def test_only_live_groups_have_advantages():
+    gated = advantages(REWARDS, GROUPS, live=live_groups(OUTCOME, GROUPS))
+    # Of 0, 1, 1: less their mean 2/3, over their standard deviation 1/sqrt(3).
+    assert gated[:3].tolist() == pytest.approx([-1.1547, 0.5774, 0.5774], abs=1e-4)
+    assert not gated[3:].any()
+
+
+def test_without_the_gate_a_small_difference_has_full_advantages():
+    assert advantages(REWARDS, GROUPS)[3:6].tolist() == pytest.approx([-1, 0, 1], abs=0.01)
+    unscaled = advantages(REWARDS, GROUPS, scale="none")
+    assert unscaled[3:6].tolist() == pytest.approx([-2e-4, 0, 2e-4])
+
+
+def test_groups_that_are_not_live_have_no_gradient():
+    gated = advantages(REWARDS, GROUPS, live=live_groups(OUTCOME, GROUPS))
+    padded = np.array([*gated[3:6], *[0] * 5], np.float32)
+    (_, _), gradient = compute(PolicyLoss(), advantages=padded)
     assert not gradient.any()
 
 
@@ -139,12 +148,12 @@ def test_a_group_is_live_by_its_outcome_and_not_by_its_reward():
         ),
     ],
 )
-def test_what_is_wrong_with_rewards_is_told(rewards, groups, changes, message):
+def test_invalid_rewards_are_refused(rewards, groups, changes, message):
     with pytest.raises(ValueError, match=message):
         advantages(np.array(rewards), np.array(groups), **changes)
 
 
-def test_a_single_answer_in_a_dead_group_is_no_error():
+def test_a_dead_group_may_have_a_single_answer():
     live = np.array([True, False])
     ours = advantages(np.array([0, 1, 1]), np.array([0, 0, 1]), live=live)
     assert ours[2] == 0 and ours[0] == -ours[1] != 0
@@ -152,7 +161,7 @@ def test_a_single_answer_in_a_dead_group_is_no_error():
 
 @pytest.mark.parametrize("mean", ["token", "sequence", "constant"])
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
-def test_on_policy_a_ratio_has_the_gradient_of_the_likelihood(mean, ratio):
+def test_on_policy_ratios_have_the_gradient_of_the_likelihood(mean, ratio):
     """A sequence's ratio spreads its gradient evenly, with 1 / length."""
     settings = PolicyLoss(mean=mean, ratio=ratio, constant=5)
     likelihood = PolicyLoss(mean=mean, ratio="none", constant=5)
@@ -166,7 +175,7 @@ def test_on_policy_a_ratio_has_the_gradient_of_the_likelihood(mean, ratio):
     assert metrics == {"clip_fraction": 0}
 
 
-def test_only_what_the_clip_holds_back_has_no_gradient():
+def test_only_clipped_tokens_have_no_gradient():
     settings = PolicyLoss(clip_low=0.15, clip_high=0.32)
     (_, metrics), gradient = compute(settings)
     ratio, gains = np.exp(GIVEN["log_probs"] - GIVEN["old"]), GIVEN["advantages"][:, None]
@@ -180,7 +189,7 @@ def test_only_what_the_clip_holds_back_has_no_gradient():
 
 @pytest.mark.parametrize("mean", ["token", "sequence", "constant"])
 @pytest.mark.parametrize("kl", ["none", "k2", "k3"])
-def test_what_is_masked_does_not_count(mean, kl):
+def test_masked_tokens_do_not_count(mean, kl):
     """Neither its value, be it NaN, nor its place in a denominator."""
     settings = PolicyLoss(mean=mean, kl=kl, kl_coefficient=0.3, constant=9)
     empty = np.where([[True]] * 6 + [[False]] * 2, GIVEN["mask"], False)
@@ -197,7 +206,7 @@ def test_what_is_masked_does_not_count(mean, kl):
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-5)
 
 
-def test_k2_is_the_gradient_of_the_divergence_and_k3_is_another():
+def test_only_k2_has_the_gradient_of_the_divergence():
     """In expectation over the policy's own draws, on an alphabet of three (arXiv 2510.01555)."""
     logits, reference = jnp.array([0.3, -0.8, 1.1]), jnp.log(jnp.array([0.5, 0.2, 0.3]))
     policy = jax.nn.softmax(logits)
@@ -228,11 +237,11 @@ def test_k2_is_the_gradient_of_the_divergence_and_k3_is_another():
         ({"constant": 0}, "constant=0: .* at least 1"),
     ],
 )
-def test_a_setting_that_cannot_be_is_told(changes, message):
+def test_invalid_loss_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         PolicyLoss(**changes)
 
 
-def test_a_divergence_needs_a_reference():
+def test_a_divergence_without_a_reference_is_refused():
     with pytest.raises(ValueError, match="kl='k3' needs the log-probabilities of a reference"):
         compute(PolicyLoss(kl="k3"), reference=None)

@@ -19,12 +19,12 @@ def assert_same(computed, expected) -> None:
         assert computed == pytest.approx(expected, abs=1e-7)
 
 
-def test_of_trl():
+def test_stored_losses_equal_those_of_trl():
     pytest.importorskip("trl", reason="pip install 'ark-jax[reference]'")
     assert_same(policy_goldens.trl_losses(), GOLDEN["trl"])
 
 
-def test_of_tunix():
+def test_stored_losses_and_advantages_equal_those_of_tunix():
     pytest.importorskip("tunix", reason="pip install google-tunix==0.1.7")
     assert_same(policy_goldens.tunix_losses(), GOLDEN["tunix"])
     assert_same(policy_goldens.tunix_advantages(), GOLDEN["advantages"])

@@ -13,7 +13,7 @@ RELEASED = json.loads(
 )
 
 
-def test_citations_earn_most_at_their_target():
+def test_the_citation_reward_peaks_at_its_target():
     assert [rewards.citation(count) for count in range(5)] == [0, 0.5, 1, 0.5, 0]
     assert [rewards.citation(count, target=1) for count in range(4)] == [0.5, 1, 0.5, 0]
 
@@ -22,15 +22,20 @@ def reply(answer: str, cited: int = 0, problem: str = "") -> CitedAnswer:
     return CitedAnswer(answer, "", tuple(range(1, cited + 1)), (), problem)
 
 
-def test_the_reward_of_an_answer_and_its_parts():
-    # Two of three tokens, two of two: F1 = 4/5.
+def test_the_answer_reward_equals_values_computed_by_hand():
+    # Two of three tokens of the answer and two of two of the reference: F1 = 4/5.
     score = rewards.AnswerReward()(reply("comedian Bob Saget", 3), ["Ted", "the Bob Saget"])
     assert score.f1 == pytest.approx(0.8) and score.exact_match == 0 and score.citation == 0.5
     assert score.reward == pytest.approx(0.8 * 0.7 * 0.8 + 0.2 * 0.5)
-    right = rewards.AnswerReward(
+
+
+def test_the_weights_of_the_answer_reward_count():
+    weighted = rewards.AnswerReward(
         answer_weight=0.5, citation_weight=0.4, f1_weight=0.2, exact_weight=0.6, citations=3
-    )(reply("bob saget", 3), ["Bob Saget"])
-    assert right.reward == pytest.approx(0.5 * 0.8 + 0.4) and right.well_formed
+    )
+    score = weighted(reply("bob saget", 3), ["Bob Saget"])
+    # F1, exact match and citations are all 1.
+    assert score.reward == pytest.approx(0.5 * (0.2 + 0.6) + 0.4) and score.well_formed
 
 
 def test_a_malformed_reply_earns_nothing_even_if_it_is_right():
@@ -38,7 +43,7 @@ def test_a_malformed_reply_earns_nothing_even_if_it_is_right():
     assert score == (0, False, 0, 0, 0)
 
 
-def test_without_an_exact_match_no_answer_reaches_the_papers_threshold():
+def test_only_an_exact_match_reaches_the_threshold_of_the_paper():
     best = rewards.AnswerReward()(reply("x " * 500 + "y", 2), ["x " * 500])
     assert best.f1 > 0.998 and best.reward < 0.8
     assert rewards.AnswerReward()(reply("x"), ["x"]).reward == pytest.approx(0.8)
@@ -46,11 +51,14 @@ def test_without_an_exact_match_no_answer_reaches_the_papers_threshold():
 
 def test_an_answer_without_a_word_matches_no_reference():
     assert rewards.AnswerReward()(reply("the"), ["the", "Bob"]).reward == 0
+
+
+def test_references_without_a_word_are_refused():
     with pytest.raises(ValueError, match=r"'the', '\.\.\.', ''.*leave the question out"):
         rewards.AnswerReward()(reply("the"), ["the", "...", ""])
 
 
-def test_replies_earn_what_the_released_code_gives_them():
+def test_rewards_match_the_released_code():
     """Where form and citations are counted as there: 31 documents, one answer that has a word."""
     stricter = 0
     for row in RELEASED["answers"]:

@@ -14,7 +14,7 @@ from ark_jax.train import trainer_formats
 from ark_jax.train.batches import Example
 
 
-def test_sentence_transformers_by_hand():
+def test_sentence_transformers_rows_equal_examples_written_by_hand():
     assert rows_in_form("sentence-transformers") == [
         {
             "anchor": "who?",
@@ -52,7 +52,7 @@ def test_sentence_transformers_by_hand():
     ]
 
 
-def test_flagembedding_by_hand():
+def test_flagembedding_rows_equal_examples_written_by_hand():
     assert rows_in_form("flagembedding") == [
         {
             "query": "who?",
@@ -81,7 +81,7 @@ def test_flagembedding_by_hand():
     }
 
 
-def test_ms_swift_by_hand():
+def test_ms_swift_rows_equal_examples_written_by_hand():
     said = lambda text: [{"role": "user", "content": text}]
     rows = rows_in_form("ms-swift")
     assert [(row["question_id"], row["positive_id"]) for row in rows] == [
@@ -166,7 +166,7 @@ def as_dataset(rows: list[dict], folder: Path):
 
 
 @pytest.mark.parametrize("examples", [EXAMPLES, WITHOUT], ids=["hard", "in batch"])
-def test_sentence_transformers_trains_on_it(examples, tmp_path):
+def test_sentence_transformers_trains_on_our_rows(examples, tmp_path):
     library = pytest.importorskip(
         "sentence_transformers", reason="the reference trainer; extra [reference] is not installed"
     )
@@ -202,7 +202,7 @@ def test_sentence_transformers_trains_on_it(examples, tmp_path):
 
 
 @pytest.mark.parametrize(("examples", "group"), [(EXAMPLES, 5), (WITHOUT, 1)])
-def test_flagembedding_takes_its_groups_from_it(examples, group, tmp_path):
+def test_flagembedding_can_form_its_groups_from_our_rows(examples, group, tmp_path):
     """Its rule, from FlagEmbedding/abc/finetune/embedder/AbsDataset.py.
 
     A group is a positive and train_group_size - 1 negatives, which are repeated if they are fewer,
@@ -219,7 +219,7 @@ def test_flagembedding_takes_its_groups_from_it(examples, group, tmp_path):
 
 
 @pytest.mark.parametrize("examples", [EXAMPLES, WITHOUT], ids=["hard", "in batch"])
-def test_ms_swift_finds_its_columns(examples, tmp_path):
+def test_ms_swift_finds_its_columns_in_our_rows(examples, tmp_path):
     """Its rules, from swift/dataset/preprocessor/core.py and from its manual.
 
     The manual's page is that on embedding training, of release 3.11.

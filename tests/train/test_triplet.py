@@ -75,7 +75,7 @@ def masks(question_fact: tuple, drawn: list[tuple], **changes) -> dict[str, list
 ASKED, NEIGHBOUR, NEGATIVE = FACTS[0], ("a", "s", "e"), ("f", "r", "g")
 
 
-def test_a_mined_triple_is_a_negative_though_it_shares_an_entity():
+def test_a_mined_negative_may_share_an_entity_with_its_positive():
     """With the margins, which otherwise have none of these."""
     drawn, mined = (
         masks(ASKED, [NEGATIVE, NEIGHBOUR], negatives=name)["negative"]
@@ -89,17 +89,17 @@ def test_a_mined_triple_is_a_negative_though_it_shares_an_entity():
     assert taken == [[4, -1], [5, -1], [4, -1]]
 
 
-def test_the_drawn_triples_are_the_levels():
+def test_the_masks_hold_the_drawn_triples_by_level():
     by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE])
     assert by_level == {"positive": ["arb"], "neighbour": ["ase"], "negative": ["frg"]}
 
 
-def test_a_batch_lends_the_triples_that_share_nothing():
+def test_batch_negatives_share_no_entity_with_the_positive():
     by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch")
     assert by_level["negative"] == ["cse", "frg"] and by_level["neighbour"] == ["ase"]
 
 
-def test_info_nce_takes_the_whole_batch_but_siblings():
+def test_info_nce_uses_the_whole_batch_without_siblings():
     by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce")
     assert sorted(by_level["negative"]) == ["ase", "cse", "drb", "esb", "frg"]
     plain = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce", siblings="neighbour")
@@ -120,7 +120,7 @@ def two_towers(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize("loss", ["triplet", "nce"])
-def test_training_tells_the_levels_apart(folder, tmp_path, loss, one_tower, mesh):
+def test_training_lowers_the_triplet_loss(folder, tmp_path, loss, one_tower, mesh):
     tuned, _, curve = one_tower
     if loss == "nce":
         tuned, _, curve = train(folder, tmp_path, epochs=8, loss=loss, negatives="batch")
@@ -129,7 +129,7 @@ def test_training_tells_the_levels_apart(folder, tmp_path, loss, one_tower, mesh
     assert tuned.is_one and len(curve) == 8 * 3
 
 
-def test_towers_part_only_where_two_are_asked_for(folder, one_tower, two_towers, mesh):
+def test_only_two_towers_are_trained_apart(folder, one_tower, two_towers, mesh):
     text = ["what does a r?"]
     vectors = lambda tower: tower.encode(text, kind="query")
     one, two = one_tower.model, two_towers.model
@@ -149,7 +149,7 @@ def test_towers_part_only_where_two_are_asked_for(folder, one_tower, two_towers,
     ],
     ids=str,
 )
-def test_losses_are_those_of_one_device(folder, tmp_path, shape, two_towers):
+def test_losses_on_a_mesh_equal_those_on_one_device(folder, tmp_path, shape, two_towers):
     expected = two_towers.curve
     _, _, curve = train(folder, tmp_path, two=True, mesh=shape)
     np.testing.assert_allclose(
@@ -158,7 +158,7 @@ def test_losses_are_those_of_one_device(folder, tmp_path, shape, two_towers):
     assert len({round(row["loss"], 4) for row in expected}) > 3
 
 
-def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, two_towers):
+def test_a_resumed_run_gives_the_same_bytes(folder, tmp_path, at_step, two_towers):
     wanted, _, curve = two_towers
     at_step(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 3 of 6"):
@@ -185,7 +185,7 @@ def test_a_batch_encodes_each_triple_once(folder, mesh):
         assert positive.sum() == len(batch.ids["questions"])
 
 
-def test_epochs_draw_anew_and_repeat_themselves():
+def test_epochs_differ_but_each_draw_is_repeatable():
     epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG, epochs=2, seed=3)
     order, levels = epochs.draw(0)
     other_order, other = epochs.draw(1)
@@ -196,7 +196,7 @@ def test_epochs_draw_anew_and_repeat_themselves():
     assert np.array_equal(levels.neighbours, again.neighbours)
 
 
-def test_no_question_is_refused(folder, tmp_path, mesh):
+def test_training_without_questions_is_refused(folder, tmp_path, mesh):
     base = Retriever.from_pretrained(str(folder))
     none = triplet.MaskedQuestions([], np.zeros(0, np.int64), np.zeros(0, bool))
     with pytest.raises(ValueError, match="no question to train on"):

@@ -85,7 +85,7 @@ def sft(folder: Path, run: Path, answers=None, **changes):
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_given_answers_are_learnt_with_the_token_that_ends_them(rank, folder, tmp_path, mesh):
+def test_supervised_training_learns_answers_and_their_end_token(rank, folder, tmp_path, mesh):
     base, answers = open_model(folder), demonstrations()
     ends = [
         Demonstration([*x.prompt_ids, *x.completion_ids[:-1]], x.completion_ids[-1:])
@@ -103,7 +103,7 @@ def test_given_answers_are_learnt_with_the_token_that_ends_them(rank, folder, tm
     assert_same_weights(base, open_model(folder))
 
 
-def test_the_loss_is_the_mean_over_the_tokens_of_a_step(folder, tmp_path, mesh):
+def test_the_supervised_loss_is_the_mean_over_tokens(folder, tmp_path, mesh):
     answers = demonstrations()
     _, _, curve = sft(folder, tmp_path, epochs=1, batch=10)
     assert len(curve) == 1
@@ -112,7 +112,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_step(folder, tmp_path, mesh):
     assert curve[0]["completions"] == 10
 
 
-def test_answers_of_no_weight_count_as_tokens_and_teach_nothing(folder, tmp_path, mesh):
+def test_answers_with_zero_weight_train_nothing(folder, tmp_path, mesh):
     answers = [x._replace(weight=0.0) for x in demonstrations()]
     tuned, _, curve = sft(folder, tmp_path, answers)
     assert [row["loss"] for row in curve] == [0] * 18
@@ -120,7 +120,7 @@ def test_answers_of_no_weight_count_as_tokens_and_teach_nothing(folder, tmp_path
 
 
 @pytest.mark.slow
-def test_meshes_learn_the_same(folder, tmp_path):
+def test_supervised_training_is_the_same_on_a_mesh(folder, tmp_path):
     curves = []
     for shape in ((1, 1, 1), (2, 2, 2)):
         with jax.set_mesh(layout.make_mesh(shape)):
@@ -129,7 +129,7 @@ def test_meshes_learn_the_same(folder, tmp_path):
     np.testing.assert_allclose(curves[0], curves[1], rtol=2e-4)
 
 
-def test_supervised_training_is_resumed_bitwise_the_same(folder, tmp_path, at_step, mesh):
+def test_supervised_training_resumes_with_the_same_bytes(folder, tmp_path, at_step, mesh):
     expected, _, curve = sft(folder, tmp_path / "expected")
     at_step(4, terminate)
     with pytest.raises(preemption.Preempted, match="sft: step 4 of 18 is saved"):
@@ -140,7 +140,7 @@ def test_supervised_training_is_resumed_bitwise_the_same(folder, tmp_path, at_st
     assert_same_weights(tuned, expected)
 
 
-def test_what_cannot_be_learnt_is_told(folder, tmp_path, mesh):
+def test_invalid_answers_are_refused_before_training(folder, tmp_path, mesh):
     lm = open_model(folder)
     with pytest.raises(ValueError, match="sft: no answer to train on"):
         tuning.sft(lm, [], CONFIG, fit.Run(tmp_path, "sft"), **SFT)
@@ -217,7 +217,7 @@ def grpo(folder: Path, run: Path, *, rollouts=None, **changes):
 
 
 @pytest.mark.parametrize(("rank", "updates"), [(0, 1), (4, 2)])
-def test_rewarded_answers_become_likely(rank, updates, folder, tmp_path, mesh):
+def test_reinforcement_raises_the_reward_of_draws(rank, updates, folder, tmp_path, mesh):
     changes = {"lora_rank": rank, "learning_rate": 0.02 if rank else 4e-3}
     (_, adapter, curve), rollouts = grpo(folder, tmp_path, steps=14, updates=updates, **changes)
     rewards = rollouts.rewards()
@@ -231,7 +231,7 @@ def test_rewarded_answers_become_likely(rank, updates, folder, tmp_path, mesh):
 
 
 @pytest.mark.parametrize("updates", [1, 2])
-def test_reinforced_training_is_resumed_bitwise_the_same(updates, folder, tmp_path, at_step, mesh):
+def test_reinforcement_resumes_with_the_same_bytes(updates, folder, tmp_path, at_step, mesh):
     """Stopped after an odd number of updates, the second inside a step; drawn steps are read."""
     changes = {"updates": updates, "steps": 6 // updates}
     (expected, _, curve), whole = grpo(folder, tmp_path / "expected", **changes)
@@ -247,7 +247,7 @@ def test_reinforced_training_is_resumed_bitwise_the_same(updates, folder, tmp_pa
     assert rest.drawn == ([5] if updates == 1 else [])
 
 
-def test_a_step_of_dead_groups_trains_nothing_and_is_no_error(folder, tmp_path, mesh):
+def test_a_step_of_dead_groups_trains_nothing(folder, tmp_path, mesh):
     """Neither does a divergence, whose metric such a step has as well."""
     numbers = [[-6.0, -6.0]] * 2
     dead = Group([9, 40], [[7, 1], [8, 1]], [0.0, 0.0], numbers, numbers)
@@ -265,7 +265,7 @@ def test_a_step_of_dead_groups_trains_nothing_and_is_no_error(folder, tmp_path, 
     assert_same_weights(tuned, open_model(folder))
 
 
-def test_dead_groups_and_cut_off_answers_count_only_where_they_are_kept(folder, tmp_path, mesh):
+def test_only_kept_dead_groups_and_cut_off_answers_count(folder, tmp_path, mesh):
     live = Group([9, 40], [[7, 1], [8, 3]], [1.0, -0.5], ended=[True, False])
     dead = Group([10, 40], [[7, 1], [8, 3]], [0.0, 0.0], ended=[True, True])
     rows = {}
@@ -306,7 +306,7 @@ def test_dead_groups_and_cut_off_answers_count_only_where_they_are_kept(folder, 
         ),
     ],
 )
-def test_a_group_that_cannot_be_trained_on_is_told(
+def test_an_invalid_group_is_refused_with_its_step(
     groups, changes, message, folder, tmp_path, mesh
 ):
     with pytest.raises(ValueError, match=message):

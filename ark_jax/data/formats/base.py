@@ -1,4 +1,4 @@
-"""What a format is, and what all of them share."""
+"""The type of a format, and helpers that formats share."""
 
 import dataclasses
 import hashlib
@@ -29,7 +29,7 @@ class Format:
 
 
 def hashed_id(*parts: str) -> str:
-    """An id that the content decides."""
+    """An id that is a hash of the content."""
     # The row reports a surrogate as a problem; here it must only not raise.
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -40,11 +40,12 @@ def hashed_document(title: str, text: str) -> Document:
 
 
 def document_ids(documents: list[Document]) -> tuple[str, ...]:
+    """The ids of documents, each once, in order."""
     return tuple(dict.fromkeys(document.id for document in documents))
 
 
 def row_id(row: InputRow, *content: str) -> str:
-    """The id that a row gives, or else one that its content decides."""
+    """The id that a row gives, or else a hash of its content."""
     return row.text(row.key) if row.key in row.values else hashed_id(*content)
 
 

@@ -18,24 +18,26 @@ JUDGMENT_COLUMNS = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a folder with corpus.jsonl, or qrels/SPLIT.tsv in one."""
     return (_root_and_judgments(path)[0] / "corpus.jsonl").exists()
 
 
 def _root_and_judgments(path: Path) -> tuple[Path, list[Path]]:
-    """The root and the files of judgments that a path means: all, or the one that it names."""
+    """The folder, and its files of judgments: all, or the one that the path names."""
     if path.parent.name == "qrels" and path.suffix == ".tsv":
         return path.parent.parent, [path]
     return path, sorted((path / "qrels").glob("*.tsv"))
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     root, judgments = _root_and_judgments(path)
     queries = [root / "queries.jsonl"] if _has_queries(root, judgments) else []
     return [root / "corpus.jsonl", *queries, *judgments]
 
 
 def _has_queries(root: Path, judgments: list[Path]) -> bool:
-    """Whether there should be queries: a corpus may also lie alone."""
+    """Whether queries are expected: a folder may also hold a corpus alone."""
     return (root / "queries.jsonl").exists() or bool(judgments)
 
 
@@ -60,6 +62,7 @@ def read(path: Path, findings: Findings) -> Corpus:
 
 
 def _beir_document(row: InputRow) -> Document:
+    """The document of a row; without text its title is the text."""
     title = row.text("title", required=False, blank=True)
     if title.strip() and row.values.get("text") == "":
         return Document(row.text("_id"), "", title)
@@ -80,8 +83,8 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         names = ", ".join(file.stem for file in judgments)
         message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
         findings.remarks.add(root / "qrels", message)
-    rows = ((row, _query(row)) for row in json_rows(root / "queries.jsonl", findings))
-    relevant, queries = _relevant(judgments, findings, claimed), {}
+    rows = ((row, _parse_query(row)) for row in json_rows(root / "queries.jsonl", findings))
+    relevant, queries = _relevant_grades(judgments, findings, claimed), {}
     passed_over = 0
     pairs = []
     for row, question in rows:
@@ -102,7 +105,8 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
     return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
 
 
-def _query(row: InputRow) -> Question:
+def _parse_query(row: InputRow) -> Question:
+    """The query of a row, without documents."""
     metadata = row.values.get("metadata")
     part = InputRow(row.file, row.line, metadata if isinstance(metadata, dict) else {}, row.unit)
     lists = [part.texts(name) if part.values.get(name) else () for name in ("answers", "evidence")]
@@ -113,11 +117,17 @@ def _query(row: InputRow) -> Question:
 
 def read_grades(path: Path) -> dict[str, dict[str, int]]:
     """query id -> relevant document -> its grade, from 1 on; bad rows are passed over."""
-    return _relevant(_root_and_judgments(path)[1], Findings(), ())
+    return _relevant_grades(_root_and_judgments(path)[1], Findings(), ())
 
 
-def _relevant(judgments: list[Path], findings: Findings, claimed) -> dict[str, dict[str, int]]:
-    """query id -> its relevant documents, in order, and their grades."""
+def _relevant_grades(
+    judgments: list[Path], findings: Findings, claimed
+) -> dict[str, dict[str, int]]:
+    """query id -> its relevant documents, in order, and their grades.
+
+    Args:
+        claimed: as in `read_queries`; empty if any document may be named.
+    """
     relevant: dict[str, dict[str, int]] = {}
     rows = itertools.chain.from_iterable(
         csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments

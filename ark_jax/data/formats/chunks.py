@@ -1,4 +1,4 @@
-"""Chunks that somebody cut already, such as those of a vector database."""
+"""Chunks that were cut before, such as the chunks of a vector database."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from ark_jax.data.spool import Documents, Spool
 
 LONGEST_GAP = 1_000_000  # characters; more is a mistake
 _GAP = "\ud800"  # no text of a row has it
-BETWEEN = "\n\n"  # chunks of one document that do not say where they stand
+BETWEEN = "\n\n"  # separates chunks of one document that do not say where they start
 
 
 def chunk_row(row: InputRow) -> tuple[Chunk, int | None]:
@@ -42,41 +42,50 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
         chunk, start = chunk_row(row)
         row.claim_id(lines, "id", chunk.id)
         if row.ok:
-            text, start = _joined(texts.get(chunk.document, ""), chunk.text, start, row)
+            text, start = _insert_chunk(texts.get(chunk.document, ""), chunk.text, start, row)
         if findings.settle(row):
             texts[chunk.document] = text
             titles.setdefault(chunk.document, chunk.title)
-            chunks.append(_moved(chunk, start))
+            chunks.append(_moved_to(chunk, start))
     documents = Documents()
     for id, text in texts.items():
         documents.append(Document(id, titles[id], text.replace(_GAP, "\n")))
     return documents, chunks
 
 
-def _joined(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
-    """A document with one more chunk, and where the chunk starts in it."""
+def _insert_chunk(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
+    """Inserts a chunk into the text of its document.
+
+    Args:
+        before: the text so far, with _GAP where no chunk was.
+        start: where the chunk starts; None: after the text so far.
+
+    Returns:
+        The new text, and the start. A start that cannot be right is a problem of the row.
+    """
     if start is None:
         start = len(before) + len(BETWEEN) if before else 0
     if start > len(before) + LONGEST_GAP:
         defect = f"{start} is far behind the chunks before it"
         row.add_problem("start", defect, "count characters from the start of the document")
         return before, start
-    blank = before.ljust(start, _GAP)
-    shared = min(len(blank) - start, len(text))
-    if any(a not in (b, _GAP) for a, b in zip(blank[start:], text, strict=False)):
+    padded = before.ljust(start, _GAP)
+    overlap = min(len(padded) - start, len(text))
+    if any(a not in (b, _GAP) for a, b in zip(padded[start:], text, strict=False)):
         defect = f"{start} is inside an earlier chunk of the document with other text"
         row.add_problem("start", defect, "mend it, or add documents.jsonl")
-    return blank[:start] + text + blank[start + shared :], start
+    return padded[:start] + text + padded[start + overlap :], start
 
 
-def _moved(chunk: Chunk, start: int) -> Chunk:
+def _moved_to(chunk: Chunk, start: int) -> Chunk:
+    """The chunk with other offsets."""
     return dataclasses.replace(chunk, start=start, end=start + len(chunk.text))
 
 
 def place_chunks(
     rows: Iterable[InputRow], documents: Documents, claimed: dict[str, int], findings: Findings
 ) -> Spool:
-    """Chunks of documents that are known; each is looked up where it starts, or found by its text.
+    """Chunks of known documents; each must be where its row says, or is found by its text.
 
     Args:
         rows: the rows.
@@ -106,5 +115,5 @@ def place_chunks(
             row.add_problem("text", defect, "quote the document letter by letter")
         if findings.settle(row):
             latest[chunk.document] = start
-            chunks.append(_moved(chunk, start))
+            chunks.append(_moved_to(chunk, start))
     return chunks

@@ -73,7 +73,7 @@ def join_sentences(sentences: list[str]) -> str:
 def _supporting_sentence(
     row: InputRow, i: int, fact: object, paragraphs: list[tuple[Document, list[str]]]
 ) -> str:
-    """The sentence that a supporting fact points to, or "" with a remark."""
+    """The sentence that a supporting fact points to, or "" with a problem or remark."""
     if not (isinstance(fact, list) and list(map(type, fact)) == [str, int] and fact[1] >= 0):
         row.add_problem(
             "supporting_facts", f"item {i} is not [title, sentence index from 0]", "write it so"
@@ -163,7 +163,7 @@ def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
     if isinstance(spans := row.values.get(field), dict):
         row = _with_values(row, answers=spans.get("text"))
     if row.values.get(field) == []:
-        unanswerable(row)
+        remark_unanswerable(row)
         return [document], None
     answers = _one_or_more(row, field)
     id = row_id(row, question, document.id)
@@ -177,6 +177,6 @@ def _with_values(row: InputRow, **values: object) -> InputRow:
     return changed
 
 
-def unanswerable(row: InputRow) -> None:
-    """Notes a question that its paragraph does not answer."""
+def remark_unanswerable(row: InputRow) -> None:
+    """Adds a remark that the paragraph does not answer its question."""
     row.add_remark("question", "has no answer in its paragraph", "it is passed over")

@@ -18,11 +18,12 @@ SHEET_COLUMNS = ("question_id", "cor_section", "question", "answer1")
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a folder of FairytaleQA, or of one of its splits."""
     return _root_and_split(path) is not None
 
 
 def _root_and_split(path: Path) -> tuple[Path, str] | None:
-    """The root and the split ("" for all) that a folder means; None for another folder."""
+    """The root and the split ("" for all) of a folder of FairytaleQA; None for another folder."""
     if any((path / name).is_dir() for name in FOLDERS):
         return path, ""
     if path.parent.name in FOLDERS:
@@ -31,12 +32,13 @@ def _root_and_split(path: Path) -> tuple[Path, str] | None:
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     root, split = _root_and_split(path)
     return [file for name in FOLDERS for file in _csv_files(root / name / split, Findings())]
 
 
 def _csv_files(folder: Path, findings: Findings) -> list[Path]:
-    """The CSV files in a folder and its subfolders, in order."""
+    """The CSV files in a folder and its subfolders, in order; a problem if there is none."""
     paths = sorted(folder.rglob("*.csv")) if folder.is_dir() else []
     if not folder.exists():
         findings.problems.add(folder, missing_file(folder))

@@ -15,10 +15,12 @@ ENDING = "_corpus.json"
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a file NAME_corpus.json, or a folder that holds one."""
     return bool(_corpus_files(path))
 
 
 def _corpus_files(path: Path) -> list[Path]:
+    """The files NAME_corpus.json of a folder, or the file itself if it is one."""
     if path.is_dir():
         return sorted(path.glob(f"*{ENDING}"))
     return [path] if path.name.endswith(ENDING) else []
@@ -46,13 +48,15 @@ def read(path: Path, findings: Findings) -> Corpus:
     kind = next(kind for kind in ROW_KINDS if kind.parse is document_row)
     list(parsed_rows(kind, rows_of(corpus_file, findings), documents, findings))
     for file in question_files:
-        known = {_words(d.title, d.text): d.id for d in documents}
+        id_of_words = {_normalised_words(d.title, d.text): d.id for d in documents}
         kind, rows = recognised_rows(rows_of(file, findings), file, findings)
         if kind:
             paragraphs = Documents()
             parsed = list(parsed_rows(kind, rows, paragraphs, findings))
-            ids = _join(paragraphs, documents, known, findings, file)
-            questions = [_renamed(q, ids, paragraphs.texts, documents.texts) for q in parsed]
+            ids = _add_paragraphs(paragraphs, documents, id_of_words, findings, file)
+            questions = [
+                _with_corpus_ids(q, ids, paragraphs.texts, documents.texts) for q in parsed
+            ]
             if lost := sum(len(q.evidence) for q in parsed) - sum(
                 len(q.evidence) for q in questions
             ):
@@ -63,38 +67,49 @@ def read(path: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, HIPPORAG.name, findings)
 
 
-def _words(title: str, text: str) -> str:
+def _normalised_words(title: str, text: str) -> str:
+    """Title and text with single blanks, by which passages are compared."""
     return "\0".join(" ".join(part.split()) for part in (title, text))
 
 
-def _join(
+def _add_paragraphs(
     paragraphs: Documents,
     documents: Documents,
-    known: dict[str, str],
+    id_of_words: dict[str, str],
     findings: Findings,
     file: Path,
 ) -> dict[str, str]:
-    """id of a paragraph -> id in the corpus, to which paragraphs that it lacks are added."""
+    """id of a paragraph -> id in the corpus. Paragraphs that the corpus lacks are added to it.
+
+    Args:
+        id_of_words: `_normalised_words` of a document -> its id; added paragraphs are entered.
+    """
     ids, added = {}, 0
     for document in paragraphs:
-        words = _words(document.title, document.text)
-        if words not in known:
+        words = _normalised_words(document.title, document.text)
+        if words not in id_of_words:
             documents.append(document)
             added += 1
-        ids[document.id] = known.setdefault(words, document.id)
+        ids[document.id] = id_of_words.setdefault(words, document.id)
     if added:
         message = f"{added:,} paragraphs are not in the corpus file; they are added to it"
         findings.remarks.add(file, message)
     return ids
 
 
-def _renamed(
+def _with_corpus_ids(
     question: Question,
     ids: Mapping[str, str],
     paragraph_texts: Mapping[str, str],
     texts: Mapping[str, str],
 ) -> Question:
-    """The question with the documents of the corpus; a paragraph is quoted as it stands there."""
+    """The question with documents and evidence as they are in the corpus.
+
+    Args:
+        ids: id of a paragraph -> id in the corpus.
+        paragraph_texts: id of a paragraph -> text.
+        texts: id in the corpus -> text.
+    """
     quoted = {paragraph_texts[id]: texts[ids[id]] for id in question.documents}
     documents = tuple(dict.fromkeys(ids[id] for id in question.documents))
     passages = (quoted.get(passage, passage) for passage in question.evidence)

@@ -29,6 +29,7 @@ NAMED = 5  # files of an unknown suffix that a remark names
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a file that can be converted, or a folder that holds one."""
     if not path.is_dir():
         begins_as_rows = path.suffix == ".txt" and head_text(path).lstrip().startswith("{")
         return path.suffix.lower() in CONVERTERS and not begins_as_rows
@@ -55,6 +56,7 @@ def _all_files(folder: Path) -> Iterator[Path]:
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     if not path.is_dir():
         return [path]
     pages = [file for file in _all_files(path) if file.suffix.lower() in CONVERTERS]
@@ -66,17 +68,18 @@ def read(path: Path, findings: Findings) -> Corpus:
     """Reads each file as a document whose id is its path below the folder.
 
     The title is the first heading of level 1, or the title that the format has, or the name of the
-    file. A file that cannot be read is a remark. A file with questions may lie beside the others.
+    file. A file that cannot be read is a remark. The folder may also hold a file of questions.
     """
     documents = Documents()
     folder = path if path.is_dir() else path.parent
     question_file = named_file(path, "questions") if path.is_dir() else None
     unread: dict[str, list[str]] = collections.defaultdict(list)
-    lacking: dict[str, list[str]] = collections.defaultdict(list)
-    told: dict[str, list[str]] = collections.defaultdict(list)
+    names_by_package: dict[str, list[str]] = collections.defaultdict(list)
+    names_by_remark: dict[str, list[str]] = collections.defaultdict(list)
     unreadable: dict[str, int] = {}
 
     def pages() -> Iterator[tuple[Path, str]]:
+        """The files to convert, and their names; notes those of other suffixes."""
         for file in _all_files(path) if path.is_dir() else [path]:
             name = file.relative_to(folder).as_posix()
             if file.suffix.lower() in CONVERTERS:
@@ -84,7 +87,7 @@ def read(path: Path, findings: Findings) -> Corpus:
             elif file != question_file:
                 unread[file.suffix.lower()].append(name)
 
-    shards = shards_of(pages(), lambda page: _bytes(page[0]))
+    shards = shards_of(pages(), lambda page: _file_size(page[0]))
     converter = functools.partial(_page_converter, findings.reading.encoding)
     for page in itertools.chain.from_iterable(map_shards(converter, shards)):
         findings.problems.rows += 1
@@ -92,23 +95,18 @@ def read(path: Path, findings: Findings) -> Corpus:
             case Document() as document, remark:
                 documents.append(document)
                 if remark:
-                    told[remark].append(document.id)
+                    names_by_remark[remark].append(document.id)
             case file, name, Unreadable() as error:
                 unreadable[name] = 0
                 findings.remarks.add(file, f"{error}: the file is passed over")
             case _, name, ImportError() as error:
-                lacking[f"{error.name}"].append(name)
-    for remark, names in sorted(told.items()):
-        message = f"{len(names):,} files ({_shown(names)}) are {remark}"
+                names_by_package[f"{error.name}"].append(name)
+    for remark, names in sorted(names_by_remark.items()):
+        message = f"{len(names):,} files ({_first_names(names)}) are {remark}"
         findings.remarks.add(folder, message, rows=0)
     _note_unread(folder, unread, findings)
-    for package, names in lacking.items():
-        message = (
-            f"{len(names):,} files such as {names[0]!r} need the package {package}; "
-            "pip install 'ark-jax[files]'"
-        )
-        findings.problems.add(folder, message)
-    if not documents and not lacking:
+    _note_missing_packages(folder, names_by_package, findings)
+    if not documents and not names_by_package:
         message = "none of its files can be read, see the remarks; mend them or give other files"
         findings.problems.add(path, message)
     questions = []
@@ -117,11 +115,16 @@ def read(path: Path, findings: Findings) -> Corpus:
         claimed = {**documents.rows, **unreadable}
         questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
     corpus = complete_corpus(documents, questions, PAGES.name, findings)
-    return dataclasses.replace(corpus, passed_over=_reasons(unread, len(unreadable)))
+    return dataclasses.replace(corpus, passed_over=_passed_over(unread, len(unreadable)))
 
 
-def _reasons(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
-    """How many files gave no document, by reason; without pictures and what else has no text."""
+def _passed_over(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
+    """reason -> how many files gave no document; files such as pictures do not count.
+
+    Args:
+        unread: suffix -> names of files that no converter reads.
+        unreadable: how many files could not be converted.
+    """
     reasons = {"that cannot be read": unreadable}
     for suffix, names in unread.items():
         kind = mimetypes.guess_type(f"a{suffix}")[0] or ""
@@ -130,52 +133,66 @@ def _reasons(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
     return {reason: count for reason, count in reasons.items() if count}
 
 
-def _bytes(file: Path) -> int:
-    """The size of a file; 0 if it cannot be read, which its conversion tells."""
+def _file_size(file: Path) -> int:
+    """The size of a file; 0 if it cannot be read, which its conversion reports."""
     with contextlib.suppress(OSError):
         return file.stat().st_size
     return 0
 
 
 def _page_converter(encoding: str) -> Callable[[Iterable[tuple[Path, str]]], list]:
-    """Work that converts files with these names to documents, each with what to tell of it.
+    """Work for `map_shards` that converts named files to documents, each with a remark or "".
 
-    In the place of a file that cannot be converted stand the file, its name and the error.
+    A file that cannot be converted gives the file, its name and the error.
     """
 
     def convert_page(file: Path, name: str) -> tuple[Document, str] | tuple[Path, str, Exception]:
+        """The document and its remark, or the file, its name and the error."""
         if not os.path.lexists(file):  # it was there when the folder was listed
             raise FileNotFoundError(
                 f"{file}: is not there for the process that converts it; do not change the folder "
                 "meanwhile, and with config.data.engine=ray let every node see it"
             )
         try:
-            return _converted(file, name, encoding)
+            return _convert_document(file, name, encoding)
         except (Unreadable, ImportError) as error:
             return file, name, error
 
     return lambda pages: [convert_page(file, name) for file, name in pages]
 
 
-def _converted(file: Path, name: str, encoding: str) -> tuple[Document, str]:
+def _convert_document(file: Path, name: str, encoding: str) -> tuple[Document, str]:
+    """The document of a file, and a remark on how it was read, or ""."""
     if has_surrogate(name):
         raise Unreadable("has a name that is not UTF-8; rename it")
     page = convert(file, encoding)
     return Document(name, page.title or file.stem, page.text, page.sections), page.remark
 
 
-def _shown(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
-    return shown.encode("utf-8", "replace").decode()
+def _first_names(names: list[str]) -> str:
+    """The first names as a list for a message, with ... if there are more."""
+    listed = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
+    return listed.encode("utf-8", "replace").decode()
+
+
+def _note_missing_packages(
+    folder: Path, names_by_package: dict[str, list[str]], findings: Findings
+) -> None:
+    """A problem for each package that is not installed and that files need."""
+    for package, names in names_by_package.items():
+        message = (
+            f"{len(names):,} files such as {names[0]!r} need the package {package}; "
+            "pip install 'ark-jax[files]'"
+        )
+        findings.problems.add(folder, message)
 
 
 def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings) -> None:
     """A remark for each suffix that is not read."""
     for suffix, names in sorted(unread.items()):
         kind = f"with the suffix {suffix}" if suffix else "without a suffix"
-        message = (
-            f"{len(names):,} files {kind} ({_shown(names)}) are not read; they are passed over"
-        )
+        listed = _first_names(names)
+        message = f"{len(names):,} files {kind} ({listed}) are not read; they are passed over"
         findings.remarks.add(folder, message, rows=len(names))
 
 

@@ -28,6 +28,7 @@ SENTENCE_WORDS = 4  # more than names of relations and entities have, in the med
 
 
 def is_pair(values: Mapping[str, object]) -> bool:
+    """Whether a row has a question and a positive."""
     return all(
         any(name in values for name in names) for names in (QUESTION_FIELDS, POSITIVE_FIELDS)
     )
@@ -35,23 +36,24 @@ def is_pair(values: Mapping[str, object]) -> bool:
 
 def pair_row(row: InputRow) -> tuple[list[Document], Question]:
     """The texts of a row as documents, and a question whose documents are its positives."""
-    question = row.text(_field_of(row, QUESTION_FIELDS))
-    positives = _documents(row, _field_of(row, POSITIVE_FIELDS))
+    question = row.text(_present_field(row, QUESTION_FIELDS))
+    positives = _field_documents(row, _present_field(row, POSITIVE_FIELDS))
     fields = [name for name in row.values if _NEGATIVE_FIELD.fullmatch(name)]
-    negatives = [document for name in fields for document in _documents(row, name)]
+    negatives = [document for name in fields for document in _field_documents(row, name)]
     if row.ok and not positives:
-        row.add_problem(_field_of(row, POSITIVE_FIELDS), "is empty", "give a text")
+        row.add_problem(_present_field(row, POSITIVE_FIELDS), "is empty", "give a text")
     id = row_id(row, question)
     documents, others = document_ids(positives), document_ids(negatives)
     pair = Question(id, question, (), documents, (), row.group, others)
     return [*positives, *negatives], pair
 
 
-def _field_of(row: InputRow, names: tuple[str, ...]) -> str:
+def _present_field(row: InputRow, names: tuple[str, ...]) -> str:
+    """The first of these fields that the row has, or else the first of all."""
     return next((name for name in names if name in row.values), names[0])
 
 
-def _documents(row: InputRow, field: str) -> list[Document]:
+def _field_documents(row: InputRow, field: str) -> list[Document]:
     """A document for each text of a field, which is a string or a list of strings."""
     is_list = isinstance(row.values.get(field), list)
     texts = row.texts(field, required=False) if is_list else (row.text(field),)
@@ -64,6 +66,7 @@ def read_pairs(
     """Adds the texts of all good rows to the documents; returns the questions, each once."""
 
     def parsed() -> Iterator[tuple[InputRow, Question]]:
+        """Yields questions; adds the texts of a row once it is known to be good."""
         for row in rows:
             row_documents, question = pair_row(row)
             yield row, question
@@ -71,7 +74,7 @@ def read_pairs(
                 for document in row_documents:
                     documents.append(document)
 
-    return [question for _, question in _merged(parsed(), findings)]
+    return [question for _, question in _merged_pairs(parsed(), findings)]
 
 
 def pairs_on(
@@ -89,6 +92,7 @@ def pairs_on(
         ids.setdefault(hashed_id(text), id)
 
     def placed() -> Iterator[tuple[InputRow, Question]]:
+        """Yields questions with ids of the corpus; a text that it lacks is a problem."""
         for row in rows:
             row_documents, question = pair_row(row)
             known = {x.id: x.text if x.text in texts else ids.get(x.id) for x in row_documents}
@@ -96,17 +100,17 @@ def pairs_on(
                 if texts and known[document.id] is None:
                     defect = f"{document.text[:60]!r} is neither text nor id of a document"
                     fix = "add it to the corpus, or read the pairs without one"
-                    row.add_problem(_field_of(row, POSITIVE_FIELDS), defect, fix)
+                    row.add_problem(_present_field(row, POSITIVE_FIELDS), defect, fix)
             documents, negatives = (
                 tuple(dict.fromkeys(map(known.get, names)))
                 for names in (question.documents, question.negatives)
             )
             yield row, dataclasses.replace(question, documents=documents, negatives=negatives)
 
-    return _merged(placed(), findings)
+    return _merged_pairs(placed(), findings)
 
 
-def _merged(
+def _merged_pairs(
     pairs: Iterable[tuple[InputRow, Question]], findings: Findings
 ) -> list[tuple[InputRow, Question]]:
     """The questions of all good rows, each once and with its first row.
@@ -121,17 +125,19 @@ def _merged(
         if not first:
             row.claim_id(lines, row.key, question.id)
         if findings.settle(row):
-            joined = (first[0], _joined(first[1], question)) if first else (row, question)
+            joined = (first[0], _joined_questions(first[1], question)) if first else (row, question)
             merged[question.question] = joined
     return [(row, _without_copies(question)) for row, question in merged.values()]
 
 
-def _joined(first: Question, second: Question) -> Question:
+def _joined_questions(first: Question, second: Question) -> Question:
+    """The first question with the documents and negatives of both."""
     union = lambda name: tuple(dict.fromkeys((*getattr(first, name), *getattr(second, name))))
     return dataclasses.replace(first, documents=union("documents"), negatives=union("negatives"))
 
 
 def _without_copies(question: Question) -> Question:
+    """The question without negatives that are among its documents."""
     negatives = tuple(id for id in question.negatives if id not in question.documents)
     return dataclasses.replace(question, negatives=negatives)
 
@@ -144,7 +150,7 @@ def are_triples_of_sentences(path: Path) -> bool:
     if path.suffix not in ("", ".txt", ".tsv"):
         return False
     lines = [line.split("\t") for line in head_text(path).splitlines()[:20] if line.strip()]
-    # The last of several lines may be cut.
+    # The last of several lines may be incomplete.
     lines = lines[:-1] or lines
     if not lines or any(len(fields) != 3 for fields in lines):
         return False
@@ -153,7 +159,8 @@ def are_triples_of_sentences(path: Path) -> bool:
     return min(*counts[:2], statistics.median(counts)) >= SENTENCE_WORDS
 
 
-def _triples(path: Path, findings: Findings) -> Iterator[InputRow]:
+def _triplet_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
+    """Lines of question, positive and negative, tabs between, as rows."""
     for number, line in filled_lines(path, findings):
         findings.problems.rows += 1
         fields = line.split("\t")
@@ -167,7 +174,7 @@ def _triples(path: Path, findings: Findings) -> Iterator[InputRow]:
 def read(path: Path, findings: Findings) -> Corpus:
     """Reads a file of triples of sentences, as MS MARCO has them."""
     documents = Documents()
-    questions = read_pairs(_triples(path, findings), documents, findings)
+    questions = read_pairs(_triplet_rows(path, findings), documents, findings)
     return complete_corpus(documents, questions, TRIPLES.name, findings)
 
 

@@ -19,13 +19,14 @@ STRICT = (".jsonl", ".json")  # where every document writes its own id
 
 
 def recognises(path: Path) -> bool:
-    """Whether a folder has documents or chunks, or questions on nothing else that could be."""
+    """Whether a folder has a file of documents or chunks, or of questions without any documents."""
     if any(named_file(path, stem) for stem in STEMS[:2]):
         return True
     return bool(named_file(path, STEMS[2])) and not pages.recognises(path)
 
 
 def files(path: Path) -> list[Path]:
+    """The files that `read` opens, in order."""
     documents, chunks, questions = (named_file(path, stem) for stem in STEMS)
     if not documents and not chunks:
         documents = path / "documents.jsonl"
@@ -33,6 +34,7 @@ def files(path: Path) -> list[Path]:
 
 
 def plain_document(row: InputRow, *, needs_id: bool) -> Document:
+    """The document of a row; without an id, a hash of its content is the id."""
     title, text = row.text("title", required=False, blank=True), row.text("text")
     id = row.text("id") if needs_id or "id" in row.values else hashed_id(title, text)
     return Document(id, title, text)
@@ -63,7 +65,7 @@ def read(folder: Path, findings: Findings) -> Corpus:
 
 
 def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str, int]]:
-    """The documents, and the line of every id, those of documents with problems too."""
+    """The documents, and id -> line, also of documents with problems."""
     documents = Documents()
     lines: dict[str, int] = {}
     for row in rows_of(path, findings):

@@ -104,15 +104,15 @@ def check_evidence(row: InputRow, question: Question, texts: list[str]) -> None:
 def _absent_passages(pairs: list[tuple[InputRow, Question]], texts: Mapping[str, str]) -> set[str]:
     """The passages that no document of the corpus holds, by one pass over it."""
     absent = {passage for _, question in pairs for passage in question.evidence}
-    for block in _blocks(texts) if absent else ():
+    for block in _joined_texts(texts) if absent else ():
         absent -= {passage for passage in absent if passage in block}
         if not absent:
             break
     return absent
 
 
-def _blocks(texts: Mapping[str, str]) -> Iterator[str]:
-    """The texts, some in one string."""
+def _joined_texts(texts: Mapping[str, str]) -> Iterator[str]:
+    """The texts, joined to strings of at least BLOCK_CHARACTERS."""
     block, size = [], 0
     for text in texts.values():
         block.append(text)

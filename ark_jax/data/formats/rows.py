@@ -85,7 +85,7 @@ ROW_KINDS = (
 def recognised_rows(
     rows: Iterator[InputRow], path: Path, findings: Findings
 ) -> tuple[RowKind | None, Iterable[InputRow]]:
-    """The kind of the first row that has one, and all rows; a problem if none has."""
+    """The kind of the first row that has one, and all rows; None and a problem if none has."""
     if is_trec_table(head_text(path)):
         findings.problems.add(path, TREC_TABLE)
         return None, ()
@@ -97,16 +97,20 @@ def recognised_rows(
             if kind.recognises(row.values):
                 return kind, itertools.chain(inspected, rows)
     if inspected:
-        row = inspected[0]
-        fields = [name[:LONGEST_NAME] for name in list(row.columns or row.values)[:8]]
-        pairs = zip(("question", "answers") if fields[1:] else ("text",), fields, strict=False)
-        flag = shlex.quote(f"--columns={','.join(map('='.join, pairs))}")
-        message = (
-            f"no known format has rows with the fields {fields}; say which is which, such as "
-            f"{flag} (config.data.columns), or give {KNOWN}"
-        )
-        findings.problems.stop(path, message, inspected[0].line)
+        findings.problems.stop(path, _unknown_fields(inspected[0]), inspected[0].line)
     return None, ()
+
+
+def _unknown_fields(row: InputRow) -> str:
+    """The problem of a row whose fields no known format has, and the fix."""
+    fields = [name[:LONGEST_NAME] for name in list(row.columns or row.values)[:8]]
+    known_fields = ("question", "answers") if len(fields) > 1 else ("text",)
+    columns = (f"{known}={name}" for known, name in zip(known_fields, fields, strict=False))
+    flag = shlex.quote(f"--columns={','.join(columns)}")
+    return (
+        f"no known format has rows with the fields {fields}; say which is which, such as "
+        f"{flag} (config.data.columns), or give {KNOWN}"
+    )
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -115,6 +119,7 @@ def read(path: Path, findings: Findings) -> Corpus:
 
 
 def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpus:
+    """The corpus of rows of one kind; `path` is what problems name."""
     kind, rows = recognised_rows(rows, path, findings)
     if kind is None:
         return Corpus([], [], "", findings.remarks)
@@ -185,6 +190,7 @@ def parsed_pairs(
 
 
 def _shard_files(folder: Path) -> list[Path]:
+    """The Parquet files in a folder and its subfolders, without hidden ones, in order."""
     return [
         path
         for path in sorted(folder.rglob("*.parquet"))

@@ -1,10 +1,11 @@
 """SQuAD: one JSON object with articles, their paragraphs, and questions on each paragraph."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ark_jax.data.formats.base import Format, complete_corpus, hashed_document
-from ark_jax.data.formats.contexts import unanswerable
+from ark_jax.data.formats.contexts import remark_unanswerable
 from ark_jax.data.json_files import invalid_json, parse_json
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Question
@@ -16,6 +17,7 @@ _HEAD = re.compile(r'\s*\{(\s*"version"\s*:\s*("[^"]*"|[\d.]+)\s*,)?\s*"data"\s*
 
 
 def recognises(path: Path) -> bool:
+    """Whether a file begins like SQuAD's: an object with a list of articles."""
     head = head_text(path)  # none of a folder
     return bool(_HEAD.match(head)) and '"paragraphs"' in head
 
@@ -45,11 +47,12 @@ def read(path: Path, findings: Findings) -> Corpus:
         pairs = []
         for paragraph in row.objects("paragraphs"):
             document = hashed_document(title, paragraph.text("context"))
-            pairs.append((document, list(_questions(paragraph, document.id, document.text, row))))
-        for question in (
-            question for _, paragraph_questions in pairs for question in paragraph_questions
-        ):
-            row.claim_id(lines, "id", question.id)
+            pairs.append(
+                (document, list(_answered_questions(paragraph, document.id, document.text, row)))
+            )
+        for _, paragraph_questions in pairs:
+            for question in paragraph_questions:
+                row.claim_id(lines, "id", question.id)
         if findings.settle(row):
             for document, paragraph_questions in pairs:
                 documents.append(document)
@@ -57,12 +60,14 @@ def read(path: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, SQUAD.name, findings)
 
 
-def _questions(paragraph: InputRow, document: str, context: str, article: InputRow):
-    """The questions of a paragraph that it answers."""
+def _answered_questions(
+    paragraph: InputRow, document: str, context: str, article: InputRow
+) -> Iterator[Question]:
+    """The questions that a paragraph answers; each other one is a remark of the article."""
     for part in paragraph.objects("qas"):
         question = Question(part.text("id"), part.text("question"), (), (document,), (context,))
         if part.flag("is_impossible", False) or part.values.get("answers") == []:
-            unanswerable(article)
+            remark_unanswerable(article)
             continue
         answers = tuple(dict.fromkeys(answer.text("text") for answer in part.objects("answers")))
         yield Question(question.id, question.question, answers, (document,), (context,))

@@ -1,4 +1,4 @@
-"""Alignment scores: how well chunks explain an answer, and which ones are taught."""
+"""Alignment scores: how well chunks explain an answer, and the positives chosen by them."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ TARGETS = {"forward": "answer", "backward": "question"}
 
 
 def load_templates(paths: Mapping[str, str]) -> dict[str, str]:
-    """The two scored templates; `paths` is `config.prompts`, or empty for the packaged ones."""
+    """name -> template, for those of TARGETS; `paths` is `config.prompts`, {}: packaged ones."""
     return {
         name: prompts.load_template(name, paths.get(name, ""), target=target)
         for name, target in TARGETS.items()
@@ -56,7 +56,7 @@ def scored_pairs(
     ]
 
 
-SEAM_TOKENS = 16  # more than three parts may take where they are joined
+SEAM_TOKENS = 16  # upper bound of the tokens that joining three texts may add
 SCHEMA = pa.schema(
     [
         ("question", pa.string()),
@@ -83,7 +83,7 @@ UNIFIED = pa.schema(
         ("backward_mean", pa.float64()),
     ]
 )
-BLOCK = 1 << 13  # rows of a table that are dicts at once
+BLOCK = 1 << 13  # rows that are converted at once, which bounds memory
 REDUCTIONS = {  # of the scores of several reference answers
     "first": lambda scores: scores[0],
     "max": max,
@@ -93,7 +93,7 @@ REDUCTIONS = {  # of the scores of several reference answers
 
 @dataclasses.dataclass(frozen=True)
 class Weighing:
-    """How raw scores become one (eq. 6).
+    """How the raw scores of a chunk are combined into one (eq. 6).
 
     Attributes:
         answers: how several reference answers are reduced: first, max or mean.
@@ -121,7 +121,7 @@ def align(
     """Raw scores of every candidate chunk of every question, a table of SCHEMA.
 
     Args:
-        templates: as of `load_templates`.
+        templates: from `load_templates`.
         candidates: question id -> (chunk, cosine) pairs.
         references: how many of a question's answers are scored; 0: all.
 
@@ -163,11 +163,12 @@ def align(
 
 
 def _name_pair(question_id: str, answer: int, chunk_id: str) -> str:
+    """The name of a scored pair in errors."""
     return f"question {question_id!r}, answer {answer}, chunk {chunk_id!r}"
 
 
 class _PassageFitter:
-    """Cuts passages at their end where a whole prompt would not fit the model."""
+    """Cuts passages at their end if their prompts are too long for the model."""
 
     def __init__(self, lm: "LanguageModel", templates: Mapping[str, str]):
         self._lm, self._templates = lm, templates
@@ -178,10 +179,14 @@ class _PassageFitter:
         """The passage, or as much of its beginning as fits. Question and answer are never cut.
 
         Args:
-            name: names the question and the chunk in an error.
+            fields: question and answer.
+            name: of the pair, for an error.
+
+        Raises:
+            ValueError: question and answer leave no room.
         """
         limit = self._lm.max_length
-        # Each part is counted once. Together they may take a few tokens more, where they meet.
+        # Each part is counted once. Joined, they may have a few tokens more.
         parts = (self._count(passage), *map(self._count, fields.values()), self._longest_template)
         if sum(parts) + SEAM_TOKENS <= limit:
             return passage
@@ -195,7 +200,7 @@ class _PassageFitter:
         return self._cut(passage, fields, limit)
 
     def _cut(self, passage: str, fields: dict[str, str], limit: int) -> str:
-        """Drops tokens from the end until the prompt fits, a character at least in each turn."""
+        """The longest beginning of the passage whose prompt fits, by tokens."""
         encoded = self._lm.tokenizer(
             passage, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
@@ -203,7 +208,7 @@ class _PassageFitter:
         count = len(ends)
         while (excess := self._prompt_tokens(passage, fields) - limit) > 0:
             count = max(count - excess, 0)
-            # A character may have several tokens; then a cut between them drops nothing.
+            # At least one character is dropped: it may have several tokens.
             end = min(ends[count - 1] if count else 0, len(passage) - 1)
             passage = passage[:end]
         return passage
@@ -231,13 +236,14 @@ def unify(table: pa.Table, weighing: Weighing) -> pa.Table:
         raise ValueError(f"score.answers={weighing.answers!r}: must be one of {known}")
     if weighing.normalise not in ("none", "minmax"):
         raise ValueError(f"score.normalise={weighing.normalise!r}: must be 'none' or 'minmax'")
-    rows, blocks = _unified(table, weighing), [UNIFIED.empty_table()]
+    rows, blocks = _unified_rows(table, weighing), [UNIFIED.empty_table()]
     while block := list(itertools.islice(rows, BLOCK)):
         blocks.append(pa.Table.from_pylist(block, schema=UNIFIED))
     return pa.concat_tables(blocks)
 
 
-def _unified(table: pa.Table, weighing: Weighing) -> Iterator[dict]:
+def _unified_rows(table: pa.Table, weighing: Weighing) -> Iterator[dict]:
+    """Yields the rows of UNIFIED, question by question."""
     codes = table["question"].combine_chunks().dictionary_encode().indices.to_numpy()
     table = table.take(np.argsort(codes, kind="stable"))  # rows of a question one after another
     by_question = itertools.groupby(stream_rows(table), operator.itemgetter("question"))
@@ -252,7 +258,11 @@ def _unified(table: pa.Table, weighing: Weighing) -> Iterator[dict]:
 
 
 def _weigh(chunks: Mapping[str, list[dict]], weighing: Weighing) -> np.ndarray:
-    """The score of each chunk of one question."""
+    """The score of each chunk of one question, float64 `[chunks]`.
+
+    Args:
+        chunks: chunk id -> its raw rows, one for each reference answer.
+    """
     reduce = REDUCTIONS[weighing.answers]
     parts = {
         name: np.array([reduce([row[name] for row in rows]) for rows in chunks.values()])
@@ -277,6 +287,7 @@ def _summaries(rows: list[dict]) -> dict[str, float]:
 
 
 def _minmax(values: np.ndarray) -> np.ndarray:
+    """The values scaled to [0, 1]; 0.5 if all are equal."""
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 1e-12 else np.full_like(values, 0.5)
 
@@ -286,9 +297,9 @@ def keep_clearest(
 ) -> dict[str, list[str]]:
     """Keeps the `keep` fraction of questions with the largest margin.
 
-    A question's margin is its lowest positive score minus its highest other score. If several
-    chunks explain an answer equally well, perhaps none is needed for it. A question without another
-    chunk has an infinite margin. Among equal margins the smaller id comes first.
+    A question's margin is its lowest positive score minus its highest other score. A small margin
+    hints that the answer needs none of the chunks. A question without another chunk has an infinite
+    margin. Of questions with equal margins, the one with the smaller id is kept.
 
     Raises:
         ValueError: `keep` is not in (0, 1].
@@ -339,9 +350,8 @@ LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 def score(context: Context, folder: Path) -> dict:
     """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard.
 
-    A question without answers has none; where all are, no model is loaded.
+    A question without answers has no scores. If nothing is left to score, no model is loaded.
     """
-
     config, limit = context.config, context.config.score.candidates or None
     chunks = stored_chunks(context).by_id
     answered = [question for question in load_questions(context, "train") if question.answers]
@@ -368,7 +378,7 @@ def score(context: Context, folder: Path) -> dict:
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
-    """The number of the last shard that is left, and which questions all shards lack."""
+    """The number of the last stored shard, and the indices of questions that no shard holds."""
     paths = whole_parts(folder, SHARDS)
     tables = [read_table(path, columns=["question"]) for path in paths]
     scored = {id for table in tables for id in table.column("question").to_pylist()}
@@ -377,7 +387,7 @@ def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
 
 
 def _join_shards(folder: Path, questions: list[Question]) -> dict:
-    """Replaces the shards' tables by one, in the order of the questions."""
+    """Replaces the shards by one table in the order of the questions; returns counts."""
     paths = sorted(folder.glob(SHARDS))
     table = pa.concat_tables([read_table(path) for path in paths] or [SCHEMA.empty_table()])
     position = {question.id: i for i, question in enumerate(questions)}
@@ -404,18 +414,17 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
 
 
 def choose_positives(context: Context, folder: Path) -> dict:
-    """Stores each question's positives: its top M chunks by weighted score, or what is marked.
+    """Stores each question's positives: its top M chunks by weighted score, or its marked chunks.
 
-    Marked are the chunks of its evidence; those of its documents, if it has no answer either.
+    Marked are the chunks of its evidence; without evidence and answers, those of its documents.
     """
-
     settings = context.config.score
     fields = [field.name for field in dataclasses.fields(Weighing)]
     weighing = Weighing(**{name: settings[name] for name in fields})
     rows = unify(read_table(context / "score" / "scores.parquet"), weighing)
     questions = load_questions(context, "train")
     chunks = chunks_by_document(context)
-    # A question without answers is here only if it is trained on by what is marked.
+    # Only training by marked chunks keeps a question without answers.
     marked = with_documents(evidence_chunks(context, questions, chunks), questions, chunks)
     evidence = {
         question: {chunk for holders in passages for chunk in holders}
@@ -425,20 +434,22 @@ def choose_positives(context: Context, folder: Path) -> dict:
         positives = _marked_positives(evidence)
         rows = pa.concat_tables([rows, _unscored_rows(rows, positives)])
     else:
-        top = top_chunks(_ranking(rows), settings.positives)
-        positives = keep_clearest(_ranking(rows), top, settings.keep)
-    flags = [row["chunk"] in positives.get(row["question"], ()) for row in _ranking(rows)]
+        top = top_chunks(_scored_chunks(rows), settings.positives)
+        positives = keep_clearest(_scored_chunks(rows), top, settings.keep)
+    flags = [row["chunk"] in positives.get(row["question"], ()) for row in _scored_chunks(rows)]
     if is_first_process():
         flagged = rows.append_column("positive", pa.array(flags, pa.bool_()))
         pq.write_table(flagged.combine_chunks(), folder / FILE)
     return _count_positives(positives, evidence)
 
 
-def _ranking(rows: pa.Table) -> Iterator[dict]:
+def _scored_chunks(rows: pa.Table) -> Iterator[dict]:
+    """Yields question, chunk and score of each row."""
     return stream_rows(rows.select(["question", "chunk", "score"]))
 
 
 def _marked_positives(evidence: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """question -> its marked chunks, for questions that have some; ValueError if none has."""
     positives = {question: sorted(chunks) for question, chunks in evidence.items() if chunks}
     if not positives:
         raise ValueError(
@@ -449,10 +460,10 @@ def _marked_positives(evidence: Mapping[str, set[str]]) -> dict[str, list[str]]:
 
 
 def _unscored_rows(rows: pa.Table, positives: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Rows for positives that were not scored, with a score below all others."""
+    """Rows for positives that were not scored, with the score -inf."""
     known = {
         (row["question"], row["chunk"])
-        for row in _ranking(rows)
+        for row in _scored_chunks(rows)
         if row["chunk"] in positives.get(row["question"], ())
     }
     unscored = [
@@ -467,6 +478,7 @@ def _unscored_rows(rows: pa.Table, positives: Mapping[str, Sequence[str]]) -> pa
 def _count_positives(
     positives: Mapping[str, Sequence[str]], evidence: Mapping[str, set[str]]
 ) -> dict:
+    """Counts for the manifest, with the share of positives that hold marked evidence."""
     holding = [
         chunk in evidence[question]
         for question, chunks in positives.items()
@@ -490,8 +502,7 @@ def load_next_best(folder: Path, count: int) -> dict[str, list[str]]:
 
 
 def _best_stored(folder: Path, *, positive: bool, count: int | None = None) -> dict[str, list[str]]:
-    """The best of the scored chunks that are positives, or of the others."""
-
+    """question -> its best scored chunks among the positives, or among the others."""
     table = read_table(folder / FILE, ["question", "chunk", "score", "positive"])
     rows = stream_rows(table.filter(pc.equal(table["positive"], positive)))
     return top_chunks(rows, count)
@@ -500,7 +511,7 @@ def _best_stored(folder: Path, *, positive: bool, count: int | None = None) -> d
 def load_scores(folder: Path) -> dict[str, dict[str, float]]:
     """question -> chunk -> alignment score, of all that were scored."""
     scores: dict[str, dict[str, float]] = {}
-    ids: dict[str, str] = {}  # one string for all questions that a chunk is scored for
+    ids: dict[str, str] = {}  # equal ids share one string, to save memory
     columns = ["question", "chunk", "score"]
     for row in stream_rows(read_table(folder / FILE, columns)):
         chunk = ids.setdefault(row["chunk"], row["chunk"])
@@ -514,7 +525,7 @@ def load_shares(
     """question -> scored chunk -> its share, see `shares`.
 
     Args:
-        originals: chunk -> the chunk that replaces it, for copies; of these the first counts.
+        originals: copy -> the chunk that replaces it; of several copies the first score counts.
     """
     by_question: dict[str, dict[str, float]] = {}
     for question, scores in load_scores(folder).items():

@@ -332,8 +332,8 @@ def ark(preset: str = "default") -> ConfigDict:
     return with_preset(Ark, PRESETS, preset)
 
 
-def _changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
-    """`config` itself, with the values of dotted fields replaced."""
+def _with_changes(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
+    """Changes dotted fields of `config` in place and returns it."""
     config.update_from_flattened_dict(changes)
     return config
 
@@ -353,7 +353,7 @@ INCIDENTAL_FIELDS = (
 
 
 def differences(config: ConfigDict, preset: str) -> dict[str, object]:
-    """Dotted field -> a preset's value, of the method's fields that differ from `config`."""
+    """Dotted field -> a preset's value, for the method's fields in which `config` differs."""
     current = _method(config)
     return {
         name: value
@@ -416,7 +416,7 @@ def ablations(config: ConfigDict) -> dict[str, dict]:
 
 
 def switches(config: ConfigDict) -> dict[str, dict]:
-    """Runs of a sweep that takes over each setting of paper and released code by itself."""
+    """Runs that each take over one setting of paper or released code: run -> changed fields."""
     return {
         f"{preset}-{field}": {field: value}
         for preset in ("paper", "official")
@@ -426,11 +426,12 @@ def switches(config: ConfigDict) -> dict[str, dict]:
 
 def _use_preset(config: ConfigDict, preset: str) -> None:
     """Changes the method of `config` to that of a preset. Data, models and evaluation stay."""
-    _changed(config, differences(config, preset))
+    _with_changes(config, differences(config, preset))
 
 
 def _use_gold(config: ConfigDict) -> None:
-    _changed(config, GOLD)
+    """Makes `config` the baseline that learns from marked passages."""
+    _with_changes(config, GOLD)
 
 
 def _use_local_llm(config: ConfigDict) -> None:
@@ -446,8 +447,9 @@ STUDY_VARIANTS = {
 }
 
 
-def train_stages(c, *stages: int) -> None:
-    c.train.stages = stages
+def train_stages(config: ConfigDict, *stages: int) -> None:
+    """Makes `config` train these stages only."""
+    config.train.stages = stages
 
 
 VARIANTS = {
@@ -467,7 +469,7 @@ def scale_learning_rates(factor: float) -> dict[str, object]:
 # sweep -> run -> changed fields. Except in `seeds` and `folds`, all runs of a sweep share the
 # language model's replies and the scores.
 SWEEPS = {
-    # How sharply the loss tells passages apart.
+    # How sharply the loss separates passages.
     "temperature": {f"{t:g}": {"train.temperature": t} for t in (0.02, 0.05, 0.1, 0.2)},
     # Table 2's ablation of the alignments: forward, backward, and the retriever's ("parameter").
     "lambda": {
@@ -495,7 +497,7 @@ SWEEPS = {
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, variants, and the sweep that runs."""
+    """The config for the words after the colon: a preset, variants, and `sweep=NAME`."""
     names = named(words)
     preset = names.pop(0) if names and names[0] in PRESETS else "default"
     return vary(ark(preset), names, VARIANTS, also=PRESETS)

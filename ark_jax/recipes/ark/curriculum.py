@@ -31,8 +31,8 @@ from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
 
-# stage -> whose rewritten questions mine its hard negatives. Stage 1 has none; stage 0 trains
-# without a curriculum, on all negatives at once, mined by the base model.
+# stage -> the communities whose rewritten questions mine its hard negatives. Stage 1 has none;
+# stage 0 trains without a curriculum, on all negatives at once, mined by the base model.
 MINING_SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
 
 
@@ -61,12 +61,12 @@ def systems(config) -> Systems:
 
 
 def is_distilling(config) -> bool:
-    """Whether training learns the scores of all scored chunks, instead of positives."""
+    """Whether training learns the scores of all scored chunks instead of positives."""
     return config.train.loss == "distil"
 
 
 def model_before(config, stage: int) -> str:
-    """The system whose model a training stage starts from."""
+    """The system from whose model a training stage starts."""
     position = list(config.train.stages).index(stage)
     return stage_name(config.train.stages[position - 1]) if position else "base"
 
@@ -82,7 +82,7 @@ def epochs(train, stage: int) -> int:
 
 
 def last_mining(config) -> int | None:
-    """The last training stage that has hard negatives."""
+    """The last training stage that has hard negatives; None if none has."""
     return next((n for n in reversed(config.train.stages) if n in MINING_SIZES), None)
 
 
@@ -99,12 +99,12 @@ def mines_by(config) -> str:
 
 
 def mines_by_graph(config) -> bool:
-    """Whether hard negatives are those of rewritten questions, which a graph's communities make."""
+    """Whether hard negatives are mined by questions that were rewritten from a graph."""
     return mines_by(config) == "rewritten" and last_mining(config) is not None
 
 
 def builds_graph(config) -> bool:
-    """Whether a stage reads a graph: mining, or the writing of questions of two passages."""
+    """Whether a stage reads a graph: to mine, or to write questions from two passages."""
     return mines_by_graph(config) or joins_passages(config)
 
 
@@ -126,19 +126,19 @@ NEGATIVES = POSITIVES.insert(2, pa.field("mined_by", pa.float64()))
 
 @dataclasses.dataclass(frozen=True)
 class _Corpus:
-    """What is searched, and for which questions. A chunk goes by its position in `chunk_ids`."""
+    """The searched chunks and the questions. A chunk is given by its position in `chunk_ids`."""
 
     chunk_ids: Sequence[str]
     texts: Sequence[str]
     vectors: Vectors
     questions: list[Question]
-    queries: dict[str, Vectors]  # question -> its vector, as the vectors of one text
+    queries: dict[str, Vectors]  # question -> its vector `[1 e]`, or the `TokenVectors` of one text
     positives: dict[str, list[int]]  # question -> its positives
-    pools: dict[str, Sequence[int]]  # question -> the chunks that it may be answered from
-    given: dict[str, list[int]]  # question -> the chunks that the input calls irrelevant
+    pools: dict[str, Sequence[int]]  # question -> the chunks that are searched for it
+    given: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
 
     def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
-        """Of a question with chunks, float32 `[c]`."""
+        """The cosine of a question with each of these chunks, float32 `[c]`."""
         from ark_jax.retrieval.late import similarities
 
         return similarities(self.queries[question][0], self.vectors[chunks])
@@ -147,28 +147,25 @@ class _Corpus:
 def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     """Stores hard negatives for one training stage, and the positives, each with its cosine.
 
-    The model of the stage before finds them, or the base model for the first.
-
-    Negatives that the input gives come first, the hardest of them ahead.
-
-    The difficulty of a negative is the gap between its cosine to the question and that of the most
-    similar positive.
+    Negatives of the input come first, then mined ones; both begin with the hardest. `miner_of` says
+    whose model mines. The difficulty of a negative is the cosine of the most similar positive minus
+    its own.
 
     Args:
-        before: the system whose model the training stage starts from.
+        before: the system from whose model the training stage starts.
     """
     config, system = context.config, miner_of(context.config, before)
     corpus = _encode_corpus(context, system)
     queries = corpus.queries
     if mines_by(config) == "rewritten":
         queries = _encode_rewritten(context, system, stage, set(queries))
-    search = _search(config, corpus, queries)
+    search = _candidate_search(config, corpus, queries)
 
-    def choose() -> dict:
+    def store_rows() -> dict:
         tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
-        rows = _negatives(config.mine, corpus, search(), spared, tally)
+        rows = _negative_rows(config.mine, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
-        save_stream(_positives(corpus), folder / "positives.parquet", POSITIVES)
+        save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)
         return {
             "negatives": count,
             "questions_without": tally.questions_without,
@@ -177,13 +174,13 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
             **_difficulty(tally, count),
         }
 
-    return {"model": system} | distributed.on_first_process(choose)
+    return {"model": system} | distributed.on_first_process(store_rows)
 
 
 def load_negatives(folder: Path) -> dict[str, list[str]]:
-    """question -> its hard negatives, hardest first, of the folder of a mine stage."""
+    """question -> its hard negatives, hardest first, from the folder of a mine stage."""
     negatives: dict[str, list[str]] = {}
-    ids: dict[str, str] = {}  # one string for all questions that a chunk is a negative of
+    ids: dict[str, str] = {}  # equal ids share one string, to save memory
     for row in stream_rows(read_table(folder / "negatives.parquet")):
         chunk = ids.setdefault(row["chunk"], row["chunk"])
         negatives.setdefault(row["question"], []).append(chunk)
@@ -191,7 +188,7 @@ def load_negatives(folder: Path) -> dict[str, list[str]]:
 
 
 def _encode_corpus(context: Context, system: str) -> _Corpus:
-    """The training questions and what they may be answered from, embedded by a system's model."""
+    """The training questions and the chunks searched for them, embedded by a system's model."""
     chunks, positives = stored_chunks(context), load_positives(context / "positives")
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     is_shared, groups = searches_corpus(context), chunks.by_document
@@ -214,16 +211,16 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
     )
 
 
-def _search(
+def _candidate_search(
     config, corpus: _Corpus, queries: Mapping[str, Vectors]
 ) -> Callable[[], dict[str, Ranking]]:
-    """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
+    """A function that gives question -> what `mine.by` finds: by vectors, words, chance or a miner.
 
-    The devices of all processes search by vectors. The rest is for the first process alone, which
-    calls what is returned.
+    Only the first process calls it. A search by vectors runs before, on the devices of all
+    processes.
 
     Args:
-        queries: question -> the vectors to search by, if it is searched by vectors.
+        queries: question -> the vectors to search by.
     """
     from ark_jax.retrieval import mining
 
@@ -233,10 +230,10 @@ def _search(
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
-    def rank() -> dict[str, Ranking]:
+    def rank_candidates() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
         if own_functions.is_own(by):
-            asked = {question: of_one[0] for question, of_one in corpus.queries.items()}
+            asked = {question: query[0] for question, query in corpus.queries.items()}
             task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
             ranked = own_parts.mine_by_own("mine.by", by, task)
         else:
@@ -246,7 +243,7 @@ def _search(
             for question, chunks in ranked.items()
         }
 
-    return rank
+    return rank_candidates
 
 
 def _encode_rewritten(
@@ -269,29 +266,36 @@ def _encode_rewritten(
 
 @dataclasses.dataclass
 class _Tally:
-    """What is counted of the negatives, question by question."""
+    """Counts of the negatives of all questions."""
 
     dropped: Counter = dataclasses.field(default_factory=Counter)
     questions_without: int = 0
     holding_the_answer: int = 0
-    smallest_gaps: list[float] = dataclasses.field(default_factory=list)
+    smallest_gaps: list[float] = dataclasses.field(default_factory=list)  # of each question
     above_the_positive: int = 0
 
 
-def _positives(corpus: _Corpus) -> Iterator[dict]:
+def _positive_rows(corpus: _Corpus) -> Iterator[dict]:
+    """Yields the rows of POSITIVES."""
     for question in corpus.questions:
         chunks = corpus.positives[question.id]
         for chunk, cosine in zip(chunks, corpus.cosines(question.id, chunks).tolist(), strict=True):
             yield {"question": question.id, "chunk": corpus.chunk_ids[chunk], "cosine": cosine}
 
 
-def _negatives(
+def _negative_rows(
     settings,
     corpus: _Corpus,
     mined: Mapping[str, Ranking],
     spared: Mapping[str, Sequence[str]],
     tally: _Tally,
 ) -> Iterator[dict]:
+    """Yields the rows of NEGATIVES, and counts them in `tally`.
+
+    Args:
+        settings: `config.mine`.
+        spared: question -> chunk ids that are no negatives of it.
+    """
     from ark_jax.retrieval import mining
 
     originals = _first_copies(corpus, mined)
@@ -331,12 +335,12 @@ def _negatives(
 
 
 def _hardest_first(chunks: Sequence[int], cosine: Mapping[int, float]) -> list[tuple[int, float]]:
-    """The chunks and their cosines; of equal ones the first stays first."""
+    """The chunks with their cosines, the largest first; ties keep their order."""
     return sorted([(chunk, cosine[chunk]) for chunk in chunks], key=lambda pair: -pair[1])
 
 
 def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, int]:
-    """As `mining.first_copies`, of the chunks that were mined or given and the positives."""
+    """As `mining.first_copies`, for the positives and the chunks that were mined or given."""
     from ark_jax.retrieval import mining
 
     is_known = np.zeros(len(corpus.chunk_ids), bool)
@@ -349,10 +353,10 @@ def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, in
 
 
 def _difficulty(tally: _Tally, negatives: int) -> dict:
-    """How hard the negatives are, over the questions that have any.
+    """Counts of how hard the negatives are; empty without negatives.
 
-    The gap from the most similar positive to the hardest negative, and the share of all negatives
-    that are more similar than that positive.
+    They are the gaps from the most similar positive to the hardest negative over the questions, and
+    the share of all negatives that are more similar than that positive.
     """
     if not negatives:
         return {}

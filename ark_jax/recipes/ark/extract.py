@@ -1,4 +1,4 @@
-"""What a language model writes for ARK: entities and relations, and rewritten questions."""
+"""The texts of a language model for ARK: entities and relations, and rewritten questions."""
 
 import collections
 import contextlib
@@ -37,7 +37,7 @@ from ark_jax.runtime.packed_tables import pack, unpack
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
 
-# file -> its rows
+# file -> the type of its rows
 FACTS = {"entities": Entity, "relations": Relation, "quarantine": Quarantined}
 _TYPES = {str: pa.string(), float: pa.float64()}
 Passage = tuple[str, str, str]  # id of a chunk, its text, its title
@@ -47,7 +47,7 @@ class Replies(NamedTuple):
     """The replies to one chunk.
 
     Attributes:
-        passes: for the first pass and each gleaning, the texts, and why no model will reply.
+        passes: for the first pass and each gleaning, the texts, and why the model refused or None.
     """
 
     chunk: str
@@ -55,47 +55,48 @@ class Replies(NamedTuple):
 
 
 def fact_parser() -> Callable[[Sequence[Replies]], bytes]:
-    """Work that parses the replies of each chunk into `FACTS`, packed."""
-    return lambda shard: _packed(map(_parse, shard))
+    """A function for `map_stored`: replies of some chunks -> their packed tables of `FACTS`."""
+    return lambda shard: _pack_facts(map(_parse_facts, shard))
 
 
 def term_counter() -> Callable[[Sequence[Passage]], bytes]:
-    """Work that counts in how many passages each of their terms is, packed."""
+    """A function for `map_stored`: passages -> a packed table of how many hold each term."""
 
-    def count(shard: Sequence[Passage]) -> bytes:
+    def count_terms(shard: Sequence[Passage]) -> bytes:
         counts = collections.Counter(term for _, text, _ in shard for term in candidate_terms(text))
         columns = {"term": pa.array(counts, pa.string()), "passages": list(counts.values())}
         return pack(pa.table(columns))
 
-    return count
+    return count_terms
 
 
 def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Passage]], bytes]:
-    """Work that makes `FACTS` of passages by rules, packed.
+    """A function for `map_stored`: passages -> their packed tables of `FACTS`, by rules.
 
     Args:
-        frequency: as of `rule_based.extract_graph`.
+        frequency: as in `rule_based.extract_graph`.
     """
     max_frequency = rare_limit(frequency)
 
-    def extract(passage: Passage) -> tuple[list, list, list]:
+    def extract_passage(passage: Passage) -> tuple[list, list, list]:
         chunk, text, title = passage
-        return _parse(
+        return _parse_facts(
             Replies(chunk, [([extract_graph(text, frequency, title, max_frequency)], None)])
         )
 
-    return lambda shard: _packed(map(extract, shard))
+    return lambda shard: _pack_facts(map(extract_passage, shard))
 
 
-def _packed(facts: Iterable[tuple[list, list, list]]) -> bytes:
+def _pack_facts(facts: Iterable[tuple[list, list, list]]) -> bytes:
+    """The tables of `FACTS` over all chunks, packed."""
     rows = [[], [], []]
     for parsed in facts:
-        for kind, new in zip(rows, parsed, strict=True):
-            kind += new
-    return pack(*map(_table, FACTS.values(), rows))
+        for rows_of_table, new in zip(rows, parsed, strict=True):
+            rows_of_table += new
+    return pack(*map(_fact_table, FACTS.values(), rows))
 
 
-def _table(row_type: type, rows: list) -> pa.Table:
+def _fact_table(row_type: type, rows: list) -> pa.Table:
     fields = dataclasses.fields(row_type)
     columns = {
         field.name: pa.array([getattr(row, field.name) for row in rows], _TYPES[field.type])
@@ -104,7 +105,7 @@ def _table(row_type: type, rows: list) -> pa.Table:
     return pa.table(columns)
 
 
-def _parse(replies: Replies) -> tuple[list, list, list]:
+def _parse_facts(replies: Replies) -> tuple[list, list, list]:
     """Entities, relations and unreadable records of one chunk, over all its replies."""
     entities, relations, lost = [], [], []
     known_entities, known_pairs = set(), set()
@@ -116,11 +117,11 @@ def _parse(replies: Replies) -> tuple[list, list, list]:
             new_entities, new_relations, unread = parse_reply(text, replies.chunk)
             entities += [entity for entity in new_entities if entity not in known_entities]
             known_entities |= set(new_entities)
-            # A later reply that repeats a relation is no second statement of the passage.
+            # If a later reply repeats a relation, the passage still states it once.
             relations += [r for r in new_relations if (r.source, r.target) not in known_pairs]
             known_pairs |= {(r.source, r.target) for r in new_relations}
-            # A reply without any record was asked for again, and only the last one counts as lost.
-            # In a later pass such a reply says that nothing is missing.
+            # In the first pass, only the last reply without a record counts as lost: the others
+            # were asked for again. In a later pass such a reply says that nothing is missing.
             last_of_first_pass = not number and i == len(texts) - 1
             if new_entities or new_relations or last_of_first_pass:
                 lost += unread
@@ -134,25 +135,25 @@ def extraction_calls(context: Context, chunk_ids: Collection[str]) -> Sequence[c
     """A call for each of these chunks, in the order of the corpus; each is made on access."""
     template = prompts.load_template("extract", context.config.prompts.extract)
 
-    def call(chunk: Chunk) -> complete.Call:
+    def extraction_call(chunk: Chunk) -> complete.Call:
         prompt = prompts.fill(template, passage=chunk.passage)
         fields = {"passage": chunk.text, "title": chunk.title}
         return complete.Call(f"extract/{chunk.id}", "extract", (prompt,), fields)
 
-    return distributed.LazySequence(call, _chunks(context, chunk_ids))
+    return distributed.LazySequence(extraction_call, _chunks(context, chunk_ids))
 
 
 def _chunks(context: Context, chunk_ids: Collection[str]) -> Sequence[Chunk]:
-    """These chunks in the order of the corpus."""
+    """These chunks in the order of the corpus, each read on access."""
     chunks = stored_chunks(context)
     rows = sorted(map(chunks.ids.position, chunk_ids))
     return distributed.LazySequence(chunks.__getitem__, rows)
 
 
 def extracted_chunks(context: Context) -> set[str]:
-    """The chunks that the graph is made of: the candidates of all training questions.
+    """The ids of the chunks that the graph is extracted from: candidates of training questions.
 
-    If questions are to be written, they are those of the documents that training is written from.
+    If questions are written, they are the chunks of all training documents.
     """
     if is_writing(context.config):
         chunks, documents = chunks_by_document(context), training_documents(context)
@@ -161,7 +162,7 @@ def extracted_chunks(context: Context) -> set[str]:
 
 
 def extract(context: Context, folder: Path) -> dict:
-    """Stores the entities and relations of every chunk, and replies that could not be read."""
+    """Stores entities and relations of the chunks, and replies that could not be read."""
     chunk_ids, passes = extracted_chunks(context), []
     if context.config.llm.backend == "none" and not context.config.graph.openie:
         facts = _rule_based_facts(context, chunk_ids, folder)
@@ -170,11 +171,11 @@ def extract(context: Context, folder: Path) -> dict:
         if context.config.graph.openie:
             replies, usage = _recorded_replies(context, chunk_ids), Usage()
         else:
-            passes = _passes(context, extraction_calls(context, chunk_ids))
+            passes = _ask_passes(context, extraction_calls(context, chunk_ids))
             asked = (item.removeprefix("extract/") for item in passes[0].texts)
-            replies = (_replies(chunk_id, passes) for chunk_id in asked)
+            replies = (_replies_of_passes(chunk_id, passes) for chunk_id in asked)
             usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
-        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _characters))
+        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _count_characters))
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
@@ -185,7 +186,7 @@ def extract(context: Context, folder: Path) -> dict:
 
 
 def _save_facts(facts: Iterable[bytes], folder: Path) -> dict:
-    """Writes the tables of all shards one below another; returns counts."""
+    """Appends the packed tables of all shards to the files of `FACTS`; returns counts."""
     reasons: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         files = [
@@ -206,7 +207,7 @@ def _save_facts(facts: Iterable[bytes], folder: Path) -> dict:
 def _rule_based_facts(
     context: Context, chunk_ids: Collection[str], folder: Path
 ) -> Iterator[bytes]:
-    """The facts of the backend `none`: the words of all chunks are counted first."""
+    """Yields the packed facts of the backend `none`, which first counts the terms of all chunks."""
     chunks = _chunks(context, chunk_ids)
     shards = lambda: shards_of(
         ((chunk.id, chunk.text, chunk.title) for chunk in chunks), lambda passage: len(passage[1])
@@ -220,13 +221,13 @@ def _rule_based_facts(
     yield from map_stored(folder, "facts", prepare, shards())
 
 
-def _passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
-    """The replies to all calls: those of the first pass, and of each gleaning."""
-    answers = ask(context, calls, "extract", _remark)
+def _ask_passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
+    """The replies of the first pass over all calls, and of each gleaning."""
+    answers = ask(context, calls, "extract", _extraction_remark)
     return [answers, *_glean(context, calls, answers)]
 
 
-def _replies(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
+def _replies_of_passes(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
     """The replies of each pass to one chunk."""
     of_passes = []
     for number, answers in enumerate(passes):
@@ -235,12 +236,12 @@ def _replies(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
     return Replies(chunk_id, of_passes)
 
 
-def _characters(replies: Replies) -> int:
+def _count_characters(replies: Replies) -> int:
     return sum(len(text) for texts, _ in replies.passes for text in texts)
 
 
 def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[Replies]:
-    """Records that another system extracted, as if a model had replied with them."""
+    """The records of an OpenIE file, as if a model had replied with them."""
     from ark_jax.graph import openie
 
     path = Path(context.config.graph.openie)
@@ -249,10 +250,8 @@ def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[
     return (Replies(chunk.id, [([texts[chunk.id]], None)]) for chunk in chunks)
 
 
-def _remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
-    """What the model is told about its reply, if it has to write again."""
-    from ark_jax.graph.extract import parse_reply
-
+def _extraction_remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
+    """What the model is told about its reply; None if the reply will do."""
     if cut:
         return (
             "Your reply broke off. Go on with the records that are still missing, in the same "
@@ -269,7 +268,7 @@ def _remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
 def _glean(
     context: Context, calls: Sequence[complete.Call], answers: complete.Completions
 ) -> list[complete.Completions]:
-    """Further passes over each chunk: the model sees its reply and is asked for what is missing."""
+    """The replies of further passes, which ask for what the model's earlier replies missed."""
     config = context.config
     if not config.graph.gleanings or config.llm.backend == "none":
         return []
@@ -290,10 +289,10 @@ def _gleaning_call(
     request: str,
     number: int,
 ) -> complete.Call:
-    """The call of the next pass over a chunk, which holds the replies of all passes so far."""
+    """The call of the next pass over a chunk; its conversation holds all passes so far."""
     call = calls[number]
     chunk_id, turns = call.item.removeprefix("extract/"), call.turns
-    for texts, _ in _replies(chunk_id, passes).passes:
+    for texts, _ in _replies_of_passes(chunk_id, passes).passes:
         turns = (*turns, "\n".join(texts), request)
     return complete.Call(f"glean{len(passes)}/{chunk_id}", "glean", turns)
 
@@ -304,31 +303,31 @@ SCHEMA = pa.schema((name, pa.string()) for name in ("question", "size", "text"))
 def rewriting_calls(
     context: Context, communities: Sequence[dict] | None = None
 ) -> Sequence[complete.Call]:
-    """A call for every community; each is made on access.
+    """A call for each community; each is made on access.
 
     Args:
-        communities: rows without entities, in place of those of the workdir: for estimates, before
-            a graph exists.
+        communities: for estimates before a graph exists: rows without nodes, in place of those of
+            the workdir.
     """
     from ark_jax.graph.store import KnowledgeGraph
 
     graph = None
     if communities is None:
         graph = KnowledgeGraph.load(context / "graph")
-        table = _communities(context)
+        table = _load_communities(context)
         row_at = lambda number: table.slice(number, 1).to_pylist()[0]
         communities = distributed.LazySequence(row_at, range(len(table)))
     questions = {question.id: question for question in load_questions(context, "train")}
     template = prompts.load_template("rewrite", context.config.prompts.rewrite)
     count = context.config.graph.rewrites
 
-    def call(row: dict) -> complete.Call:
+    def rewriting_call(row: dict) -> complete.Call:
         question = questions[row["question"]]
         filled = prompts.fill(
             template,
             question=question.question,
             answer=question.answers[0],
-            entities="\n".join(_describe(graph, node) for node in row["nodes"]),
+            entities="\n".join(_entity_line(graph, node) for node in row["nodes"]),
             count=count,
         )
         names = [graph.names[node] for node in row["nodes"]]
@@ -338,34 +337,35 @@ def rewriting_calls(
             "count": count,
             "answers": question.answers,
         }
-        return complete.Call(_item(row), "rewrite", (filled,), fields)
+        return complete.Call(_rewrite_item(row), "rewrite", (filled,), fields)
 
-    return distributed.LazySequence(call, communities)
+    return distributed.LazySequence(rewriting_call, communities)
 
 
 def rewrite(context: Context, folder: Path) -> dict:
     """Stores the rewritten questions of each community, and replies that could not be read.
 
-    A version that holds the answer, where the original does not, would mine passages that hold it
-    too: it is dropped. A question left without a version keeps its original words.
+    A version that newly holds the answer would mine passages that hold it too, so it is dropped. A
+    question without any version left keeps its original words.
     """
     questions = {question.id: question for question in load_questions(context, "train")}
     count, calls = context.config.graph.rewrites, rewriting_calls(context)
     original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
-    accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
+    accept = lambda call, texts, cut: rewrite_remark(parse_questions(*texts), original(call), count)
     answers = ask(context, calls, "rewrite", accept)
-    communities = _communities(context)
+    communities = _load_communities(context)
     if len(communities):  # else it has no columns
         communities = communities.select(["question", "size"])
     quarantine, leaking, without = [], 0, 0
 
-    def rows() -> Iterator[dict]:
+    def rewritten_rows() -> Iterator[dict]:
+        """Yields the rows of SCHEMA; counts and quarantines what is left out."""
         nonlocal leaking, without
         for community in stream_rows(communities):
-            question, item = questions[community["question"]], _item(community)
+            question, item = questions[community["question"]], _rewrite_item(community)
             texts = answers.texts[item]
             parsed = parse_questions(*texts)
-            problem = answers.rejected.get(item) or remark(parsed, question, count)
+            problem = answers.rejected.get(item) or rewrite_remark(parsed, question, count)
             if problem:
                 quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
             new = [text for text in parsed if not same_question(text, question.question)]
@@ -376,7 +376,7 @@ def rewrite(context: Context, folder: Path) -> dict:
             for text in new or [question.question]:
                 yield community | {"text": text}
 
-    rewritten = save_stream(rows(), folder / "rewritten.parquet", SCHEMA)
+    rewritten = save_stream(rewritten_rows(), folder / "rewritten.parquet", SCHEMA)
     save_rows(quarantine, folder / "quarantine.parquet")
     return {
         "calls": len(calls),
@@ -389,16 +389,17 @@ def rewrite(context: Context, folder: Path) -> dict:
     }
 
 
-def _communities(context: Context) -> pa.Table:
+def _load_communities(context: Context) -> pa.Table:
     return read_table(context / "communities" / "communities.parquet")
 
 
-def _describe(graph, node: int) -> str:
+def _entity_line(graph, node: int) -> str:
+    """An entity as a prompt shows it."""
     return f"- {graph.names[node]} ({graph.types[node]}): {graph.descriptions.first(node)}"
 
 
-def _item(community: dict) -> str:
-    """What the call of a community is known by."""
+def _rewrite_item(community: dict) -> str:
+    """The key of a community's call."""
     return f"rewrite/{community['question']}/{community['size']}"
 
 
@@ -411,7 +412,7 @@ def gives_away_answer(text: str, question: Question) -> bool:
 
 
 def parse_questions(*replies: str) -> list[str]:
-    """The distinct, non-empty questions of one reply after the other."""
+    """The different questions in the replies, in their order."""
     questions: dict[str, str] = {}
     for reply in replies:
         for question in _parse_reply(reply):
@@ -420,18 +421,20 @@ def parse_questions(*replies: str) -> list[str]:
 
 
 def same_question(a: str, b: str) -> bool:
-    """Whether two questions differ in nothing but case, spacing and the last mark."""
+    """Whether two questions are equal but for case, spacing and the last punctuation mark."""
     return _normalise(a) == _normalise(b)
 
 
 def _normalise(question: str) -> str:
+    """The question in lower case, with single blanks, without its last punctuation marks."""
     return " ".join(question.casefold().split()).rstrip("?.! ")
 
 
 def _parse_reply(reply: str) -> list[str]:
     """The questions of a reply's first JSON value with the key `questions`.
 
-    Else they are those of the first value that holds strings; if no value is whole, it is mended.
+    Without such a value they are the strings of the first value that has some. If no value is
+    complete, the first one is repaired.
     """
     text = strip_thinking(reply)
     starts = [match.start() for match in re.finditer(r"[{\[]", text)]
@@ -441,16 +444,16 @@ def _parse_reply(reply: str) -> list[str]:
             value = json.JSONDecoder().raw_decode(text, start)[0]
         except ValueError:
             continue
-        except RecursionError:  # it would come again from each of its thousand brackets
+        except RecursionError:  # each of the nested brackets would raise it again
             break
-        questions = _strings(value)
+        questions = _question_strings(value)
         if questions and isinstance(value, dict) and "questions" in value:
             return questions
         fallback = fallback or questions
-    return fallback or (_strings(repair_json(text[starts[0] :])) if starts else [])
+    return fallback or (_question_strings(repair_json(text[starts[0] :])) if starts else [])
 
 
-def _strings(value) -> list[str]:
+def _question_strings(value) -> list[str]:
     """The strings of a list, or of an object's list `questions`, or else of its first list."""
     if isinstance(value, dict):
         values = (value.get("questions"), *value.values())
@@ -460,7 +463,7 @@ def _strings(value) -> list[str]:
     return [" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()]
 
 
-def remark(questions: list[str], original: Question, count: int) -> str | None:
+def rewrite_remark(questions: list[str], original: Question, count: int) -> str | None:
     """What the model is told about its reply; None if the reply will do."""
     new = [text for text in questions if not same_question(text, original.question)]
     if len(new) >= count:

@@ -39,9 +39,9 @@ Pools = dict[str, np.ndarray]  # question -> positions of chunks among those sea
 def find_candidates(context: Context, folder: Path) -> dict:
     """Stores the candidates of every training question with their cosines, nearest first.
 
-    They are the chunks of its documents. If the whole corpus is searched, they are the chunks that
-    the base retriever finds by the question, and BM25 by the question with and without its answers,
-    fused by reciprocal rank; the first chunks of its documents are among them.
+    They are the chunks of its documents. If the whole corpus is searched, they are the first chunks
+    of its documents, and those that the base retriever finds by the question, and BM25 by the
+    question with and without its answers, fused by reciprocal rank.
     """
     chunks, questions = stored_chunks(context), load_questions(context, "train")
     whole = searches_corpus(context)
@@ -51,15 +51,15 @@ def find_candidates(context: Context, folder: Path) -> dict:
     queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
     if whole:
-        pools = _search(questions, groups, searched, (queries, vectors), context.config.data)
+        pools = _search_corpus(questions, groups, searched, (queries, vectors), context.config.data)
     else:
         pools = {question.id: _own_chunks(question, groups, searched) for question in questions}
-    rows = _rows(questions, pools, searched.ids, queries, vectors)
+    rows = _candidate_rows(questions, pools, searched.ids, queries, vectors)
     count = save_stream(rows, folder / "candidates.parquet", SCHEMA)
     return {"candidates": count, "cut_by_the_retriever": cut}
 
 
-def _search(
+def _search_corpus(
     questions: Sequence[Question],
     chunks: Mapping[str, list[Chunk]],
     searched: SearchedChunks,
@@ -93,13 +93,14 @@ def _own_chunks(
     return np.array([searched.position(chunk.id) for chunk in own], np.int32)
 
 
-def _rows(
+def _candidate_rows(
     questions: Sequence[Question],
     pools: Pools,
     chunk_ids: Sequence[str],
     queries: Vectors,
     vectors: Vectors,
 ) -> Iterator[dict]:
+    """Yields a row of SCHEMA for each question and candidate, largest cosine first."""
     from ark_jax.retrieval.late import similarities
 
     for question, query in zip(questions, queries, strict=True):
@@ -114,7 +115,7 @@ def _rows(
 
 
 def distinct_candidates(context: Context) -> set[str]:
-    """The candidates of all training questions."""
+    """The ids of all training questions' candidates."""
     table = read_table(context / "candidates" / "candidates.parquet", columns=["chunk"])
     return set(table["chunk"].unique().to_pylist())
 
@@ -128,11 +129,12 @@ class StoredCandidates(LookedUp[list[tuple[str, float]]]):
 
     def __init__(self, table: pa.Table):
         self._chunks, self._cosines = table["chunk"], table["cosine"]
-        self._rows = RowsByText(table["question"])
-        super().__init__(self._rows, self._of)
+        self._candidate_rows = RowsByText(table["question"])
+        super().__init__(self._candidate_rows, self._candidates)
 
-    def _of(self, question: str) -> list[tuple[str, float]]:
-        rows = map(int, self._rows[question])
+    def _candidates(self, question: str) -> list[tuple[str, float]]:
+        """(chunk id, cosine) of each candidate, nearest first."""
+        rows = map(int, self._candidate_rows[question])
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
 
@@ -145,11 +147,11 @@ def load_candidates(context: Context) -> StoredCandidates:
 def seed_ranks(context: Context, graph, seeds: Sequence[Sequence[int]]) -> Iterator[np.ndarray]:
     """Yields the ranks of each seed set, float64 `[n]`, in their order.
 
-    Ranks below `graph.floor` may be 0. Graphs of texts are solved by elimination, others by walks.
-    Memory may not hold the ranks of all seed sets, so they are solved in blocks.
+    Ranks below `graph.floor` may be 0. They are solved by elimination if the graph allows it, else
+    by walks in blocks, since the ranks of all seed sets may exceed memory.
 
     Args:
-        context: the run, of whose mesh all devices take part.
+        context: the run, whose mesh is used.
         graph: the KnowledgeGraph.
         seeds: the nodes of each seed set.
     """
@@ -204,7 +206,7 @@ def build_graph(context: Context, folder: Path) -> dict:
             else "look at extract/quarantine.parquet for what the model replied"
         )
         raise ValueError(f"the extraction gave no entity: {fix}")
-    vectors = _encode(context, graph.texts(), "document", "embed entities")
+    vectors = _encode_one_vector(context, graph.texts(), "document", "embed entities")
     settings = context.config.graph
     say(f"  cosines of entities: {_describe_cosines(vectors)}")
     graph = graph.with_similar(vectors, settings.similarity, NEAREST)
@@ -214,10 +216,10 @@ def build_graph(context: Context, folder: Path) -> dict:
     return graph.summary()
 
 
-def _encode(
+def _encode_one_vector(
     context: Context, texts: Sequence[str], kind: str, label: str = ""
 ) -> Float[np.ndarray, "n e"]:
-    """A unit vector for each text by the base retriever, of one with tokens' vectors their mean."""
+    """One unit vector for each text by the base retriever; vectors of tokens are averaged."""
     vectors = encode(context, "base", texts, kind, label)
     if not isinstance(vectors, TokenVectors):
         return vectors
@@ -226,9 +228,9 @@ def _encode(
 
 
 def _describe_cosines(vectors: np.ndarray) -> str:
-    """Quantiles over all pairs of unit vectors `[n e]`, of many vectors over a sample.
+    """Quantiles of the cosines of all pairs of vectors `[n e]`, or of a sample of many, as text.
 
-    They show whether `graph.similarity` suits the retriever: some have high cosines throughout.
+    They show whether `graph.similarity` suits the retriever: the cosines of some are all high.
     """
     from ark_jax.retrieval.dense import inner
 
@@ -275,15 +277,17 @@ def find_communities(context: Context, folder: Path) -> dict:
 
 
 def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
+    """The `community.Seeds` of each question."""
     from ark_jax.graph.community import SeedFinder
 
     vectors = read_array(context / "graph" / "vectors.npy")
 
-    def nearest(text: str) -> np.ndarray:
-        similarities = vectors @ _encode(context, [text], "query")[0]
+    def nearest_nodes(text: str) -> np.ndarray:
+        """The five nodes with the largest cosines to a text."""
+        similarities = vectors @ _encode_one_vector(context, [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
-    finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest)
+    finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest_nodes)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:
@@ -293,7 +297,7 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
 
 
 def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
-    """Both sizes -> the nodes of that community, and their ranks."""
+    """Size -> `nodes` and `ranks` of the community, for both COMMUNITY_SIZES."""
     from ark_jax.graph.community import community
 
     communities = {}
@@ -304,8 +308,8 @@ def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
     return communities
 
 
-ENTITIES = 20  # looked at for each pair that is wanted
-HOLDERS = 32  # passages of one entity that are compared
+ENTITIES = 20  # that are tried for each wanted pair
+HOLDERS = 32  # passages with one entity that are compared
 Ids = tuple[str, str]
 
 
@@ -314,33 +318,34 @@ def join_by_community(
 ) -> list[tuple[Chunk, Chunk]]:
     """At most `count` pairs of passages that share an entity, the strongest first.
 
-    A pair is the stronger, the more PageRank the small community around the entity has at entities
-    that both passages name. A passage comes twice only when there is no pair without it.
+    The strength of a pair is the PageRank of the entities that both passages name, in the small
+    community around the shared one. A passage comes twice only if too few other pairs are left.
     """
     graph = KnowledgeGraph.load(context / "graph")
     by_id = {chunk.id: chunk for chunk in passages}
     shared = _shared_entities(graph, by_id)[: ENTITIES * count]
     nodes_by_chunk = _nodes_by_chunk(graph, by_id)
     strengths: dict[Ids, float] = {}
-    for entity, weights in _communities(context, graph, shared):
+    for entity, weights in _small_communities(context, graph, shared):
         holders = [by_id[id] for id in graph.chunks[entity] if id in by_id][:HOLDERS]
         if best := _strongest_pair(holders, nodes_by_chunk, weights):
             pair, strength = best
             strengths[pair] = max(strength, strengths.get(pair, 0.0))
-    return [(by_id[a], by_id[b]) for a, b in _choose(strengths, count)]
+    return [(by_id[a], by_id[b]) for a, b in _choose_pairs(strengths, count)]
 
 
 def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[int]:
-    """The entities that passages of different places name, in an order that hashes decide."""
+    """The nodes named by passages that `_are_apart`, in the order of their names' hashes."""
     nodes = {}
     for node, chunk_ids in enumerate(graph.chunks):
         holders = [by_id[id] for id in chunk_ids if id in by_id]
-        if any(_apart(holders[0], holder) for holder in holders[1:]):
+        if any(_are_apart(holders[0], holder) for holder in holders[1:]):
             nodes[graph.names[node]] = node
     return [nodes[name] for name in hash_order(nodes)]
 
 
 def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[str, set[int]]:
+    """chunk id -> the nodes that it names."""
     nodes: dict[str, set[int]] = {id: set() for id in by_id}
     for node, chunk_ids in enumerate(graph.chunks):
         for id in chunk_ids:
@@ -349,8 +354,10 @@ def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[s
     return nodes
 
 
-def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
-    """Each entity with its small community: node -> rank, without the entity itself."""
+def _small_communities(
+    context: Context, graph: KnowledgeGraph, entities: Sequence[int]
+) -> Iterator[tuple[int, dict[int, float]]]:
+    """Yields each entity with its small community, node -> rank, without the entity itself."""
     from ark_jax.graph.community import community
 
     settings = context.config.graph
@@ -358,27 +365,28 @@ def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int
     ranks = seed_ranks(context, graph, [[entity] for entity in entities])
     for entity, rank in zip(entities, ranks, strict=True):
         nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
-        yield entity, _rounded({node: rank[node] for node in nodes if node != entity})
+        yield entity, _rounded_ranks({node: rank[node] for node in nodes if node != entity})
 
 
-def _rounded(ranks: Mapping[int, np.floating]) -> dict[int, float]:
-    """Machines differ in the last digits, which must decide nothing."""
+def _rounded_ranks(ranks: Mapping[int, np.floating]) -> dict[int, float]:
+    """The ranks without their last digits, in which machines differ."""
     return {node: round(float(rank), 9) for node, rank in ranks.items()}
 
 
 def _strongest_pair(
     holders: Sequence[Chunk], nodes_by_chunk: Mapping[str, set[int]], weights: Mapping[int, float]
 ) -> tuple[Ids, float] | None:
-    """The ids of two passages of different places, and their strength; None without any."""
+    """The strongest pair of passages that `_are_apart`, and its strength; None without a pair."""
     strengths = {}
     for a, b in itertools.combinations(sorted(holders, key=lambda chunk: chunk.id), 2):
-        if _apart(a, b):
+        if _are_apart(a, b):
             common = sorted(nodes_by_chunk[a.id] & nodes_by_chunk[b.id])
             strengths[a.id, b.id] = round(sum(weights.get(node, 0.0) for node in common), 9)
     return min(strengths.items(), key=lambda pair: (-pair[1], pair[0]), default=None)
 
 
-def _choose(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
+def _choose_pairs(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
+    """At most `count` pairs: the strongest without a common passage, then the other ones."""
     order = sorted(strengths, key=lambda pair: (-strengths[pair], pair))
     first, used = [], set()
     for pair in order:
@@ -388,7 +396,7 @@ def _choose(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
     return [*first, *(pair for pair in order if pair not in first)][:count]
 
 
-def _apart(a: Chunk, b: Chunk) -> bool:
-    """Whether chunks are of two documents, or have at least half of one between them."""
+def _are_apart(a: Chunk, b: Chunk) -> bool:
+    """Whether chunks are of two documents, or at least half the length of the shorter one apart."""
     gap = max(a.start, b.start) - min(a.end, b.end)
     return a.document != b.document or 2 * gap >= min(a.end - a.start, b.end - b.start)

@@ -1,6 +1,6 @@
 """What an ARK run has still to ask, compute and store, for `ark-jax plan`.
 
-What a model has yet to choose (candidates, positives, negatives) counts as drawn at random.
+Candidates, positives and negatives that a model has not chosen yet count as random draws.
 """
 
 import dataclasses
@@ -9,8 +9,9 @@ import math
 import random
 from collections.abc import Sequence
 
-from ark_jax.estimate.work import Texts, Work, asked, measure
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.data.records import Question
+from ark_jax.estimate.work import Texts, Work, measure, pending_calls
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum
@@ -23,104 +24,213 @@ from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, st
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
 
-# Of the packaged recordings: what is written for a passage, in its own length, and entities for a
-# token of it. Then characters: of a line about an entity, of a rewritten question, of a written
-# question with answer and evidence, and of a passage that HyDE searches for. Prose of this length
-# has as many tokens as these.
+# Means of the packaged recordings. The length of a reply with records by that of its passage; the
+# entities by tokens of a passage. Then characters: of a line about an entity, of a rewritten
+# question, of a written question with answer and evidence, and of a passage of HyDE.
 EXTRACTED, ENTITIES = 4.7, 0.074
 LINE, VERSION, PAIR, PASSAGE = 125, 133, 330, 520
-CHARACTERS = 4.2  # of a token
-# How far a community goes from its least to its most entities; in the demo .22 to .36.
+CHARACTERS = 4.2  # in a token
+# The size of a community between its smallest, 0, and its largest, 1; in the demo .22 to .36.
 COMMUNITY_SHARE = 0.25
 SCORE_BYTES = 32  # of scores.parquet for a pair
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
     """The work of all stages, what is stored, and notes."""
-    # Before a graph exists, other passages stand for those it joins.
-    pairs = lambda passages: list(itertools.pairwise([*passages, passages[0]]))
-    join = join_by_community if "graph" in done else lambda _, x, count: pairs(x)[:count]
-    plan.foresee_questions(context, done, join)
-    config, chunks = context.config, stored_chunks(context)
-    train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
-    whole, documents = searches_corpus(context), len({x.documents for x in train})
-    searched, places = retrieve.chunks_in_scope("corpus" if whole else "document", train, chunks)
-    found = len(retrieve.searched_chunks(context, held_out, chunks)[0])
-    pool = sum(map(len, places)) / len(places)
-    candidates = min(config.data.candidates, pool) if whole else pool
-    scored = min(config.score.candidates or candidates, candidates)
-    passage = measure(config.retriever.path, searched, plan.PASSAGE)
-    question, asks = (measure(config.retriever.path, x, plan.QUESTION) for x in (train, held_out))
-    # A vector for each token has 16 bits a number.
-    stored = whole * passage.count * (passage.mean / 2 if keeps_tokens(config) else 1)
-
-    def embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
-        work = [Work(stage, "retriever", "embedding", x.count, x.mean) for x in kinds]
-        return [dataclasses.replace(work[0], stored=stored), *work[1:]]
-
-    works = embed("candidates", passage, question, stored=stored)
-    if curriculum.builds_graph(config):
-        line = LINE / CHARACTERS
-        entities = ENTITIES * passage.count * passage.mean
-        works += embed("graph", Texts(entities, line, line), stored=entities)
-    if is_writing(config):
-        works += embed("questions", passage, question)
-        if config.questions.margin > filter_questions.NO_MARGIN:
-            asked_of = len(train) / config.questions.per_passage
-            works += _likelihoods(context, "questions", asked_of, 2 * len(train))
-    scores = scored * sum(len(q.answers[: config.score.references or None]) for q in train)
-    prefixes = documents * plan.distinct(pool, scored, len(train) / documents)
-    if scores:  # of a question without answers there is none
-        works += _likelihoods(context, "score", prefixes, 2 * scores)
-    is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
-    kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
-    batch = min(config.train.batch, kept)
-    # Sets of documents that a step reads.
-    groups = plan.distinct(documents, 1, batch)
-    if whole or config.train.order == "document":
-        groups = 1 if whole else max(batch * documents / len(train), 1)
-    positives = scored if curriculum.is_distilling(config) else config.score.positives
-    for stage in config.train.stages:
-        name, learned = curriculum.stage_name(stage), positives
-        if stage in curriculum.MINING_SIZES:
-            sizes = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
-            rewritten = question.of(sizes * config.graph.rewrites * kept)
-            works += embed(curriculum.mine_name(stage), passage, question, rewritten)
-            learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
-        steps = math.ceil(curriculum.epochs(config.train, stage) * kept / config.train.batch)
-        in_step = groups * plan.distinct(pool, learned, batch / groups)
-        step = (question.of(batch), passage.of(in_step))
-        works.append(Work(name, "retriever", "training", steps, step=step))
-    if config.train.kind == "cross":
-        pair = Texts(0, passage.mean + question.mean, passage.longest + question.longest)
-        steps = math.ceil(config.reranker.epochs * kept / config.train.batch)
-        step = (pair.of(batch * min(config.reranker.candidates, pool)),)
-        works.append(Work(curriculum.RERANKER, "reranker", "training", steps, step=step))
-        reranked = asks.count * min(DEPTH, found)
-        works.append(Work("evaluate", "reranker", "embedding", reranked, pair.mean))
-    if config.evaluate.fusion == "chosen":
-        works += embed(choose_fusion.STAGE, passage, question)
-    works += embed("baselines", passage.of(0 if whole else found), asks)
-    for _ in curriculum.systems(config).tuned:
-        works += embed("evaluate", passage.of(found), asks, stored=stored)
-    answers, notes = plan.answering(context, curriculum.systems(config))
+    # Before a graph exists, consecutive passages stand in for those that it joins.
+    join = join_by_community if "graph" in done else _join_neighbours
+    plan.store_placeholder_questions(context, done, join)
+    config, sizes = context.config, _Sizes.from_workdir(context)
+    pairs, scoring = _score(context, sizes)
+    works = [
+        *_prepare(context, sizes),
+        *scoring,
+        *_train(config, sizes),
+        *_rerank(config, sizes),
+        *_retrieve(config, sizes),
+    ]
+    answers, notes = plan.answer_works(context, curriculum.systems(config))
     if config.reader.warm:
-        reading = plan.reader_tokens(context, train)
-        text = Texts(min(config.reader.batch, len(train)), reading, reading)
-        amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}
-        works.append(Work(WARM_READER, "reader", "training", config.reader.steps, **amounts))
+        answers = [_train_reader(context, sizes), *answers]
     if is_writing(config) and "questions" not in done:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
-    notes.append(f"{len(held_out):,} held-out questions: {what_can_be_told(len(held_out))}")
-    disk = {"scores": SCORE_BYTES * round(scores)} if "score" not in done else {}
+    tested = len(sizes.held_out)
+    notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
+    disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
     calls = _calls(context, done, join)
     return Forecast(plan.count_inputs(context), (*calls, *works, *answers), disk, tuple(notes))
 
 
+def _join_neighbours(context: Context, passages: Sequence, count: int) -> list[tuple]:
+    """Pairs of consecutive passages, in place of those that a graph joins."""
+    return list(itertools.pairwise([*passages, passages[0]]))[:count]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """How much there is to embed, to score and to train on.
+
+    Attributes:
+        whole: whether questions search the whole corpus.
+        documents: different sets of documents that training questions name.
+        found: chunks that held-out questions search.
+        pool: chunks that a training question searches, in the mean.
+        scored: of these, how many are scored.
+        kept: training questions that are learned from.
+        passage, question, asked: texts of the searched chunks, of the training questions and of the
+            held-out ones.
+        stored: vectors of passages that are kept on disk.
+    """
+
+    train: list[Question]
+    held_out: list[Question]
+    whole: bool
+    documents: int
+    found: int
+    pool: float
+    scored: float
+    kept: int
+    passage: Texts
+    question: Texts
+    asked: Texts
+    stored: float
+
+    @classmethod
+    def from_workdir(cls, context: Context) -> "_Sizes":
+        config, chunks = context.config, stored_chunks(context)
+        train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
+        whole = searches_corpus(context)
+        scope = "corpus" if whole else "document"
+        searched, places = retrieve.chunks_in_scope(scope, train, chunks)
+        pool = sum(map(len, places)) / len(places)
+        candidates = min(config.data.candidates, pool) if whole else pool
+        keeps_all = config.score.supervision == "gold" or curriculum.is_distilling(config)
+        passage = measure(config.retriever.path, searched, plan.PASSAGE)
+        # A vector for each token has 16 bits a number.
+        vectors = passage.count * (passage.mean / 2 if keeps_tokens(config) else 1)
+        return cls(
+            train=train,
+            held_out=held_out,
+            whole=whole,
+            documents=len({question.documents for question in train}),
+            found=len(retrieve.searched_chunks(context, held_out, chunks)[0]),
+            pool=pool,
+            scored=min(config.score.candidates or candidates, candidates),
+            kept=math.ceil(len(train) * (1 if keeps_all else config.score.keep)),
+            passage=passage,
+            question=measure(config.retriever.path, train, plan.QUESTION),
+            asked=measure(config.retriever.path, held_out, plan.QUESTION),
+            stored=whole * vectors,
+        )
+
+
+def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
+    """A work for each kind of texts; the first one stores `stored` vectors."""
+    works = [Work(stage, "retriever", "embedding", texts.count, texts.mean) for texts in kinds]
+    return [dataclasses.replace(works[0], stored=stored), *works[1:]]
+
+
+def _prepare(context: Context, sizes: _Sizes) -> list[Work]:
+    """The vectors of candidates, of the graph, and of written questions; their likelihoods."""
+    config = context.config
+    works = _embed("candidates", sizes.passage, sizes.question, stored=sizes.stored)
+    if curriculum.builds_graph(config):
+        line = LINE / CHARACTERS
+        entities = ENTITIES * sizes.passage.count * sizes.passage.mean
+        works += _embed("graph", Texts(entities, line, line), stored=entities)
+    if is_writing(config):
+        works += _embed("questions", sizes.passage, sizes.question)
+        if config.questions.margin > filter_questions.NO_MARGIN:
+            materials = len(sizes.train) / config.questions.per_passage
+            works += _likelihoods(context, "questions", materials, 2 * len(sizes.train))
+    return works
+
+
+def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
+    """How many (chunk, answer) pairs are scored, and the works of their likelihoods."""
+    limit, train = context.config.score.references or None, sizes.train
+    pairs = sizes.scored * sum(len(question.answers[:limit]) for question in train)
+    if not pairs:  # of a question without answers there is none
+        return pairs, []
+    by_document = plan.expected_distinct(sizes.pool, sizes.scored, len(train) / sizes.documents)
+    return pairs, _likelihoods(context, "score", sizes.documents * by_document, 2 * pairs)
+
+
+def _train(config, sizes: _Sizes) -> list[Work]:
+    """Mining and training of each stage."""
+    batch, works = min(config.train.batch, sizes.kept), []
+    # Sets of documents that a step reads.
+    groups = plan.expected_distinct(sizes.documents, 1, batch)
+    if sizes.whole:
+        groups = 1
+    elif config.train.order == "document":
+        groups = max(batch * sizes.documents / len(sizes.train), 1)
+    positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
+    for stage in config.train.stages:
+        learned = positives  # chunks of a question
+        if stage in curriculum.MINING_SIZES:
+            versions = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
+            rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
+            name = curriculum.mine_name(stage)
+            works += _embed(name, sizes.passage, sizes.question, rewritten)
+            learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
+        epochs = curriculum.epochs(config.train, stage)
+        steps = math.ceil(epochs * sizes.kept / config.train.batch)
+        passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
+        step = (sizes.question.with_count(batch), sizes.passage.with_count(passages))
+        name = curriculum.stage_name(stage)
+        works.append(Work(name, "retriever", "training", steps, step=step))
+    return works
+
+
+def _rerank(config, sizes: _Sizes) -> list[Work]:
+    """Training and use of a reranker, if one is trained."""
+    if config.train.kind != "cross":
+        return []
+    passage, question = sizes.passage, sizes.question
+    pair = Texts(0, passage.mean + question.mean, passage.longest + question.longest)
+    steps = math.ceil(config.reranker.epochs * sizes.kept / config.train.batch)
+    batch = min(config.train.batch, sizes.kept)
+    step = (pair.with_count(batch * min(config.reranker.candidates, sizes.pool)),)
+    reranked = sizes.asked.count * min(DEPTH, sizes.found)
+    return [
+        Work(curriculum.RERANKER, "reranker", "training", steps, step=step),
+        Work("evaluate", "reranker", "embedding", reranked, pair.mean),
+    ]
+
+
+def _retrieve(config, sizes: _Sizes) -> list[Work]:
+    """The vectors by which systems are fused and compared."""
+    works = []
+    if config.evaluate.fusion == "chosen":
+        works += _embed(choose_fusion.STAGE, sizes.passage, sizes.question)
+    works += _embed(
+        "baselines", sizes.passage.with_count(0 if sizes.whole else sizes.found), sizes.asked
+    )
+    for _ in curriculum.systems(config).tuned:
+        works += _embed(
+            "evaluate", sizes.passage.with_count(sizes.found), sizes.asked, stored=sizes.stored
+        )
+    return works
+
+
+def _train_reader(context: Context, sizes: _Sizes) -> Work:
+    """The training of a local reader."""
+    settings, tokens = context.config.reader, plan.reader_tokens(context, sizes.train)
+    text = Texts(min(settings.batch, len(sizes.train)), tokens, tokens)
+    amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}
+    return Work(WARM_READER, "reader", "training", settings.steps, **amounts)
+
+
 def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) -> list[Work]:
-    """Likelihoods of answers and questions; a passage that pairs share is computed once."""
+    """The likelihoods of answers and questions; the tokens of a passage are computed once.
+
+    Args:
+        prefixes: passages.
+        pairs: likelihoods.
+    """
     folder, train = context.config.generator.path, load_questions(context, "train")
     passage = measure(folder, stored_chunks(context), plan.PASSAGE).mean
     ends = measure(folder, train, plan.QUESTION).mean + plan.measure_answers(train, folder).mean
@@ -136,22 +246,24 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
     own = config.llm.path if config.llm.backend == "local" else ""
     folder = own or config.generator.path
 
-    def ask(stage: str, calls: Sequence, *characters: float) -> None:
+    def add_calls(stage: str, calls: Sequence, *characters: float) -> None:
+        """Adds the calls of a stage; `characters` are those of `pending_calls`."""
         settings = llm_settings(config, "questions" if stage == "questions" else "llm")
-        works.append(asked(context, stage, settings, calls, folder, *characters))
+        works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
     if curriculum.builds_graph(config) and not config.graph.openie:
         calls = extraction_calls(context, _chunks_to_extract(context, done, train))
         length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
-        ask("extract", calls, EXTRACTED * length)
+        add_calls("extract", calls, EXTRACTED * length)
         once, times = works[-1], config.graph.gleanings
-        # Each further pass is asked in one conversation with all that came before.
+        # The conversation of each further pass holds all passes before.
         read = once.read + (times + 1) / 2 * once.written
         fields = {"items": times * once.items, "total": times * once.total, "read": read}
-        works += [dataclasses.replace(once, label="gleaning", **fields)] * (times > 0)
+        if times:
+            works.append(dataclasses.replace(once, label="gleaning", **fields))
     if is_writing(config):
         calls = question_calls(context, materials_to_ask(context, join))
-        ask("questions", calls, PAIR * config.questions.per_passage)
+        add_calls("questions", calls, PAIR * config.questions.per_passage)
     if curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
@@ -159,15 +271,15 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         calls = rewriting_calls(context, None if ready else empty)
         sizes = config.graph.large, config.graph.small
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
-        ask("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
+        add_calls("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
     if config.search.expand == HYDE:
         calls = retrieve.passage_calls(context, load_questions(context, "held_out"))
-        ask("baselines", calls, PASSAGE)
+        add_calls("baselines", calls, PASSAGE)
     return works
 
 
 def _chunks_to_extract(context: Context, done: set[str], train: Sequence) -> set[str]:
-    """The chunks that extraction will read; before the candidates exist, as many at random."""
+    """The ids of chunks that extraction will read; random ones before candidates exist."""
     if "candidates" in done or is_writing(context.config):
         return extracted_chunks(context)
     whole, chunks = searches_corpus(context), stored_chunks(context)

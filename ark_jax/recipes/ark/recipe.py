@@ -1,4 +1,4 @@
-"""The recipe ARK: its stages, and what the tools know of them.
+"""The recipe ARK: its stages, and the interface to the command-line tools.
 
 A stage reads the files of earlier ones, calls a room that does the work, and writes its own.
 Modules that start jax are imported inside the stage functions: looking up what is done must not
@@ -6,10 +6,11 @@ start it.
 """
 
 import functools
+from collections.abc import Callable
 
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
-from ark_jax.pipeline.stage import Stage
+from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.ark import curriculum, graph, plan, report, train
 from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
 from ark_jax.recipes.ark.config import Ark
@@ -65,11 +66,13 @@ def check_ark(config) -> None:
 
 
 def _check_prompts(paths) -> None:
+    """Raises ValueError for a template that cannot be used."""
     for name, path in paths.items():
         prompts.load_template(name, path, target=TARGETS.get(name, ""))
 
 
 def _check_graph(graph) -> None:
+    """Checks `config.graph`."""
     for name in ("large", "small"):
         smallest, largest = graph[name]
         if smallest > largest:
@@ -85,6 +88,7 @@ def _check_graph(graph) -> None:
 
 
 def _check_teacher(config) -> None:
+    """Refuses training that needs alignment scores if there are none."""
     for name, value in (("kind", "cross"), ("loss", "distil")):
         if config.train[name] == value and config.score.supervision == "gold":
             raise ValueError(
@@ -118,7 +122,7 @@ def _check_reader(config) -> None:
 
 
 def _check_stages(train) -> None:
-    """Stages are trained once each, for at least one epoch."""
+    """Refuses repeated stages and stages without an epoch."""
     stages = tuple(train.stages)
     repeats = len(set(stages)) < len(stages)
     if not stages or repeats or (0 in stages and len(stages) > 1):
@@ -233,8 +237,8 @@ def _closing_stages(config) -> list[Stage]:
     ]
 
 
-def unread(config) -> list[str]:
-    """The sections that a run of this config does not read."""
+def unused_sections(config) -> list[str]:
+    """The config sections that a run ignores."""
     read = {
         "llm": asks_writer(config),
         "graph": builds_graph(config),
@@ -244,7 +248,8 @@ def unread(config) -> list[str]:
     return [section for section, is_read in read.items() if not is_read]
 
 
-def _training_file(format: str):
+def _training_file(format: str) -> Callable[[Context], None]:
+    """A function that writes a run's training files in a format."""
     return lambda context: train.write_training_files(context, format, stages(context.config))
 
 
@@ -253,8 +258,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Ark,
     check=check_all,
-    unread=unread,
-    look=ingest.look_at,
+    unread=unused_sections,
+    look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS},
     headline="ndcg@10",
     outcome=functools.partial(read_outcome, metrics=evaluate.MODEL_CARD_METRICS),

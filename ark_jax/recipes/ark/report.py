@@ -27,24 +27,24 @@ from ark_jax.recipes.ark.curriculum import (
     trained_stages,
 )
 from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
-from ark_jax.recipes.core.report import Counts, labelled, load_curve
+from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.documents.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.evaluate import verdict
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report import graph_drawing, sections, svg
 from ark_jax.report.page import Section, format_number, html
-from ark_jax.report.results import judged, results
+from ark_jax.report.results import judge_verdicts, results
 
 
 def load_cosines(context: Context, stage: int) -> dict[str, list[float]]:
-    """The cosines of a stage's positives and negatives to their questions."""
+    """`positive`, `negative` -> the cosines of a stage's passages to their questions."""
 
-    def load(name: str) -> list[float]:
+    def load_column(name: str) -> list[float]:
         table = read_table(context / mine_name(stage) / f"{name}.parquet")
         return table["cosine"].to_pylist() if len(table) else []  # without rows it has no columns
 
-    return {"positive": load("positives"), "negative": load("negatives")}
+    return {"positive": load_column("positives"), "negative": load_column("negatives")}
 
 
 def rows_with(path: Path, column: str, values: Collection[str], limit: int | None = None) -> list:
@@ -57,7 +57,11 @@ def rows_with(path: Path, column: str, values: Collection[str], limit: int | Non
 
 
 def load_community(context: Context, limit: int = 200) -> dict:
-    """The most connected large community of the first `limit` questions, as the report draws it."""
+    """The large community with most edges among the first `limit` ones; {} without any.
+
+    Returns:
+        `question`, `answer`, and `nodes` and `edges` as `graph_drawing.graph` takes them.
+    """
     graph = KnowledgeGraph.load(context / "graph")
     path = context / "communities" / "communities.parquet"
     edges = np.concatenate([graph.edges, graph.similar])
@@ -74,7 +78,7 @@ def load_community(context: Context, limit: int = 200) -> dict:
     }
     positions = {node: i for i, node in enumerate(row["nodes"])}
     question = next(q for q in load_questions(context, "train") if q.id == row["question"])
-    similar = {
+    is_similarity = {
         tuple(map(int, edges[i])): bool(i >= len(graph.edges)) for i in np.flatnonzero(inside(row))
     }
     nodes = [
@@ -89,7 +93,7 @@ def load_community(context: Context, limit: int = 200) -> dict:
     ]
     drawn = [
         {"a": positions[a], "b": positions[b], "similarity": is_similar}
-        for (a, b), is_similar in similar.items()
+        for (a, b), is_similar in is_similarity.items()
     ]
     answer = question.answers[0]
     return {"question": question.question, "answer": answer, "nodes": nodes, "edges": drawn}
@@ -103,7 +107,12 @@ def load_examples(
     with_rewrites: bool,
     count: int = 3,
 ) -> list[dict]:
-    """Training questions with their positives, hard negatives and scores."""
+    """At most `count` training questions, evenly spread, with positives, hard negatives and scores.
+
+    Args:
+        mined: the stages that have hard negatives.
+        texts: chunk id -> passage.
+    """
     positives = load_positives(context / "positives")
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     questions = questions[:: max(len(questions) // count, 1)][:count]
@@ -116,6 +125,7 @@ def load_examples(
     rewritten = rows("rewrite", "rewritten") if with_rewrites else []
 
     def passage(question: str, chunk: str, cosine: float | None = None) -> dict:
+        """A chunk with its scores; None if it was not scored."""
         row = raw.get((question, chunk), {})
         return {
             "chunk": chunk,
@@ -126,7 +136,7 @@ def load_examples(
             "score": unified.get((question, chunk)),
         }
 
-    def example(question: Question) -> dict:
+    def example_of(question: Question) -> dict:
         own = lambda rows: [row for row in rows if row["question"] == question.id]
         sizes = ("large", "small") if with_rewrites else ()
         return {
@@ -145,7 +155,7 @@ def load_examples(
             },
         }
 
-    return list(map(example, questions))
+    return list(map(example_of, questions))
 
 
 def load_quarantined(context: Context, counts: Counts, limit: int = 20) -> list[dict]:
@@ -171,15 +181,24 @@ def find_moves(
     is_cut: Callable[[str | None], bool],
     limit: int = 5,
 ) -> tuple[dict, list[dict], list[dict]]:
-    """How many questions rose and fell from the first to the last system, and the largest moves.
+    """Counts of questions that rose, fell and stayed, and the questions that rose and fell most.
 
-    A question moves by the rank of its first needed passage.
+    A question rises if the rank of its first needed passage is better by the second system.
+
+    Args:
+        rows: of `questions.parquet`.
+        names: the two systems.
+        gold: question id -> needed passages, each as chunk ids.
+        texts: chunk id -> passage.
+        is_cut: whether an answer is cut off; then it is not shown.
+        limit: questions of each kind.
     """
     base, last = names
     needed = {id: {chunk for holders in gold[id] for chunk in holders} for id in questions}
     compared = {(row["system"], row["question"]): row for row in rows if row["system"] in names}
 
     def rank(system: str, id: str) -> int | None:
+        """The rank of the first needed passage, from 1; None beyond `DEPTH`."""
         ranked = compared[system, id]["ranked"][:DEPTH]
         return next((i for i, chunk in enumerate(ranked, 1) if chunk in needed[id]), None)
 
@@ -187,7 +206,7 @@ def find_moves(
     depth = lambda rank: np.log2(rank or DEPTH + 1)
     gain = {id: depth(before) - depth(after) for id, (before, after) in ranks.items()}
 
-    def describe(id: str) -> dict:
+    def describe_move(id: str) -> dict:
         of_systems = {system: compared[system, id] for system in names}
         found = [chunk for row in reversed(of_systems.values()) for chunk in row["ranked"]]
         firsts = {system: next(iter(row["ranked"]), None) for system, row in of_systems.items()}
@@ -208,11 +227,11 @@ def find_moves(
     rose = [id for id in order if gain[id] > 0]
     fell = [id for id in reversed(order) if gain[id] < 0]
     tally = {"rose": len(rose), "fell": len(fell), "stayed": len(order) - len(rose) - len(fell)}
-    return tally, list(map(describe, rose[:limit])), list(map(describe, fell[:limit]))
+    return tally, list(map(describe_move, rose[:limit])), list(map(describe_move, fell[:limit]))
 
 
 def reader_name(config) -> str:
-    """Who answers, as the report calls it."""
+    """The name of the reader in the report."""
     match config.reader.backend:
         case "openai":
             return config.reader.model
@@ -224,16 +243,16 @@ def reader_name(config) -> str:
 
 
 def cut_answers(context: Context) -> Callable[[str | None], bool]:
-    """Whether an answer of a local reader fills `evaluate.max_new_tokens`, so that its end lacks.
+    """A test whether an answer is cut off: it has `evaluate.max_new_tokens` tokens.
 
-    Of other readers no answer is known to be cut.
+    Only answers of a local reader can be tested; no other one counts as cut.
     """
     config = context.config
     if config.reader.backend != "local":
         return lambda answer: False
     from ark_jax.text.tokens import load_tokenizer
 
-    # Only an answer asks for it: where no question has one, there may be no such model.
+    # Loaded for the first answer: if there is none, the model may not exist.
     tokenizer = functools.cache(
         lambda: load_tokenizer(reader_path(context) or config.generator.path)
     )
@@ -249,11 +268,13 @@ def answers_shown(
     is_cut: Callable[[str | None], bool],
     limit: int = 10,
 ) -> dict:
-    """`rows`: answers of the first and the last system to the first questions; `about`: whose.
+    """`rows`: both systems' answers to the first questions; `about`: a note. {} without answers.
 
     Args:
         rows: of `questions.parquet`.
-        is_cut: answers that are left out; so is a question whose answers all are.
+        names: the two systems.
+        is_cut: whether an answer is cut off; then it is left out, and so is a question without an
+            answer left.
     """
     replies = {(row["system"], row["question"]): row["answer"] for row in rows}
     read = [q for q in questions.values() if replies[names[0], q.id] is not None]
@@ -277,7 +298,7 @@ def answers_shown(
 
 
 def _sentences(config, cut: int, *, is_empty: bool) -> str:
-    """Who answered, and how many answers are left out."""
+    """The note above the answers: the reader, and how many answers are left out."""
     trained = trains_reader(config)
     who = reader_name(config) + ", which this run trained to answer," * trained
     limit = config.evaluate.max_new_tokens
@@ -348,12 +369,13 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         examples(load_examples(context, mined, texts, with_rewrites="rewrite" in counts)),
         sections.moves(*find_moves(rows, names, held_out, evaluated["gold"], texts, is_cut)),
         sections.answers(**answers_shown(config, rows, names, held_out, is_cut)),
-        judged(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
+        judge_verdicts(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
         sections.set_aside(_losses(counts), load_quarantined(context, counts)),
     ]
 
 
 def _facts(config, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     found, written = counts["data"], counts.get("questions", {})
     trained, reranker = "", []
     if WARM_READER in counts:
@@ -382,7 +404,7 @@ def _facts(config, counts: Counts) -> list[list]:
 
 
 def _graph_facts(config, counts: Counts) -> list[list]:
-    """The size of the graph, if the run built one, and the model that was asked to write."""
+    """The facts on the graph, and on the language model if the run asks one."""
     size = "none: no stage of this run reads one"
     if graph := counts.get("graph"):
         size = (
@@ -402,7 +424,7 @@ def _graph_facts(config, counts: Counts) -> list[list]:
 
 
 def _written_facts(written: Mapping) -> list[list]:
-    """How many questions were written, if any, and of how many passages each."""
+    """The fact on written questions; none if no question was written."""
     if not written:
         return []
     train, held_out = written["train_questions"], written["held_out_questions"]
@@ -411,7 +433,7 @@ def _written_facts(written: Mapping) -> list[list]:
 
 
 def _losses(counts: Counts) -> list[list]:
-    """What was rejected, cut or set aside, in words and numbers."""
+    """[label, count] of everything that was rejected, cut or left out."""
     asking = [counts[stage] for stage in ("extract", "rewrite", "questions") if stage in counts]
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
@@ -426,17 +448,17 @@ def _losses(counts: Counts) -> list[list]:
         ]
     return [
         *extracted,
-        *labelled(counts, LOSSES),
+        *labelled_counts(counts, LOSSES),
         *([["Recorded replies whose prompt has changed since", drifted]] if asking else []),
         ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
         ["Held-out questions without marked evidence", unmarked],
-        *labelled(counts, OPTIONAL_LOSSES),
+        *labelled_counts(counts, OPTIONAL_LOSSES),
         *written,
     ]
 
 
 def _reasons(head: list, reasons: Mapping[str, int]) -> list[list]:
-    """A count of what was lost, and how much of it for each reason."""
+    """A row with its total, then a row for each reason."""
     return [head, *([f"of these: {reason}", count] for reason, count in reasons.items())]
 
 
@@ -444,8 +466,8 @@ def separation(cosines: Mapping[str, Mapping], mined: Mapping[str, Mapping]) -> 
     """The cosines and the difficulty of positives and hard negatives, by stage.
 
     Args:
-        cosines: those of `positive` and `negative` passages.
-        mined: what the stages that mined count.
+        cosines: stage -> what `load_cosines` returns.
+        mined: stage -> the counts of its mining.
     """
     title, anchor = "Positives and hard negatives", "separation"
     samples = {
@@ -476,6 +498,7 @@ def separation(cosines: Mapping[str, Mapping], mined: Mapping[str, Mapping]) -> 
 def _cosine_figure(
     i: int, stage: str, positive: np.ndarray, negative: np.ndarray, x_range: tuple[float, float]
 ) -> str:
+    """A figure with the histograms of a stage's cosines; `i` makes its id unique."""
     drawing = svg.histograms(
         f"cosines-{i}",
         f"Cosines of {stage}",
@@ -493,7 +516,10 @@ def _cosine_figure(
 
 
 def _difficulty(mined: Mapping[str, Mapping]) -> tuple[list[str], list[str]]:
-    """The gaps to the hardest negatives as a figure, and each stage's negatives as a table."""
+    """HTML: [figure of the gaps to the hardest negatives], [table of negatives by stage].
+
+    Both are empty if no stage counted gaps.
+    """
     gaps = [
         (stage, *(d["gap_to_hardest"][percentile] for percentile in ("p50", "p10", "p90")))
         for stage, d in mined.items()

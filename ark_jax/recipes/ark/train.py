@@ -52,7 +52,7 @@ from ark_jax.train.config import LanguageModelConfig
 
 
 def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
-    """What a stage is trained on: its `Example`s, the texts of questions and of chunks, by id."""
+    """The `Example`s of a training stage; the texts of questions and of chunks, each by id."""
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
@@ -89,10 +89,10 @@ def learned_questions(context: Context) -> Collection[str]:
 
 
 def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
-    """One stage of the curriculum.
+    """Trains the retriever on one stage of the curriculum; stores it under `model`.
 
     Args:
-        before: the system whose model it starts from.
+        before: the system from whose model it starts.
     """
     from ark_jax.models import lora
     from ark_jax.train import batches, contrastive
@@ -102,6 +102,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     examples, questions, passages = load_examples(context, stage)
 
     def write_examples() -> None:
+        """Stores the examples, unless an interrupted run did."""
         if not (folder / "examples").is_dir():
             batches.write_examples(examples, folder / "examples.new")
             (folder / "examples.new").rename(folder / "examples")
@@ -134,9 +135,9 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
 
 
 def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
-    """Interpolates base and last stage, weight by weight.
+    """Interpolates the weights of base and last stage; stores the model under `model`.
 
-    It keeps most of what tuning gains on its own data, and loses less elsewhere (WiSE-FT).
+    The merged model keeps most of the gain on its own data, and loses less on other data (WiSE-FT).
     """
     import jax
 
@@ -161,8 +162,8 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
     """Writes `DIR/export-FORMAT/STAGE.jsonl` for each training stage, and runs no stage.
 
     Raises:
-        ValueError: the config learns shares, which no format has a place for.
-        Interrupted: what a stage is trained on is not up to date; then nothing is written.
+        ValueError: the config learns shares, which no format can hold.
+        Interrupted: an input of a training stage is not up to date; then nothing is written.
     """
     if is_distilling(context.config):
         raise ValueError(
@@ -177,10 +178,11 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
         path = folder / f"{stage_name(stage)}.jsonl"
         rows = trainer_formats.format_rows(format, examples, questions, passages)
         count = _write_lines(path, rows)
-        say(f"  {path}: {count:,} rows{_summary(format, examples)}")
+        say(f"  {path}: {count:,} rows{_file_summary(format, examples)}")
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
+    """Raises Interrupted if an input of a training stage is not up to date."""
     read = {name for stage in context.config.train.stages for name in training_inputs(stage)}
     examined = examine(stages, context.config, context.workdir, verify=read)
     statuses = {status.stage: status for status in examined}
@@ -209,8 +211,8 @@ def _write_lines(path: Path, rows) -> int:
     return count
 
 
-def _summary(format: str, examples: Sequence) -> str:
-    """How many questions a file holds, and what becomes of those with fewer hard negatives."""
+def _file_summary(format: str, examples: Sequence) -> str:
+    """The end of a log line: the questions of a file and their hard negatives; what is left out."""
     usable = trainer_formats.usable_examples(format, examples)
     longest = max((len(example.negatives) for example in usable), default=0)
     shorter = sum(len(example.negatives) < longest for example in usable)
@@ -234,7 +236,7 @@ def check_base(config) -> None:
         ValueError: the field and the families that can become a reranker.
     """
     path = config.reranker.path
-    family = _family(path)
+    family = _model_type(path)
     if family and family not in CLASSIFIERS:
         raise ValueError(
             f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
@@ -242,7 +244,7 @@ def check_base(config) -> None:
         )
 
 
-def _family(path: str) -> str:
+def _model_type(path: str) -> str:
     """The model_type of a local or cached model; empty if it cannot be read."""
     try:
         is_remote = storage.is_hub_name(path)
@@ -262,7 +264,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
 
     config, lists = context.config, load_lists(context, mined)
     tuned, _, curve = listwise.train(
-        _load_base(context),
+        _load_untrained_reranker(context),
         lists,
         section_of(config.train, TrainSection),
         training_run(context.metrics, folder, RERANKER),
@@ -276,8 +278,8 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
-def _load_base(context: Context):
-    """The model to begin from."""
+def _load_untrained_reranker(context: Context):
+    """The `CrossEncoder` before training."""
     from ark_jax.models.pairs import CrossEncoder
 
     path, settings = context.config.reranker.path, context.config.retriever
@@ -286,10 +288,13 @@ def _load_base(context: Context):
 
 
 def load_lists(context: Context, stage: int | None) -> list:
-    """What the reranker learns: a `PairList` for each training question.
+    """The reranker's training data: a `PairList` for each training question.
 
-    Its texts are those of the positives, then of the hard negatives of the last stage that has any,
-    then of other scored chunks, the best first. Its weights are their shares, see `shares`.
+    Its texts are the positives, then the hard negatives, then other scored chunks, the best first.
+    Its weights are their shares, see `shares`.
+
+    Args:
+        stage: the last training stage that has hard negatives; None: there is none.
     """
     from ark_jax.train.lists import PairList
 
@@ -304,7 +309,7 @@ def load_lists(context: Context, stage: int | None) -> list:
             continue
         scores = scored[question.id]
         by_score = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
-        texts: dict[str, float] = {}  # of copies of a chunk, the first counts
+        texts: dict[str, float] = {}  # text -> score of the first chunk with it
         for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
         chosen = list(texts)[: config.reranker.candidates]
@@ -317,13 +322,13 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     """Trains the local reader; stores it under `model`.
 
     Each question is shown with as many passages as the reader will get: those that hold its
-    evidence, and other candidates, in any order.
+    evidence, and other candidates, in a random order.
 
     Raises:
         ValueError: no training question has an answer and a passage that holds it.
     """
     config, chunks = context.config, stored_chunks(context)
-    questions = _pooled(context, chunks)
+    questions = _pooled_questions(context, chunks)
     if not questions:
         raise ValueError(
             "config.reader.warm: no training question has an answer and a passage that holds it; "
@@ -354,11 +359,11 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
 
 
 def _load_reader(context: Context):
-    """The untuned reader, with parameters in float32: others would lose small updates."""
+    """The untuned reader with float32 parameters, since 16 bits would lose small updates."""
     from ark_jax.models.language import LanguageModel
 
     context.enter_mesh()
-    context.models.pop("generator", None)  # memory may not hold two
+    context.models.pop("generator", None)  # memory may not suffice for two models
     settings = context.config.generator
     return LanguageModel.from_pretrained(
         context.config.reader.path or settings.path,
@@ -367,8 +372,8 @@ def _load_reader(context: Context):
     )
 
 
-def _pooled(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
-    """The training questions that can be shown, each with its candidates."""
+def _pooled_questions(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
+    """The training questions with an answer and a needed passage, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 
     answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
@@ -422,7 +427,7 @@ def export_retriever(
     curriculum: tuple[str, ...],
     method: str,
 ) -> dict:
-    """Copies a tuned system's model and writes a card that holds its numbers.
+    """Copies a tuned system's model and writes a model card with its results.
 
     Args:
         system: the stage whose model is exported.
@@ -453,14 +458,14 @@ def export_retriever(
 
 
 def index_words(config, workdir: Path) -> list[str]:
-    """The words of `ark-jax index` that make the documents of a run searchable by its export."""
+    """The arguments of `ark-jax index` that index a run's documents with its export."""
     tokens = config.data.chunk_tokens
     length = [f"--chunk-tokens={tokens}"] if tokens else []
     return [str(workdir / "export"), config.data.path, f"--out={workdir / 'index'}", *length]
 
 
 def _describe_reranker(context: Context, card: Path, system: str) -> None:
-    """Puts method and numbers into the reranker's card."""
+    """Writes method and results into the reranker's model card."""
     from ark_jax.models.model_card import plain_line
 
     config = context.config
@@ -481,7 +486,7 @@ order what {system} retrieves:
 
 
 def _hub_results(context: Context, values: dict) -> list:
-    """The metrics as the hub's evaluation results; data of one's own have no type there."""
+    """The metrics as the hub's `EvalResult`s; for the hub, the data set is of unknown type."""
     from huggingface_hub import EvalResult
 
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
@@ -541,13 +546,13 @@ ark-jax index path/to/this/folder DOCUMENTS --out=INDEX && ark-jax search INDEX 
 
 
 def _data_name(context: Context) -> str:
-    """The last part of the path of the data; a file goes without its ending."""
+    """The name of the data's folder, or of its file without a known suffix."""
     path = Path(context.config.data.path)
     return path.stem if path.suffix in SUFFIXES else path.name or path.resolve().name
 
 
 def _how_measured(context: Context, pool: str, measured: Sequence[Question]) -> str:
-    """What counts as relevant to the questions that were measured, and what each searches."""
+    """The card's part on what counts as relevant, and on what each question searches."""
     evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
     unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
     by_answer = "chunks that contain an answer, of which one is needed"

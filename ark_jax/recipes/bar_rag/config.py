@@ -79,7 +79,7 @@ class SuccessSection:
 
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
-    """Questions to train on: those of which a set can decide whether they are answered (A.6)."""
+    """Questions to train on: those that some sets of passages answer and others do not (A.6)."""
 
     questions: int = field(
         0,
@@ -324,18 +324,8 @@ class PromptsSection:
 class EvaluateSection:
     """What is measured on held-out questions: readers, each on what the retriever finds."""
 
-    scope: str = field(
-        "auto",
-        "Chunks to search: those of the question's own documents, of all held-out questions' "
-        "documents, or of the whole corpus; auto: as `data.pool`.",
-        choices=("auto", "document", "held_out", "corpus"),
-    )
-    gold: str = field(
-        "evidence",
-        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
-        "question without either takes the chunks of its documents.",
-        choices=("evidence", "answers"),
-    )
+    scope: str = settings.searched_scope()
+    gold: str = settings.relevant_chunks()
     questions: int = field(
         0, "Held-out questions, drawn by a hash of their ids; 0: all.", unit="questions", minimum=0
     )
@@ -555,5 +545,5 @@ SWEEPS = {"study": study, "ablations": ablations(bar_rag())}
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    """The config for the words after the colon: a preset, and `sweep=NAME`."""
     return bar_rag(preset_of(words, PRESETS))

@@ -44,13 +44,13 @@ if TYPE_CHECKING:  # these modules start jax
     from ark_jax.models.language import LanguageModel
 
 METRICS = ("p", "answer_f1", "exact_match")
-RETRIEVED = "retrieved"  # the set that results are of
+RETRIEVED = "retrieved"  # the set of the main results
 NEEDED = "needed"  # the chunks that hold the answer, wherever the retriever ranks them
 WITHOUT_CITED, CITED_ALONE = "without cited", "cited alone"
 
 
 def size_name(size: int) -> str:
-    """The `set` of so many retrieved chunks."""
+    """The name of the set of the first `size` chunks, in column `set`."""
     return f"top {size}"
 
 
@@ -60,7 +60,7 @@ def passages_read(config) -> int:
 
 
 def measured_questions(context: Context) -> list[PooledQuestion]:
-    """The held-out questions to measure with, `evaluate.questions` of those that have a pool."""
+    """The held-out questions to measure with: at most `evaluate.questions` of those with a pool."""
     pools = load_pools(context, "held_out")
     limit = context.config.evaluate.questions
     drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
@@ -69,38 +69,20 @@ def measured_questions(context: Context) -> list[PooledQuestion]:
 
 
 def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
-    """The rows of a reader on what the retriever finds.
-
-    They are stored as soon as they are there, so that a killed run goes on with the next reader.
+    """The rows of a reader, as of `set_rows`; stored, so that a killed run goes on after them.
 
     Args:
-        name: OWN; else as of `load_reader`.
+        name: OWN, or a name for `load_reader`.
     """
     return stored_rows(folder / f"sets-{name}.parquet", lambda: _measure(context, name))
 
 
 def _measure(context: Context, name: str) -> list[dict]:
+    """A row of a reader for each question and set: retrieved ones, needed ones, without cited."""
     config, questions = context.config, measured_questions(context)
-    form = reading_prompt(config)
-    if name == OWN:
-        success, reply, cites = None, functools.partial(_reply_by_own, config), False
-    else:
-        success, cites = Success(context, name), form.cite
-        reply = functools.partial(
-            _reply,
-            load_reader(context, name),
-            form,
-            max_new_tokens=config.evaluate.max_new_tokens,
-            temperature=config.evaluate.temperature,
-            seed=stage_seed(config, f"measure {name}"),
-            batch_tokens=config.generator.batch_tokens,
-        )
-    nearest = lambda size: [(pooled, pooled.chunk_ids[:size]) for pooled in questions]
-    size = passages_read(config)
-    sets = {RETRIEVED: nearest(size)} | {size_name(n): nearest(n) for n in config.evaluate.sizes}
-    sets[NEEDED] = [(pooled, needed) for pooled in questions if (needed := pooled.needed(size))]
-    read = functools.partial(answer_sets, reply, chunks=stored_chunks(context).by_id, cites=cites)
-    # What a question's sets begin with is computed once if they are asked for together.
+    read, success = _answering(context, name)
+    sets = _sets_to_read(config, questions)
+    # Sets of a question that begin alike are computed together, and their beginning once.
     all_sets = [evidence_set for of_kind in sets.values() for evidence_set in of_kind]
     if success:
         success.p(all_sets, f"{name}: p")
@@ -110,15 +92,54 @@ def _measure(context: Context, name: str) -> list[dict]:
         replies = list(itertools.islice(answered, len(of_kind)))
         rows += set_rows(name, kind, of_kind, success, replies)
     if config.evaluate.removal:
-        citing = [row["cited"] for row in rows[: len(questions)]]  # of the retrieved sets
+        cited = [row["cited"] for row in rows[: len(questions)]]  # in the retrieved sets
         for kind, keeps_cited in ((WITHOUT_CITED, False), (CITED_ALONE, True)):
-            changed = [
-                (pooled, [chunk for chunk in ids if (chunk in cited) == keeps_cited])
-                for (pooled, ids), cited in zip(sets[RETRIEVED], citing, strict=True)
-                if cited
-            ]
+            changed = _sets_by_citation(sets[RETRIEVED], cited, keeps_cited=keeps_cited)
             rows += set_rows(name, kind, changed, success, read(changed, label=f"{name}: {kind}"))
     return rows
+
+
+def _answering(context: Context, name: str) -> tuple[Callable[..., list[dict]], Success | None]:
+    """How a reader answers sets, see `answer_sets`; and p of it, None for the user's function."""
+    config, chunks = context.config, stored_chunks(context).by_id
+    if name == OWN:
+        reply = functools.partial(_reply_by_own, config)
+        return functools.partial(answer_sets, reply, chunks=chunks, cites=False), None
+    success, form = Success(context, name), reading_prompt(config)
+    reply = functools.partial(
+        _reply_by_model,
+        load_reader(context, name),
+        form,
+        max_new_tokens=config.evaluate.max_new_tokens,
+        temperature=config.evaluate.temperature,
+        seed=stage_seed(config, f"measure {name}"),
+        batch_tokens=config.generator.batch_tokens,
+    )
+    return functools.partial(answer_sets, reply, chunks=chunks, cites=form.cite), success
+
+
+def _sets_to_read(config, questions: Sequence[PooledQuestion]) -> dict[str, list[EvidenceSet]]:
+    """kind of set -> the sets of the questions; RETRIEVED comes first."""
+    nearest = lambda size: [(pooled, pooled.chunk_ids[:size]) for pooled in questions]
+    size = passages_read(config)
+    sets = {RETRIEVED: nearest(size)} | {size_name(n): nearest(n) for n in config.evaluate.sizes}
+    sets[NEEDED] = [(pooled, needed) for pooled in questions if (needed := pooled.needed(size))]
+    return sets
+
+
+def _sets_by_citation(
+    sets: Sequence[EvidenceSet], cited: Sequence[Sequence[str]], *, keeps_cited: bool
+) -> list[EvidenceSet]:
+    """The sets with their cited chunks alone, or without these; only sets with a cited chunk.
+
+    Args:
+        cited: the chunk ids that the answer from each set cites.
+    """
+    return [
+        (pooled, [chunk for chunk in ids if (chunk in cited_ids) == keeps_cited])
+        for (pooled, ids), cited_ids in zip(sets, cited, strict=True)
+        if cited_ids
+    ]
 
 
 def set_rows(
@@ -131,9 +152,10 @@ def set_rows(
     """A row of each set.
 
     Args:
-        system: the reader, under which `success` has p; None: p is whether its answer is right.
+        system: the reader.
         kind: how the chunks were chosen.
-        answered: from `answer_sets`; None: p alone is measured, and the other columns are None.
+        success: gives p under the reader; None: p is 1 if its answer is right, else 0.
+        answered: from `answer_sets`; None: only p is measured, and the other columns are None.
     """
     if success:
         values = success.p(sets, f"{system}: p, {kind}")
@@ -155,21 +177,23 @@ def set_rows(
 
 
 def document_of(pooled: PooledQuestion) -> str:
-    """What a question is resampled with: its first document, or itself if it names none."""
+    """The cluster by which a question is resampled: its first document, or its id without any."""
     return next(iter(pooled.question.documents), pooled.id)
 
 
 Readings = Sequence[tuple[str, Sequence[str]]]  # questions with their passages
 
 
-def _reply(
+def _reply_by_model(
     lm: "LanguageModel", form: ReadingPrompt, readings: Readings, **generation
 ) -> list[CitedAnswer]:
+    """The reply of a model to each reading."""
     prompts = reading_prompts(lm, form, readings, generation["max_new_tokens"]).texts
     return best_answers(lm, form, prompts, [len(shown) for _, shown in readings], **generation)
 
 
 def _reply_by_own(config, readings: Readings, *, label: str) -> list[CitedAnswer]:
+    """The reply of the user's function to each reading, without citations."""
     answers = own_parts.answer(config.reader.backend, readings)
     return [CitedAnswer(text, "", (), (), "") for text in answers]
 
@@ -182,14 +206,14 @@ def answer_sets(
     cites: bool,
     label: str,
 ) -> list[dict]:
-    """What a reader answers from each set: the answer, chunks that it cites, scores.
+    """A row for each set: the reader's answer, the ids of chunks that it cites, scores.
 
     Equal sets of a question are read once.
 
     Args:
         reply: `reply(readings, label=label)` gives a reply to each of the `Readings`.
         chunks: id -> chunk.
-        cites: whether replies cite; else they rest on the chunks that contain the answer.
+        cites: whether replies cite; else all chunks that contain the answer count as cited.
     """
     keys = [(pooled.id, tuple(ids)) for pooled, ids in sets]
     distinct = dict(zip(keys, sets, strict=True))
@@ -198,22 +222,22 @@ def answer_sets(
         for pooled, ids in distinct.values()
     ]
     rows = {}
-    for (key, (pooled, ids)), said in zip(
-        distinct.items(), reply(readings, label=label), strict=True
-    ):
+    replies = reply(readings, label=label)
+    for (key, (pooled, ids)), cited_answer in zip(distinct.items(), replies, strict=True):
+        text, numbers = cited_answer.answer, cited_answer.citations
         references = usable_references(pooled.question.answers)
         shown = [chunks[x] for x in ids]
         rows[key] = {
-            "answer": said.answer,
-            "cited": [ids[i - 1] for i in said.citations] if cites else holders(said.answer, shown),
-            "answer_f1": f1(said.answer, references),
-            "exact_match": exact_match(said.answer, references),
+            "answer": text,
+            "cited": [ids[i - 1] for i in numbers] if cites else holders(text, shown),
+            "answer_f1": f1(text, references),
+            "exact_match": exact_match(text, references),
         }
     return [rows[key] for key in keys]
 
 
 def holders(answer: str, chunks: Sequence[Chunk]) -> list[str]:
-    """The ids of the chunks that contain an answer: what a reply without citations rests on."""
+    """The ids of the chunks that contain an answer."""
     from ark_jax.data.evidence import answer_chunks
 
     return next(iter(answer_chunks([answer], chunks)), [])
@@ -223,23 +247,23 @@ FILE = "sets.parquet"
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Stores the rows of these readers, which all arms of a study share."""
+    """Stores the rows of the readers that all arms of a study share: untuned, warm, the user's."""
     questions = measured_questions(context)
     if questions:
         rows = measure_reader(context, UNTUNED, folder)
         if context.config.warm.steps:
             rows += measure_reader(context, WARM, folder)
-        else:  # the same reader
+        else:  # both are the same reader
             rows += [row | {"system": WARM} for row in rows]
         if own_functions.is_own(context.config.reader.backend):
-            # It comes first: a sweep compares the last reader of the table.
+            # The user's reader comes first, since a sweep compares the last one of the table.
             rows = measure_reader(context, OWN, folder) + rows
         save_rows(rows, folder / FILE)
     return {"questions": len(questions)}
 
 
 def load_baselines(context: Context) -> list[dict]:
-    """The rows of these readers; none if there is no held-out question."""
+    """The rows that `measure_baselines` stored; none if there is no held-out question."""
     path = context / "baselines" / FILE
     return load_rows(path) if path.is_file() else []
 
@@ -258,12 +282,12 @@ def check_evaluation(config) -> None:
         name = "passages" if passages_read(config) == largest else "sizes"
         raise ValueError(
             f"config.evaluate.{name}: {largest} passages, but a pool has config.pool.size="
-            f"{config.pool.size}; set one of them otherwise"
+            f"{config.pool.size}; change one of them"
         )
 
 
 def compares_ways(config) -> bool:
-    """Whether a trained selector is there, whose sets can be compared with others."""
+    """Whether the run trains a selector, whose sets can be compared with others."""
     return config.iterations > 0 and config.read.evidence == SELECTED
 
 
@@ -279,7 +303,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         if name != WARM:
             rows += measure_reader(context, name, folder)
     compare = functools.partial(tabulate, seed=config.seed, cluster="document")
-    ways = _ways(context, questions, rows)
+    ways = _measure_ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
     table = compare(results, METRICS, base=WARM)
     results_by_kind = {
@@ -287,10 +311,13 @@ def evaluate(context: Context, folder: Path) -> dict:
         "base": WARM,
         "table": table,
         "sizes": {
-            str(size): _of_set(rows, size_name(size), compare) for size in config.evaluate.sizes
+            str(size): _table_of_set(rows, size_name(size), compare)
+            for size in config.evaluate.sizes
         },
-        "needed": _of_set(rows, NEEDED, compare),
-        "removal": {row["system"]: _removal(rows, row["system"], compare) for row in table},
+        "needed": _table_of_set(rows, NEEDED, compare),
+        "removal": {
+            row["system"]: _compare_removals(rows, row["system"], compare) for row in table
+        },
         "ways": _compare_ways(ways, compare),
     }
     save_rows(results, folder / "questions.parquet")
@@ -302,16 +329,16 @@ def evaluate(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
 
 
-def _of_set(rows: Sequence[dict], kind: str, compare) -> list[dict]:
-    """The table of readers where their chunks are chosen in this way; empty if none is."""
+def _table_of_set(rows: Sequence[dict], kind: str, compare) -> list[dict]:
+    """The table of readers for one kind of set; empty if there are no such rows."""
     chosen = [row for row in rows if row["set"] == kind]
     return compare(chosen, METRICS, base=WARM) if chosen else []
 
 
-def _removal(rows: Sequence[dict], system: str, compare) -> dict:
-    """A reader's values with all chunks, without those it cites, and from these alone.
+def _compare_removals(rows: Sequence[dict], system: str, compare) -> dict:
+    """`table`: a reader with all chunks, without cited ones, and with these alone.
 
-    They are of the questions whose answer cites a chunk.
+    Only questions whose answer cites a chunk count; `questions` is their number.
     """
     of_system = [row for row in rows if row["system"] == system]
     citing = {row["question"] for row in of_system if row["set"] == WITHOUT_CITED}
@@ -324,10 +351,13 @@ def _removal(rows: Sequence[dict], system: str, compare) -> dict:
     return {"questions": len(citing), "table": compare(compared, METRICS) if compared else []}
 
 
-def _ways(
+def _measure_ways(
     context: Context, questions: Sequence[PooledQuestion], rows: Sequence[dict]
 ) -> list[dict]:
-    """p of held-out questions by how a set to train on is chosen, under the selector's reader."""
+    """Rows of p of held-out questions, for each way to choose a set to train on.
+
+    p is that of the reader under which the last selector was trained. Without selector, no rows.
+    """
     config = context.config
     if not compares_ways(config):
         return []
@@ -352,7 +382,7 @@ def _ways(
 
 
 def _compare_ways(ways: Sequence[dict], compare) -> dict:
-    """The table of p by way and its histograms, from 0 in steps of .1 to 1."""
+    """p by way to choose: its table, and histograms with bins at 0, .1, … 1; empty without ways."""
     if not ways:
         return {}
     of_way = [{**row, "system": row["set"]} for row in ways]
@@ -367,6 +397,7 @@ def _compare_ways(ways: Sequence[dict], compare) -> dict:
 
 
 def _say_results(results: dict, questions: int, passages: int) -> None:
+    """Prints the main table, and means of the others."""
     say(f"  {questions:,} held-out questions, {passages} retrieved passages each")
     say(as_text(results["table"], METRICS, WARM))
     means = lambda table, metric: ", ".join(
@@ -397,6 +428,7 @@ def export_reader(context: Context, folder: Path) -> dict:
 
 
 def _card(context: Context, last: str, form: ReadingPrompt) -> str:
+    """The text of the model card."""
     from huggingface_hub import ModelCardData
 
     from ark_jax.models.model_card import plain_line
@@ -427,7 +459,7 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
 
 
 def _description(context: Context, last: str, base: str) -> str:
-    """Method, data and metrics."""
+    """The card's part on method, data and metrics."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     trained = read_manifest(context / "data")["counts"]["train_questions"]
     rounds = context.config.iterations
@@ -453,7 +485,7 @@ def _description(context: Context, last: str, base: str) -> str:
 
 
 def _usage(form: ReadingPrompt) -> str:
-    """How the folder is opened and asked."""
+    """The card's part on how to open the model and to ask it."""
     kind = "the user's turn of the chat template" if form.chat else "a text that the model goes on"
     passages = "`Doc [1] …`, `Doc [2] …`" if form.cite else "one after the other"
     return f"""The prompt is {kind}; passages stand in it {passages}, a blank line between them. Its

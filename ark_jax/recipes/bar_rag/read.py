@@ -95,8 +95,8 @@ def save_reader(tuned, adapter, form: ReadingPrompt, folder: Path, base: str) ->
     The weights are float32: in the type of a base in bfloat16, small updates would be rounded away.
 
     Args:
-        form: how it is asked.
-        base: what training began with; a model in the workdir is named relative to it.
+        form: of its prompts.
+        base: the model before training; one in the workdir is named relative to it.
     """
     from ark_jax.models import lora
 
@@ -106,25 +106,25 @@ def save_reader(tuned, adapter, form: ReadingPrompt, folder: Path, base: str) ->
         lora.save_peft(adapter, folder / "adapter", base=base, task="CAUSAL_LM")
 
 
-BLOCK = 1024  # questions whose sets the selector chooses at a time
+BLOCK = 1024  # questions whose sets the selector chooses at once
 
 
 def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Stores one set of every question that the reader is to learn from."""
+    """Stores a set for each question that the reader learns from."""
     config = context.config
     if config.filter.reader:
         questions = load_kept(context, iteration)
     else:
         questions = load_pools(context, "train")
-    sets = _sets(context, questions, iteration)
+    sets = _choose_sets(context, questions, iteration)
     rows = [
         {"question_id": pooled.id, "chunk_ids": chosen_set.chunk_ids, "problem": chosen_set.problem}
         for pooled, chosen_set in zip(questions, sets, strict=True)
     ]
     if unreadable := sum(bool(chosen_set.problem) for chosen_set in sets):
         say(
-            f"  {unreadable:,} replies of the selector name no set of passages: the nearest ones "
-            "take its place"
+            f"  {unreadable:,} replies of the selector name no set of passages: the nearest "
+            "passages are used instead"
         )
     save_rows(rows, folder / "sets.parquet")
     needed = {pooled.id: {x for holders in pooled.gold for x in holders} for pooled in questions}
@@ -136,8 +136,10 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
     }
 
 
-def _sets(context: Context, questions: list[PooledQuestion], iteration: int) -> list[ChosenSet]:
-    """The set of each question."""
+def _choose_sets(
+    context: Context, questions: list[PooledQuestion], iteration: int
+) -> list[ChosenSet]:
+    """The set of each question, by the way `read.evidence` names."""
     config = context.config
     if config.read.evidence == "selected":
         selector, sets = load_selector(context, iteration), []
@@ -152,28 +154,28 @@ def _sets(context: Context, questions: list[PooledQuestion], iteration: int) -> 
 
 
 def shuffled(pooled: PooledQuestion, seed: int) -> list[str]:
-    """The chunks of a pool in an order that follows from the seed and the question."""
+    """The chunk ids of a pool in a random order, which depends on the seed and the question."""
     order = np.random.default_rng([seed, pooled.number]).permutation(len(pooled.chunk_ids))
     return [pooled.chunk_ids[place] for place in order]
 
 
 def load_evidence(context: Context, iteration: int) -> list[tuple[PooledQuestion, list[str]]]:
-    """The questions that the reader learns from, and their sets."""
+    """Each question that the reader learns from, with the chunk ids of its set."""
     rows = load_rows(context / stage_of("evidence", iteration) / "sets.parquet")
     pools = {pooled.id: pooled for pooled in load_pools(context, "train")}
     return [(pools[row["question_id"]], row["chunk_ids"]) for row in rows]
 
 
 def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Trains the reader of the iteration before; stores it under `model`."""
+    """Trains the reader that the iteration begins with; stores it under `model`."""
     config, stage = context.config, stage_of("read", iteration)
     settings, seed = config.read, stage_seed(config, stage)
     sets, before = load_evidence(context, iteration), reader_before(iteration)
     reader, form = load_reader(context, before), reading_prompt(config)
     passages, run = Passages(stored_chunks(context)), training_run(context.metrics, folder, stage)
     steps = steps_for(settings.steps, len(sets), settings.prompts)
-    orders = itertools.islice(questions_of_steps(len(sets), settings.prompts, seed), steps)
-    chosen = [numbers.tolist() for numbers in orders]
+    numbers_of_steps = questions_of_steps(len(sets), settings.prompts, seed)
+    chosen = [numbers.tolist() for numbers in itertools.islice(numbers_of_steps, steps)]
     if settings.train == "supervised":
         (tuned, adapter, _), counts = teach(
             reader,
@@ -187,12 +189,14 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
             seed=config.seed,
         )
     else:
-        (tuned, adapter, _), counts = _grpo(reader, form, sets, passages, run, chosen, config, seed)
+        (tuned, adapter, _), counts = _train_by_grpo(
+            reader, form, sets, passages, run, chosen, config, seed
+        )
     save_reader(tuned, adapter, form, folder, f"{before}/model")
     return counts
 
 
-def _grpo(
+def _train_by_grpo(
     reader: "LanguageModel",
     form: ReadingPrompt,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
@@ -202,26 +206,18 @@ def _grpo(
     config,
     seed: int,
 ) -> tuple["Trained", dict]:
-    """Policy gradients on the reader's own answers.
+    """Trains a copy of the reader by GRPO on its own answers; returns it and counts.
 
     Args:
-        chosen: the numbers of each step's sets.
+        sets: (question, chunk ids).
+        passages: chunk id -> passage.
+        chosen: for each step, the numbers of its sets.
         seed: of the draws.
     """
     from ark_jax.train import tuning
 
     settings = config.read
-    prompts = reading_prompts(
-        reader,
-        form,
-        [(pooled.question.question, [passages[x] for x in chunks]) for pooled, chunks in sets],
-        settings.max_new_tokens,
-    )
-    ids = reader.prompt_ids(prompts.texts)
-    items = [
-        Asked(pooled, len(chunks), *prompt)
-        for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
-    ]
+    items, cut = _prompt_sets(reader, form, sets, passages, settings.max_new_tokens)
     drawn, summaries = StepRows(run.folder / "answers.parquet", Answer), {}
 
     def make_groups(step: int, model) -> "list[Group]":
@@ -231,11 +227,11 @@ def _grpo(
         )
         answers = drawn.rows(step, draw)
         summaries[step] = summary(answers)
-        of_item = lambda item: [x for x in answers if x.question_id == item.pooled.id]
-        return [group_of(of_item(item), item.ids, item.pooled.id) for item in batch]
+        answers_of = lambda item: [x for x in answers if x.question_id == item.pooled.id]
+        return [group_of(answers_of(item), item.ids, item.pooled.id) for item in batch]
 
     def on_step(row: dict) -> None:
-        # Of several updates from the same answers, each has the same summary.
+        # Several updates may learn from the same answers; each shows their summary.
         shared = summaries.get((row["step"] - 1) // settings.updates, {})
         run.on_step(row | shared)
 
@@ -253,15 +249,41 @@ def _grpo(
         seed=config.seed,
         by_token=own_parts.load_token_loss(config),
     )
-    return trained, _counts(drawn.join(), len(trained.curve), len(sets), prompts.cut)
+    return trained, _counts(drawn.join(), len(trained.curve), len(sets), cut)
+
+
+def _prompt_sets(
+    reader: "LanguageModel",
+    form: ReadingPrompt,
+    sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
+    passages: Mapping[str, str],
+    room: int,
+) -> tuple[list[Asked], int]:
+    """Each set with its prompt, and the number of prompts that were cut to leave `room` tokens."""
+    prompts = reading_prompts(
+        reader,
+        form,
+        [(pooled.question.question, [passages[x] for x in chunks]) for pooled, chunks in sets],
+        room,
+    )
+    ids = reader.prompt_ids(prompts.texts)
+    items = [
+        Asked(pooled, len(chunks), *prompt)
+        for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
+    ]
+    return items, prompts.cut
 
 
 def _counts(answers: Sequence[Answer], steps: int, questions: int, cut: int) -> dict:
-    """Counts for the manifest."""
+    """Counts for the manifest; warns if no answer teaches anything.
+
+    Args:
+        cut: prompts that were cut.
+    """
     if not any(answer.live for answer in answers):
         say(
             "  warning: all answers to a question were equally right, so the reader has learned "
-            "nothing; keep questions of other p (config.filter), draw more answers "
+            "nothing; keep other questions (config.filter), draw more answers "
             "(config.read.samples) or warm it up longer (config.warm.steps)"
         )
     last = max(answer.step for answer in answers)

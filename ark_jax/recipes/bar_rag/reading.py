@@ -1,4 +1,4 @@
-"""How a reader reads passages: prompts, answers, rewards, and p of a set."""
+"""A reader's prompts, answers and rewards, and p of a set of passages."""
 
 import dataclasses
 import hashlib
@@ -14,6 +14,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     DrawnSet,
     RewardedSet,
     Rollout,
+    compare_in_groups,
     load_reader,
     mean,
     stage_seed,
@@ -36,14 +37,14 @@ if TYPE_CHECKING:  # these modules start jax
 
 
 def reading_prompt(config) -> ReadingPrompt:
-    """How a run asks its readers."""
+    """The form of the prompts of a run's readers."""
     name = "cite" if config.read.cite else "read"
     template = prompts.load_template(name, config.prompts[name])
     return ReadingPrompt(template, config.read.chat, config.read.cite)
 
 
 def answer_reward(config) -> AnswerReward:
-    """What an answer earns, eq. 17; citations count where a reader cites."""
+    """The reward of an answer (eq. 17); citations count if the reader cites."""
     settings = config.read
     citation = settings.citation if settings.cite else 0.0
     return AnswerReward(
@@ -56,7 +57,7 @@ def answer_reward(config) -> AnswerReward:
 
 
 def citable(config, shown: int) -> int:
-    """The largest number that counts as a citation where so many passages are shown."""
+    """The largest number that counts as a citation, for a prompt with `shown` passages."""
     return config.read.citable or shown
 
 
@@ -69,10 +70,10 @@ def likelihoods(
     batch_tokens: int = 0,
     label: str = "",
 ) -> np.ndarray:
-    """The probability that a reader replies one of the references, float64 `[n]`.
+    """The probability that a reader replies with one of the references, float64 `[n]`.
 
-    It is the sum over references that differ in their tokens, at most 1. It is what exact match has
-    as its mean over answers that are drawn at temperature 1, but for other spellings of them.
+    It is the sum over references that differ in their tokens, at most 1. Exact match of answers
+    that are drawn at temperature 1 has about this mean; it also accepts other spellings.
 
     Args:
         prompts: from `reading_prompts`.
@@ -103,11 +104,11 @@ def best_answers(
     batch_tokens: int = 0,
     label: str = "",
 ) -> list[CitedAnswer]:
-    """What a reader replies, by default greedily.
+    """The parsed reply to each prompt, by default greedy.
 
     Args:
-        documents: how many each prompt shows.
-        max_new_tokens, temperature, seed, batch_tokens, label: as of `LanguageModel.generate`.
+        documents: the number of passages that each prompt shows.
+        max_new_tokens, temperature, seed, batch_tokens, label: as in `LanguageModel.generate`.
     """
     texts = lm.generate(
         prompts,
@@ -121,12 +122,12 @@ def best_answers(
     return [form.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
 
 
-EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and ids of chunks, in order
+EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and chunk ids, in order
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How answers are drawn, and which of them are right, where p is a share of answers."""
+    """How answers are drawn and which are right, if p is the share of right ones."""
 
     right_at: float
     temperature: float
@@ -138,7 +139,7 @@ class Rule:
 
     @classmethod
     def of_filter(cls, config) -> "Rule":
-        """What the filter leaves open is as in training."""
+        """The rule of the filter; fields that are 0 there are as in training."""
         training, changes = cls.of_training(config), config.filter
         return cls(
             changes.right_at or training.right_at,
@@ -148,16 +149,17 @@ class Rule:
 
 
 class Success:
-    """p of sets under one reader.
+    """p of sets under one reader: the probability that it answers rightly. Known values are kept.
 
-    What is drawn for a set follows from the seed, the reader's name, question and set, so that it
-    is the same whenever it is asked for. While the reader is frozen, equal sets recur.
+    Random draws depend only on the seed, the reader's name, the question and the set, so that p of
+    a set is always the same.
     """
 
     def __init__(self, context: Context, reader: str, rule: Rule | None = None):
-        """`reader` is a name for `load_reader`; it is loaded when a set is new.
+        """Loads no reader before p of a new set is asked for.
 
         Args:
+            reader: a name for `load_reader`.
             rule: None: that of training.
         """
         self._context, self._name = context, reader
@@ -166,7 +168,7 @@ class Success:
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def remember(self, sets: Iterable[DrawnSet]) -> None:
-        """Takes over p of sets that was computed before, by the same reader and rule."""
+        """Keeps p of sets that was computed before, by the same reader and rule."""
         self._known |= {
             (one.question_id, tuple(one.chunk_ids)): one.p for one in sets if one.p is not None
         }
@@ -184,11 +186,12 @@ class Success:
             if key not in self._known
         }
         if new:
-            values = self._compute(list(new.values()), label)
+            values = self._compute_p(list(new.values()), label)
             self._known |= dict(zip(new, values, strict=True))
         return [self._known[key] for key in keys]
 
-    def _compute(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
+    def _compute_p(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
+        """p of new sets, by likelihoods or by samples."""
         from ark_jax.models.language import PairError
 
         config, lm = self._context.config, load_reader(self._context, self._name)
@@ -200,17 +203,21 @@ class Success:
         prompts = reading_prompts(lm, form, readings, config.read.max_new_tokens).texts
         options = {"batch_tokens": config.generator.batch_tokens, "label": label}
         if config.success.by == "samples":
-            return self._shares(lm, sets, prompts, options)
+            return self._right_shares(lm, sets, prompts, options)
         references = [pooled.question.answers for pooled, _ in sets]
         try:
             return likelihoods(lm, form, prompts, references, **options).tolist()
         except PairError as error:
             raise ValueError(f"question {sets[error.number][0].id}: {error.reason}") from None
 
-    def _shares(
+    def _right_shares(
         self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
     ) -> list[float]:
-        """For each set, the share of right answers among those that are sampled from it."""
+        """For each set, the share of right answers among sampled ones.
+
+        Args:
+            options: of `LanguageModel.sample`.
+        """
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
         rule = self._rule or Rule.of_training(config)
@@ -221,25 +228,21 @@ class Success:
             temperature=rule.temperature,
             top_p=rule.top_p,
             seed=stage_seed(config, f"success {self._name}"),
-            places=np.array([(pooled.number, _number(chunks)) for pooled, chunks in sets]),
+            places=np.array([(pooled.number, _set_number(chunks)) for pooled, chunks in sets]),
             log_probs=False,
             **options,
         )
         shares = []
         for i, (pooled, chunks) in enumerate(sets):
             texts = rollouts.texts[i * n : (i + 1) * n]
-            scores = [
-                reward(
-                    form.parse(text, citable(config, len(chunks))), pooled.question.answers
-                ).reward
-                for text in texts
-            ]
-            shares.append(zone.p_hat(scores, right_at=rule.right_at))
+            answers = [form.parse(text, citable(config, len(chunks))) for text in texts]
+            rewards = [reward(answer, pooled.question.answers).reward for answer in answers]
+            shares.append(zone.p_hat(rewards, right_at=rule.right_at))
         return shares
 
 
-def _number(chunks: Sequence[str]) -> int:
-    """A number of an ordered set for random draws, from 0 to 2**31 - 1."""
+def _set_number(chunks: Sequence[str]) -> int:
+    """A hash of an ordered set, from 0 to 2**31 - 1; random draws depend on it."""
     digest = hashlib.sha256("\n".join(chunks).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
@@ -249,9 +252,9 @@ class Asked:
     """A question with its set, as the reader gets it."""
 
     pooled: PooledQuestion
-    documents: int  # that the prompt shows
+    documents: int  # passages that the prompt shows
     prompt: str
-    ids: np.ndarray  # int32, of the prompt
+    ids: np.ndarray  # the prompt's tokens, int32
 
 
 def draw_answers(
@@ -264,10 +267,10 @@ def draw_answers(
     seed: int,
     step: int,
 ) -> list[Answer]:
-    """What the model answers in a step, and what that is worth.
+    """The answers that the model draws in a step, with their rewards.
 
     Args:
-        frozen: the reader before the stage, which a KL is measured to.
+        frozen: the reader before the stage, for a KL.
     """
     settings = config.read
     rollouts = model.sample(
@@ -281,7 +284,7 @@ def draw_answers(
         log_probs=settings.updates > 1,
         batch_tokens=config.generator.batch_tokens,
     )
-    replies = read_replies(
+    replies = rollout_rows(
         rollouts,
         [item.pooled.id for item in batch],
         [item.ids for item in batch],
@@ -289,10 +292,10 @@ def draw_answers(
         config.generator.batch_tokens,
     )
     owners = [batch[i] for i in rollouts.prompts]
-    return rewarded(replies, owners, rollouts.prompts, form, config)
+    return reward_replies(replies, owners, rollouts.prompts, form, config)
 
 
-def read_replies(
+def rollout_rows(
     rollouts: "Rollouts",
     question_ids: Sequence[str],
     prompt_ids: Sequence[Sequence[int]],
@@ -302,14 +305,17 @@ def read_replies(
     """The sampled replies, with the log-probabilities that an update needs.
 
     Args:
-        question_ids, prompt_ids: of each prompt.
-        policy_reference: the model that a KL is measured to; None: there is no KL.
+        question_ids, prompt_ids: for each prompt, the id of its question and its tokens.
+        policy_reference: the model of the KL; None: there is no KL.
     """
-    nothing, references = [None] * len(rollouts.ids), None
+    unknown = [None] * len(rollouts.ids)
+    references = None
     if policy_reference is not None:
         references = policy_reference.token_log_likelihood(
             [prompt_ids[i] for i in rollouts.prompts], rollouts.ids, batch_tokens=batch_tokens
         )
+    old = rollouts.log_probs or unknown
+    references = references or unknown
     as_list = lambda values: None if values is None else values.tolist()
     return [
         Rollout(
@@ -318,21 +324,21 @@ def read_replies(
             ids=rollouts.ids[i].tolist(),
             text=rollouts.texts[i],
             ended=bool(rollouts.ended[i]),
-            old=as_list((rollouts.log_probs or nothing)[i]),
-            policy_reference=as_list((references or nothing)[i]),
+            old=as_list(old[i]),
+            policy_reference=as_list(references[i]),
         )
         for i, prompt in enumerate(rollouts.prompts)
     ]
 
 
-def rewarded(
+def reward_replies(
     replies: Sequence[Rollout],
     owners: Sequence[Asked],
     groups: np.ndarray,
     form: ReadingPrompt,
     config,
 ) -> list[Answer]:
-    """What each reply says, earns and is worth in its group.
+    """The answers in the replies, with their rewards and advantages.
 
     Args:
         owners: the question of each reply.
@@ -341,42 +347,35 @@ def rewarded(
     from ark_jax.train import policy
 
     settings, reward = config.read, answer_reward(config)
-    parsed = [
+    answers = [
         form.parse(reply.text, citable(config, item.documents))
         for reply, item in zip(replies, owners, strict=True)
     ]
     scores = [
-        reward(said, item.pooled.question.answers)
-        for said, item in zip(parsed, owners, strict=True)
+        reward(answer, item.pooled.question.answers)
+        for answer, item in zip(answers, owners, strict=True)
     ]
     outcomes = np.array([getattr(score, settings.outcome) for score in scores])
-    rewards = np.array([score.reward for score in scores])
     live = policy.live_groups(outcomes, groups)
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
+    columns = compare_in_groups(scores, groups, live, settings)
     return [
         Answer(
             **vars(reply),
-            answer=said.answer,
+            answer=answer.answer,
             well_formed=score.well_formed,
             f1=score.f1,
             em=score.exact_match,
-            citations=list(said.citations),
-            reward=score.reward,
-            advantage=float(advantage),
-            live=bool(live[group]),
+            citations=list(answer.citations),
+            **compared,
         )
-        for reply, said, score, advantage, group in zip(
-            replies, parsed, scores, advantages, groups, strict=True
-        )
+        for reply, answer, score, compared in zip(replies, answers, scores, columns, strict=True)
     ]
 
 
 def group_of(
     rollouts: Sequence[Answer | RewardedSet], prompt_ids: Sequence[int], name: str
 ) -> "Group":
-    """The replies to one prompt, as an update takes them."""
+    """The draws for one prompt in the form of a policy update; `name` is for errors."""
     from ark_jax.train.groups import Group
 
     column = lambda field: [getattr(rollout, field) for rollout in rollouts]
@@ -393,9 +392,9 @@ def group_of(
 
 
 def summary(answers: Sequence[Answer]) -> dict[str, float]:
-    """What the answers of a step are worth, in means and shares.
+    """Means and shares over the answers of a step.
 
-    `phantom` is the share of answers whose group has one outcome and several rewards.
+    `phantom` is the share of answers whose group has one outcome but different rewards.
     """
     rewards: dict[str, set[float]] = {}
     for answer in answers:

@@ -8,14 +8,14 @@ from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.bar_rag.evaluate import measured_questions, passages_read
 from ark_jax.recipes.bar_rag.rollouts import UNTUNED, WARM, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.select import filter_of
-from ark_jax.recipes.core.report import Counts, labelled, load_curve
+from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.documents.corpus import Passages, stored_chunks
 from ark_jax.recipes.documents.evaluate import verdict
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, format_number, html
 
-GAINED, LOST = 6, 2  # questions shown that training helped most, and least
+GAINED, LOST = 6, 2  # questions to show that training helped most, and least
 ABOUT_NEEDED = (
     "What the readers answer from the passages that hold the answer, wherever the retriever ranks "
     "them. Questions without such a passage are left out."
@@ -62,13 +62,13 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         Section(
             "Numbers of passages",
             "sizes",
-            _sizes(sizes, metrics, base) if sizes else [],
+            _results_by_size(sizes, metrics, base) if sizes else [],
             "No other numbers of passages were measured.",
         ),
         Section(
             "The needed passages alone",
             "needed",
-            [ABOUT_NEEDED, _compared("reader", "the needed passages alone", needed)]
+            [ABOUT_NEEDED, _comparison_table("reader", "the needed passages alone", needed)]
             if needed
             else [],
             "No held-out question has a passage that is known to hold its answer.",
@@ -76,27 +76,28 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         Section(
             "Without cited passages",
             "removal",
-            _removal(removal or {}),
+            _removal_tables(removal or {}),
             "No answer was measured without the passages that it cites.",
         ),
         Section(
             "Ways to choose passages",
             "ways",
-            _ways(context, ways) if ways else [],
+            _ways_to_choose(context, ways) if ways else [],
             "No selector was trained in this run.",
         ),
-        Section("Learning", "learning", _learning(context, counts), "Nothing was trained."),
+        Section("Learning", "learning", _learning_curves(context, counts), "Nothing was trained."),
         Section(
             "Questions and answers",
             "examples",
             _examples(context) if table else [],
             "No held-out question is there to show.",
         ),
-        sections.set_aside(labelled(counts, labels)),
+        sections.set_aside(labelled_counts(counts, labels)),
     ]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     config, data = context.config, counts["data"]
     facts = [
         ["Chunks", data["chunks"]],
@@ -136,33 +137,38 @@ def _facts(context: Context, counts: Counts) -> list[list]:
     return facts
 
 
-def _sizes(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
-    """Each metric by the number of retrieved passages."""
+def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
+    """A note, and a table of each metric by the number of retrieved passages, as HTML.
+
+    Args:
+        sizes: number of passages -> table of readers.
+        base: the reader to compare with.
+    """
     columns = [f"first {size}" for size in sizes]
     about = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
     tables = []
     for metric in metrics:
-        rows = [
-            {
-                "system": same[0]["system"],
-                "values": {
-                    column: row["values"][metric] for column, row in zip(columns, same, strict=True)
-                },
-            }
-            for same in zip(*sizes.values(), strict=True)
-        ]
+        rows = []
+        for reader_rows in zip(*sizes.values(), strict=True):  # one of each size
+            cells = [row["values"][metric] for row in reader_rows]
+            values = dict(zip(columns, cells, strict=True))
+            rows.append({"system": reader_rows[0]["system"], "values": values})
         name = f"{results.metric_heading(metric)} by number of passages"
         tables.append(results.result_table(name, rows, columns, base, head="reader"))
     return [about, *tables]
 
 
-def _removal(parts: Mapping[str, Mapping]) -> list[str]:
-    """Answers without the passages that they cite, and from these alone."""
+def _removal_tables(parts: Mapping[str, Mapping]) -> list[str]:
+    """A note, and a table for each reader that cites, as HTML; empty if no answer cites.
+
+    Args:
+        parts: reader -> what `evaluate` stored of its answers without cited passages.
+    """
     pieces = []
     for system, part in parts.items():
         name = f"{system}, {part['questions']:,} questions whose answer cites a passage"
         if part["table"]:
-            pieces += [html.subhead(name), _compared("passages", name, part["table"])]
+            pieces += [html.subhead(name), _comparison_table("passages", name, part["table"])]
     about = (
         "Each reader answers again without the passages that its answer cites, and from these "
         "alone. An answer without citations cites the passages that contain it. A reader that uses "
@@ -171,15 +177,15 @@ def _removal(parts: Mapping[str, Mapping]) -> list[str]:
     return [about, *pieces] if pieces else []
 
 
-def _compared(head: str, name: str, rows: Sequence[Mapping]) -> str:
-    """A table whose rows are compared with the one that has no test."""
+def _comparison_table(head: str, name: str, rows: Sequence[Mapping]) -> str:
+    """An HTML table whose base is the row that was not tested against another."""
     metrics = list(rows[0]["values"])
     base = next(row for row in rows if "against_base" not in row["values"][metrics[0]])
     return results.result_table(name, rows, metrics, base["system"], head=head)
 
 
-def _ways(context: Context, ways: Mapping) -> list[str]:
-    """p by how a set of passages is chosen."""
+def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
+    """A note, histograms and a table of p by the way of choosing passages, as HTML."""
     p: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
     for row in load_rows(context / "evaluate" / "sets.parquet"):
         if row["system"] == ways["reader"] and row["set"] in p:
@@ -206,18 +212,18 @@ def _ways(context: Context, ways: Mapping) -> list[str]:
         f"p of held-out questions under the reader {ways['reader']}, from passages that are drawn, "
         "nearest to the question, or selected. The selector is rewarded for a p near its centre."
     )
-    table = _compared("passages", "p by way of choosing", ways["table"])
+    table = _comparison_table("passages", "p by way of choosing", ways["table"])
     return [about, html.grid(figures), table]
 
 
-def _learning(context: Context, counts: Counts) -> list[str]:
-    """Rewards or losses by step, of each stage that trained something."""
+def _learning_curves(context: Context, counts: Counts) -> list[str]:
+    """A grid of charts as HTML: rewards or losses by step, for each stage that trained."""
     stages = [WARM]
     for i in range(1, context.config.iterations + 1):
         stages += [stage_of("select", i), stage_of("read", i)]
     figures = []
     for i, stage in enumerate(stage for stage in stages if counts.get(stage, {}).get("steps")):
-        shows, values = _curve(context / stage)
+        shows, values = _learning_curve(context / stage)
         drawing = svg.line_chart(
             f"learning-{i}",
             f"{shows} of {stage}",
@@ -232,8 +238,8 @@ def _learning(context: Context, counts: Counts) -> list[str]:
     return [html.grid(figures)] if figures else []
 
 
-def _curve(stage: Path) -> tuple[str, list[float]]:
-    """What a stage's curve shows, and its values by step."""
+def _learning_curve(stage: Path) -> tuple[str, list[float]]:
+    """The name of what a stage's curve shows, and its value at each step."""
     for path in (stage / "sets.parquet", stage / "answers.parquet"):
         if path.is_file():
             rewards: dict[int, list[float]] = {}
@@ -244,7 +250,7 @@ def _curve(stage: Path) -> tuple[str, list[float]]:
 
 
 def _examples(context: Context) -> list[str]:
-    """The questions on which p rose most from the warm reader to the last one, and least."""
+    """A note, and HTML cards of the questions whose p rose most and least by training."""
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last = tuned_readers(context.config)[-1]
     before = WARM if last != WARM else UNTUNED

@@ -1,4 +1,4 @@
-"""What a step of training draws, how it is stored, and who reads and chooses."""
+"""The draws of training steps and their files, the readers, and what a selector can do."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # these modules start jax
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What was drawn for a question. A field with the default None is stored where it is known."""
+    """A draw for a question. A field whose default is None is stored only if it is known."""
 
     step: int = 0
     question_id: str
@@ -32,7 +32,7 @@ class Rollout:
     ids: list[int] | None = None  # its tokens
     text: str | None = None
     ended: bool | None = None  # False: it was cut off
-    # log p of each token, in nats, by the policy that drew it and by the one of the KL.
+    # log p of each token, in nats: by the policy that drew it, and by that of the KL.
     old: list[float] | None = None
     policy_reference: list[float] | None = None
 
@@ -63,7 +63,7 @@ class DrawnSet(Rollout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewardedSet(DrawnSet):
-    """A set with its reward, the parts of it, and what it teaches."""
+    """A set with its reward, the parts of the reward, and its advantage."""
 
     boundary: float
     relevance: float
@@ -84,15 +84,15 @@ def stage_seed(config, stage: str) -> int:
 
 
 def steps_for(steps: int, questions: int, batch: int) -> int:
-    """`steps`, or those of one pass over the questions if it is 0."""
+    """`steps`, or the number of steps of one pass over the questions if it is 0."""
     return steps or -(-questions // batch)
 
 
 class StepRows(Generic[Row]):
-    """The rows that each step drew. They are on disk before the weights are updated by them.
+    """The rows that each step drew, stored before the weights learn from them.
 
-    So a run that goes on, on another mesh perhaps, learns from the same draws. Each step has a file
-    of its own until all are joined.
+    A resumed run, perhaps on another mesh, thus learns from the same draws. Each step has a file of
+    its own until all are joined.
     """
 
     def __init__(self, path: Path, kind: type[Row]):
@@ -113,7 +113,7 @@ class StepRows(Generic[Row]):
     def rows(self, step: int, make: Callable[[], list[Row]]) -> list[Row]:
         """The rows of a step: those that an interrupted run stored, else new ones."""
         if step not in self._stored:
-            rows = [_columns(dataclasses.replace(row, step=step)) for row in make()]
+            rows = [_known_fields(dataclasses.replace(row, step=step)) for row in make()]
             path = self._path.with_name(STEPS.replace("*", f"{step:06d}"))
             write = functools.partial(save_rows, rows)
             distributed.on_first_process(lambda: store_part(path, write))
@@ -123,7 +123,7 @@ class StepRows(Generic[Row]):
     def join(self) -> list[Row]:
         """Replaces the files of all steps by one; returns the rows."""
 
-        def replace() -> None:
+        def join_files() -> None:
             parts = whole_parts(self._path.parent, STEPS)
             if parts:
                 tables = list(map(read_table, parts))
@@ -133,15 +133,43 @@ class StepRows(Generic[Row]):
                 part.unlink()
 
         if not is_whole(self._path):
-            distributed.on_first_process(replace)
+            distributed.on_first_process(join_files)
         return self.stored
 
 
-def _columns(row: Rollout) -> dict:
-    """The fields of a row that it has."""
+def _known_fields(row: Rollout) -> dict:
+    """The fields of a row without those that are None by default and not set."""
     fields = dataclasses.fields(row)
     named = ((field.name, field.default, getattr(row, field.name)) for field in fields)
     return {name: value for name, default, value in named if (default, value) != (None, None)}
+
+
+class Rewarded(Protocol):
+    """The score of one draw."""
+
+    reward: float
+
+
+def compare_in_groups(
+    scores: Sequence[Rewarded], groups: np.ndarray, live: np.ndarray, settings
+) -> list[dict]:
+    """The columns `reward`, `advantage` and `live` of each draw.
+
+    Args:
+        groups: the number of each draw's group, from 0.
+        live: for each group, whether its outcomes differ.
+        settings: `config.read` or `config.select`.
+    """
+    from ark_jax.train import policy
+
+    rewards = np.array([score.reward for score in scores])
+    advantages = policy.advantages(
+        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
+    )
+    return [
+        {"reward": score.reward, "advantage": float(advantage), "live": bool(live[group])}
+        for score, advantage, group in zip(scores, advantages, groups, strict=True)
+    ]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -155,7 +183,7 @@ OWN = "own"  # the function that `reader.backend` names
 
 
 def stage_of(kind: str, iteration: int) -> str:
-    """The stage of an iteration: `filter-1`, `select-1`, `evidence-1`, `read-1`."""
+    """The name of an iteration's stage: `filter-1`, `select-1`, `evidence-1`, `read-1`."""
     return f"{kind}-{iteration}"
 
 
@@ -165,14 +193,14 @@ def reader_before(iteration: int) -> str:
 
 
 def tuned_readers(config) -> tuple[str, ...]:
-    """The stages whose folder holds a trained reader, first to last."""
+    """The stages that train a reader, first to last."""
     return (WARM, *(stage_of("read", i) for i in range(1, config.iterations + 1)))
 
 
 def load_reader(context: Context, name: str):
     """A reader by its name; the last one used stays in memory.
 
-    Its parameters are float32, since it may be trained; it computes in `generator.dtype`.
+    Its parameters are float32, for training; it computes in `generator.dtype`.
 
     Args:
         name: `untuned` is `generator.path`; anything else is a stage whose folder holds a `model`.
@@ -195,10 +223,10 @@ class ChosenSet:
     """A set of passages that a selector chose for a question."""
 
     chunk_ids: list[str]  # in the order in which they are read
-    problem: str = ""  # why what a selector wrote names no set
+    problem: str = ""  # why a selector's reply names no set; "": it names one
 
 
-# (step, selector as it is) -> the sets that are drawn in the step, with their rewards.
+# (step, the selector so far) -> the sets that it draws in the step, with their rewards.
 MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
 
 
@@ -208,35 +236,36 @@ class EvidenceSelector(Protocol):
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
     ) -> list[list[DrawnSet]]:
-        """Sets of each question, whose p is not known yet.
+        """`draws` sets for each question, without p.
 
-        They follow from seed, step, question and number of the set.
+        A draw depends only on seed, step, question and number of the set.
         """
         ...
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """The most probable set of each question; of one with a problem, the nearest passages."""
+        """The most probable set of each question; the nearest passages if a reply names none."""
         ...
 
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
     ) -> "Trained":
-        """Trains a copy.
+        """Trains a copy of the selector.
 
         Args:
             steps: the questions of each step.
+            make_sets: draws and rewards the sets of a step.
         """
         ...
 
     def save(self, folder: Path) -> None:
-        """Stores it, to be opened again. Every process must call this."""
+        """Stores the selector. Every process must call this."""
         ...
 
 
-def by_question(
+def sets_by_question(
     questions: Sequence[PooledQuestion], sets: Sequence[RewardedSet]
 ) -> list[list[RewardedSet]]:
-    """The sets of each question."""
+    """The sets of each question, in the order of the questions."""
     groups: dict[str, list[RewardedSet]] = {pooled.id: [] for pooled in questions}
     for one in sets:
         groups[one.question_id].append(one)

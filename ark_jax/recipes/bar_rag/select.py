@@ -16,6 +16,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     EvidenceSelector,
     RewardedSet,
     StepRows,
+    compare_in_groups,
     mean,
     reader_before,
     stage_of,
@@ -31,21 +32,21 @@ from ark_jax.select import zone
 from ark_jax.select.rewards import MALFORMED, SetReward
 
 SHARD = 32  # questions between two saves
-SHOWN = 200  # characters of a reply that could not be read
+SHOWN = 200  # characters of an unreadable reply in an error
 
 
 def filter_of(config, iteration: int) -> str:
-    """The stage that keeps the questions of an iteration."""
+    """The name of the stage that filters the questions of an iteration."""
     return stage_of("filter", iteration if config.filter.each else 1)
 
 
 def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Draws sets of every training question and stores which questions are kept, and why not.
+    """Draws sets for every training question; stores which questions are kept, and why others not.
 
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
     """
-    questions, config = _questions(context), context.config
+    questions, config = _filtered_questions(context), context.config
     steps = _draw_sets(context, folder, questions, iteration)
     sets = _readable(steps.stored)
     probabilities: dict[str, list[float]] = {}
@@ -57,11 +58,11 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
         folder / "questions.parquet",
     )
     histogram = zone.histogram([one.p for one in sets]).tolist()
-    counts = zone.counts(list(verdicts.values()))
+    counts = zone.reason_counts(list(verdicts.values()))
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
     if unread := len(questions) - len(verdicts):
-        say(f"  of {unread:,} questions no reply of the selector names a set: they are left out")
+        say(f"  {unread:,} questions are left out: no reply of the selector names a set for them")
     distinct = {(one.question_id, tuple(one.chunk_ids)) for one in sets}
     unreadable = len(steps.join()) - len(sets)
     return {
@@ -77,7 +78,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
 def _draw_sets(
     context: Context, folder: Path, questions: list[PooledQuestion], iteration: int
 ) -> StepRows[DrawnSet]:
-    """The sets of all questions, which are saved shard by shard, so that a killed run goes on."""
+    """The sets of all questions, stored shard by shard, so that a killed run goes on."""
     config, stage = context.config, stage_of("filter", iteration)
     selector = selector_before(context, iteration)
     success = Success(context, reader_before(iteration), Rule.of_filter(config))
@@ -99,10 +100,10 @@ def _draw_sets(
 
 
 def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
-    """The sets that replies name.
+    """The sets whose p is known; a reply that names no set has none.
 
     Raises:
-        ValueError: there are none.
+        ValueError: no reply names a set.
     """
     sets = [one for one in stored if one.p is not None]
     if not sets:
@@ -116,7 +117,7 @@ def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
 
 
 def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verdict]:
-    """Question id -> whether it is kept, by the p of its sets.
+    """question id -> whether it is kept, by the p of its sets.
 
     Raises:
         ValueError: none is kept.
@@ -150,8 +151,8 @@ def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
     }
 
 
-def _questions(context: Context) -> list[PooledQuestion]:
-    """The training questions that the filter looks at."""
+def _filtered_questions(context: Context) -> list[PooledQuestion]:
+    """The training questions that are filtered: at most `filter.questions`."""
     pools = load_pools(context, "train")
     limit = context.config.filter.questions
     drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
@@ -167,16 +168,16 @@ def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
 
 
 def judged_sets(context: Context, iteration: int) -> list[DrawnSet]:
-    """The sets of which the filter computed p as the selector's stage computes it."""
+    """The filter's sets, if their p is what the selector's stage would compute; else none."""
     config = context.config
     if filter_of(config, iteration) != stage_of("filter", iteration):
-        return []  # under an earlier reader
+        return []  # their p is that of an earlier reader
     if config.success.by == "samples" and Rule.of_filter(config) != Rule.of_training(config):
         return []
     return load_rows(context / stage_of("filter", iteration) / "sets.parquet", DrawnSet)
 
 
-NEVER = 0.05  # p below it, or above 1 less it, counts as never, or always
+NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
 
 
 def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -188,18 +189,20 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     success = Success(context, reader_before(iteration))
     drawn, summaries = StepRows(folder / "sets.parquet", RewardedSet), {}
     known = judged_sets(context, iteration)
-    # What earlier steps computed decides which sets a step computes together, and so the last bits.
+    # The last bits of p depend on the sets that are computed together, and so on the known ones.
     success.remember([*known, *drawn.stored])
     steps = steps_for(settings.steps, len(questions), settings.questions)
-    orders = itertools.islice(questions_of_steps(len(questions), settings.questions, seed), steps)
-    chosen = [[questions[i] for i in numbers] for numbers in orders]
+    numbers_of_steps = questions_of_steps(len(questions), settings.questions, seed)
+    chosen = [
+        [questions[i] for i in numbers] for numbers in itertools.islice(numbers_of_steps, steps)
+    ]
 
-    def draw(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+    def draw_rewarded(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
-        return rewarded(sets, by_id, config)
+        return reward_sets(sets, by_id, config)
 
     def make_sets(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
-        sets = drawn.rows(step, functools.partial(draw, step, selector))
+        sets = drawn.rows(step, functools.partial(draw_rewarded, step, selector))
         summaries[step + 1] = summary(sets)
         return sets
 
@@ -212,10 +215,11 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
 
 
 def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
-    """Counts for the manifest.
+    """Counts for the manifest; warns if the selector could not learn.
 
     Args:
-        sets: all that were drawn; those of `known` had their p from the filter.
+        sets: all drawn sets.
+        known: sets whose p came from the filter.
     """
     if not any(one.live for one in sets):
         say(
@@ -230,8 +234,8 @@ def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
             "larger model (config.selector.path), let it write longer "
             "(config.selector.max_new_tokens), or take config.selector.strict=False"
         )
-    of_question = lambda one: (one.question_id, tuple(one.chunk_ids))
-    computed = len(set(map(of_question, readable)) - set(map(of_question, known)))
+    key = lambda one: (one.question_id, tuple(one.chunk_ids))
+    computed = len(set(map(key, readable)) - set(map(key, known)))
     last = max(one.step for one in sets)
     first = summary([one for one in sets if one.step <= last // 4])
     final = summary([one for one in sets if one.step >= last - last // 4])
@@ -249,10 +253,10 @@ def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
 
 
 def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
-    """What the sets of a step are worth, in means and shares.
+    """Means and shares over the sets of a step.
 
-    p and the parts of the reward are those of sets that could be read. `phantom` is the share of
-    sets whose group has one outcome and several rewards.
+    p and the parts of the reward are means over readable sets. `phantom` is the share of sets whose
+    group has one outcome but different rewards.
     """
     rewards: dict[str, set[float]] = {}
     for one in sets:
@@ -272,19 +276,17 @@ def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
     }
 
 
-def rewarded(
+def reward_sets(
     sets: Sequence[DrawnSet], questions: Mapping[str, PooledQuestion], config
 ) -> list[RewardedSet]:
-    """Drawn sets with reward, its parts, advantage, and whether the group is live.
+    """The sets with their rewards, the parts of these, and advantages.
 
-    Of fewer candidates than a set has passages, all are drawn, and none is missing.
+    A pool that is smaller than a set is drawn whole, without a penalty.
 
     Args:
         sets: of one step; those of a question follow one another.
         questions: id -> question.
     """
-    from ark_jax.train import policy
-
     settings = config.select
     ids = list(dict.fromkeys(one.question_id for one in sets))
     groups = np.array([ids.index(one.question_id) for one in sets])
@@ -307,30 +309,26 @@ def rewarded(
         scores.append(reward(one.p, [cosines[chunk] for chunk in one.chunk_ids]))
     spread = settings.spread if config.success.by == "likelihood" else 0.0
     p = np.array([np.nan if one.p is None else one.p for one in sets])
-    live = np.array([_differ(p[groups == i], spread) for i in range(len(ids))])
-    rewards = np.array([score.reward for score in scores])
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
+    live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
+    columns = compare_in_groups(scores, groups, live, settings)
     return [
         RewardedSet(
             **vars(one),
             boundary=score.boundary,
             relevance=score.relevance,
             penalty=score.penalty,
-            reward=score.reward,
-            advantage=float(advantage),
-            live=bool(live[group]),
+            **compared,
         )
-        for one, score, advantage, group in zip(sets, scores, advantages, groups, strict=True)
+        for one, score, compared in zip(sets, scores, columns, strict=True)
     ]
 
 
-def _differ(p: np.ndarray, spread: float) -> bool:
+def _outcomes_differ(p: np.ndarray, spread: float) -> bool:
     """Whether the sets of a question differ in their outcome.
 
     Args:
-        p: NaN where what the selector wrote names no set, which is an outcome too.
+        p: of each set; NaN if a reply names none, which is an outcome too.
+        spread: a difference of p counts if it is larger.
     """
     readable = p[np.isfinite(p)]
     if not readable.size or readable.size < p.size:

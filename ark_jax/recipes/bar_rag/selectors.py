@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from ark_jax.evaluate.answers import normalise
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_json, save_rows
-from ark_jax.recipes.bar_rag.reading import Success, group_of, read_replies
+from ark_jax.recipes.bar_rag.reading import Success, group_of, rollout_rows
 from ark_jax.recipes.bar_rag.rollouts import (
     ChosenSet,
     DrawnSet,
     EvidenceSelector,
     MakeSets,
     RewardedSet,
-    by_question,
+    sets_by_question,
     stage_of,
 )
 from ark_jax.recipes.core.models import encode
@@ -56,8 +56,8 @@ FILE, GOLD, VECTORS = "pool.parquet", "gold.json", "vectors.json"
 def find_pools(context: Context, folder: Path) -> dict:
     """Stores the nearest chunks of every question, and the vectors of chunks and questions.
 
-    A question whose reference answers have no word beside articles and punctuation has no pool,
-    since no answer to it can be right.
+    A question whose reference answers are only articles and punctuation gets no pool, since no
+    answer to it can be right.
 
     Raises:
         ValueError: no training question has a pool.
@@ -70,7 +70,7 @@ def find_pools(context: Context, folder: Path) -> dict:
         usable = [question for question in questions if _is_usable(question)]
         counts["questions_without_usable_answer"] += len(questions) - len(usable)
         gold |= gold_passages(context, usable, chunks.by_document)[0]
-        rows += _search(context, usable, chunks, gold, vectors, part)
+        rows += _search_pools(context, usable, chunks, gold, vectors, part)
     if not any(row["part"] == "train" for row in rows):
         raise ValueError(
             f"{context.config.data.path}: no training question has a reference answer with a word "
@@ -102,7 +102,7 @@ def _is_usable(question: Question) -> bool:
     return any(map(normalise, question.answers))
 
 
-def _search(
+def _search_pools(
     context: Context,
     questions: list[Question],
     chunks: StoredChunks,
@@ -110,7 +110,13 @@ def _search(
     vectors: dict[str, dict[str, np.ndarray]],
     part: str,
 ) -> list[dict]:
-    """The pools of a part's questions; adds what they hold to `vectors`."""
+    """A row for each chunk of each question's pool; adds the vectors of both to `vectors`.
+
+    Args:
+        gold: question id -> its needed passages, each as chunk ids.
+        vectors: "questions" and "chunks", each id -> vector.
+        part: "train" or "held_out".
+    """
     searched, scopes = searched_chunks(context, questions, chunks)
     if not questions or not searched:
         return []
@@ -157,7 +163,7 @@ def load_pools(context: Context, part: str) -> list[PooledQuestion]:
 
 
 class PoolVectors:
-    """The retriever's vectors of pooled questions and chunks, as a selector takes them."""
+    """The stored vectors of pooled questions and their chunks."""
 
     def __init__(self, context: Context):
         folder = context / "pool"
@@ -177,23 +183,24 @@ class PoolVectors:
         return [
             Pool(
                 pooled.number,
-                self._take("questions", [pooled.id])[0],
-                self._take("chunks", pooled.chunk_ids),
+                self._vectors_of("questions", [pooled.id])[0],
+                self._vectors_of("chunks", pooled.chunk_ids),
             )
             for pooled in questions
         ]
 
-    def _take(self, name: str, ids: Sequence[str]) -> np.ndarray:
+    def _vectors_of(self, name: str, ids: Sequence[str]) -> np.ndarray:
+        """The vectors `[n e]` of these ids among "questions" or "chunks"."""
         places = self._places[name]
         return self._vectors[name][[places[id] for id in ids]]
 
 
-DRAWING_RATE = 0.03  # peak, unless it is set
+DRAWING_RATE = 0.03  # peak learning rate unless the config sets one
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawingSelector:
-    """Ordered draws with exact probabilities; `make_pools` says what they are drawn from."""
+    """Draws ordered sets by exact probabilities from the pools that `make_pools` gives."""
 
     selector: "Selector"
     make_pools: "Callable[[Sequence[PooledQuestion]], list[Pool]]"
@@ -201,7 +208,7 @@ class DrawingSelector:
 
     @classmethod
     def open(cls, context: Context, folder: Path | None) -> "DrawingSelector":
-        """That of a folder; without one it draws by the retriever's cosine."""
+        """The selector of a folder; without a folder, one that draws by the retriever's cosine."""
         from ark_jax.select.scorer import Selector
 
         vectors, config = PoolVectors(context), context.config
@@ -239,9 +246,13 @@ class DrawingSelector:
         def make_groups(step: int, selector) -> "list[SelectorGroup]":
             sets = make_sets(step, dataclasses.replace(self, selector=selector))
             pools = self.make_pools(steps[step])
-            return list(map(_group, steps[step], pools, by_question(steps[step], sets)))
+            return list(
+                map(_selector_group, steps[step], pools, sets_by_question(steps[step], sets))
+            )
 
-        trained = training.train(self.selector, make_groups, _training(self.config, steps), run)
+        trained = training.train(
+            self.selector, make_groups, _training_settings(self.config, steps), run
+        )
         return trained._replace(model=dataclasses.replace(self, selector=trained.model))
 
     def save(self, folder: Path) -> None:
@@ -250,11 +261,14 @@ class DrawingSelector:
 
 
 def _chunk_ids(pooled: PooledQuestion, drawn: "DrawnSets") -> list[list[str]]:
+    """The chunk ids of each drawn set."""
     return [[pooled.chunk_ids[place] for place in places] for places in drawn.sets]
 
 
-def _group(pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]) -> "SelectorGroup":
-    """The sets of one question, as an update takes them."""
+def _selector_group(
+    pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]
+) -> "SelectorGroup":
+    """The sets of one question in the form of an update."""
     from ark_jax.select.training import SelectorGroup
 
     places = {chunk: place for place, chunk in enumerate(pooled.chunk_ids)}
@@ -267,8 +281,8 @@ def _group(pooled: PooledQuestion, pool: "Pool", sets: Sequence[RewardedSet]) ->
     )
 
 
-def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
-    """The settings of a selector's training; `config.train` gives those that readers share."""
+def _training_settings(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
+    """The settings of a selector's training, from `config.select` and the shared `config.train`."""
     from ark_jax.select.training import SelectorTraining
 
     settings = config.select
@@ -287,7 +301,17 @@ def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTra
     )
 
 
-WRITING_RATE = 1e-5
+WRITING_RATE = 1e-5  # peak learning rate unless the config sets one
+Section = TypeVar("Section", GrpoConfig, LanguageModelConfig)
+
+
+def _section_with(schema: type[Section], settings, own: Mapping[str, object]) -> Section:
+    """The section with the values of `own`, and with those of `settings` for its other fields.
+
+    A stage depends on each setting that it reads, so what `own` replaces is not read.
+    """
+    names = [field.name for field in dataclasses.fields(schema) if field.name not in own]
+    return schema(**{name: settings[name] for name in names}, **own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,11 +322,11 @@ class WritingSelector:
     form: ReadingPrompt
     passages: Mapping[str, str]
     config: object
-    policy_reference: "LanguageModel | None" = None  # that a KL is measured to, in training
+    policy_reference: "LanguageModel | None" = None  # the model of the KL, in training
 
     @classmethod
     def open(cls, context: Context, folder: Path | None) -> "WritingSelector":
-        """Opens what `save` stored; without a folder, the instruction model of the config."""
+        """The selector of a folder; without a folder, the instruction model of the config."""
         from ark_jax.models.language import LanguageModel
 
         config = context.config
@@ -334,7 +358,7 @@ class WritingSelector:
             log_probs=False,
             batch_tokens=batch_tokens,
         )
-        replies = read_replies(
+        replies = rollout_rows(
             rollouts,
             [pooled.id for pooled in questions],
             self.lm.prompt_ids(texts),
@@ -343,7 +367,7 @@ class WritingSelector:
         )
         drawn: list[list[DrawnSet]] = [[] for _ in questions]
         for reply, owner in zip(replies, rollouts.prompts, strict=True):
-            chosen = self._parse(questions[owner], reply.text)
+            chosen = self._parse_choice(questions[owner], reply.text)
             drawn[owner].append(DrawnSet(**vars(reply), **vars(chosen), p=None))
         return drawn
 
@@ -355,14 +379,14 @@ class WritingSelector:
             batch_tokens=self.config.generator.batch_tokens,
             label="select",
         )
-        chosen = list(map(self._parse, questions, texts))
-        nearest = lambda pooled: list(pooled.chunk_ids[: self.config.select.passages])
-        return [
-            dataclasses.replace(chosen_set, chunk_ids=nearest(pooled))
-            if chosen_set.problem
-            else chosen_set
-            for pooled, chosen_set in zip(questions, chosen, strict=True)
-        ]
+        best = []
+        for pooled, text in zip(questions, texts, strict=True):
+            chosen = self._parse_choice(pooled, text)
+            if chosen.problem:
+                nearest = list(pooled.chunk_ids[: self.config.select.passages])
+                chosen = dataclasses.replace(chosen, chunk_ids=nearest)
+            best.append(chosen)
+        return best
 
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
@@ -379,20 +403,19 @@ class WritingSelector:
             sets = make_sets(
                 step, dataclasses.replace(self, lm=lm, policy_reference=policy_reference)
             )
+            questions, groups = steps[step], sets_by_question(steps[step], sets)
             return [
-                group_of(of_question, ids[pooled.id], pooled.id)
-                for pooled, of_question in zip(
-                    steps[step], by_question(steps[step], sets), strict=True
-                )
+                group_of(group, ids[pooled.id], pooled.id)
+                for pooled, group in zip(questions, groups, strict=True)
             ]
 
         config = self.config
         trained = tuning.grpo(
             self.lm,
             make_groups,
-            self._updates(),
+            self._update_settings(),
             run,
-            policy=self._policy(),
+            policy=self._policy_settings(),
             steps=len(steps),
             prompts=max(map(len, steps)),
             prompt_tokens=max(map(len, ids.values())),
@@ -406,39 +429,18 @@ class WritingSelector:
         """See `EvidenceSelector.save`. An adapter is merged into the model."""
         self.lm.save_pretrained(folder, dtype="float32")
 
-    def _updates(self) -> LanguageModelConfig:
-        """How its weights are updated: as the reader's, with an adapter of its own."""
-        settings = self.config.train
-        return LanguageModelConfig(
-            warmup=settings.warmup,
-            decay=settings.decay,
-            floor=settings.floor,
-            weight_decay=settings.weight_decay,
-            clip=settings.clip,
-            remat=settings.remat,
-            save_every=settings.save_every,
-            lora_rank=self.config.selector.lora_rank,
-            lora_alpha=self.config.selector.lora_alpha,
-            lora_targets=settings.lora_targets,
-        )
+    def _update_settings(self) -> LanguageModelConfig:
+        """The reader's settings of updates, with the adapter of `config.selector`."""
+        own = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
+        return _section_with(LanguageModelConfig, self.config.train, own)
 
-    def _policy(self) -> GrpoConfig:
-        """How it learns from its replies: as the reader, with a distance of its own."""
-        settings = self.config.read
-        return GrpoConfig(
-            samples=self.config.select.sets,
-            mean=settings.mean,
-            ratio=settings.ratio,
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            kl=self.config.selector.kl,
-            kl_coefficient=settings.kl_coefficient,
-            keep_dead=settings.keep_dead,
-            keep_cut_off=settings.keep_cut_off,
-        )
+    def _policy_settings(self) -> GrpoConfig:
+        """The reader's settings of GRPO, with the draws and the KL of the selector."""
+        own = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
+        return _section_with(GrpoConfig, self.config.read, own)
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
-        """Whole passages, cut at their end where a prompt is too long."""
+        """A prompt for each question with its pool's passages, which are cut if it is too long."""
         readings = [
             (pooled.question.question, [self.passages[x] for x in pooled.chunk_ids])
             for pooled in questions
@@ -447,7 +449,8 @@ class WritingSelector:
             self.lm, self.form, readings, self.config.selector.max_new_tokens
         ).texts
 
-    def _parse(self, pooled: PooledQuestion, text: str) -> ChosenSet:
+    def _parse_choice(self, pooled: PooledQuestion, text: str) -> ChosenSet:
+        """The set that a reply names; an empty one with a problem if it names none."""
         choice = parse_choice(text, len(pooled.chunk_ids), strict=self.config.selector.strict)
         numbers = () if choice.problem else choice.numbers
         return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)
@@ -457,7 +460,7 @@ KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 
 
 def selector_before(context: Context, iteration: int) -> EvidenceSelector:
-    """The selector that an iteration begins with: that of the config, or the last one."""
+    """The selector that an iteration begins with: that of the iteration before, or a new one."""
     config = context.config
     if iteration > 1 and config.read.evidence == "selected":
         return load_selector(context, iteration - 1)
@@ -482,7 +485,7 @@ def draw_sets(
     step: int = 0,
     label: str = "",
 ) -> list[DrawnSet]:
-    """Sets that a selector draws of questions, with their p."""
+    """The sets that a selector draws for questions, with p; p is None if a reply names no set."""
     drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
         (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen

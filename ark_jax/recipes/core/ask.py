@@ -34,7 +34,7 @@ def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSetti
         digest = model_digest(path or section.path or config.generator.path)
         seed = f" {config.seed}" if section.temperature else ""
         named["model"] = f"{digest} {config.generator.dtype}{seed}"
-    # What is not asked for is not read.
+    # A stage depends on each setting that it reads, so it reads none that it does not need.
     replies = recording or (config.llm.replies if named["backend"] == "replay" else "")
     named["replies"] = replies
     if role == "reader":
@@ -68,7 +68,7 @@ def ask(
     """
     path = reader_path(context) if role == "reader" else ""
     settings = llm_settings(context.config, role, path)
-    write = _local_writer(context, settings, role, label, stop, form, path)
+    write = _LocalWriter(context, settings, role, label, stop, form, path)
     replies = context.workdir / "llm" / "replies.jsonl"
     local = settings.backend == "local"
     with (
@@ -85,61 +85,66 @@ def ask(
     return answers
 
 
-def _local_writer(
-    context: Context,
-    settings: complete.LLMSettings,
-    role: str,
-    label: str,
-    stop: tuple[str, ...],
-    form: ReadingPrompt | None,
-    path: str,
-) -> Callable:
-    """`write(conversations, receive)`: replies of our own model, handed over one by one.
+Conversations = Sequence[tuple[str, ...]]  # the turns of each
+Receive = Callable[[int, dict], None]  # (number of the conversation, reply as of an endpoint)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LocalWriter:
+    """Gets replies from a local model and hands them over one by one.
 
     Prompts come in groups, so that memory need not hold all. A reply does not depend on the groups.
-    """
-    config = context.config
-    section = "llm" if role == "questions" else role
-    limit = "evaluate.max_new_tokens" if role == "reader" else f"{section}.max_tokens"
+    The other attributes are those of `ask`.
 
-    def write(
-        conversations: Sequence[tuple[str, ...]], receive: Callable[[int, dict], None]
-    ) -> None:
+    Attributes:
+        path: of the model; empty: the one that the role's section names.
+    """
+
+    context: Context
+    settings: complete.LLMSettings
+    role: str
+    label: str
+    stop: tuple[str, ...]
+    form: ReadingPrompt | None
+    path: str
+
+    def __call__(self, conversations: Conversations, receive: Receive) -> None:
         from ark_jax import layout
 
-        lm, place = load_generator(context, path or config[section].path), 0
+        path = self.path or self.context.config[self._section].path
+        lm, place = load_generator(self.context, path), 0
         groups = math.ceil(len(conversations) / (PROMPTS * layout.batch_multiple()))
         for number in range(groups):
             start, end = (len(conversations) * i // groups for i in (number, number + 1))
-            group_label = f"{label} {number + 1}/{groups}" if groups > 1 else label
+            label = f"{self.label} {number + 1}/{groups}" if groups > 1 else self.label
             receive_of_group = lambda i, reply, start=start: receive(start + i, reply)
-            place += write_group(lm, conversations[start:end], receive_of_group, place, group_label)
+            place += self._write_group(lm, conversations[start:end], receive_of_group, place, label)
 
-    def write_group(
-        lm,
-        conversations: Sequence[tuple[str, ...]],
-        receive: Callable[[int, dict], None],
-        first_place: int,
-        group_label: str,
+    @property
+    def _section(self) -> str:
+        """The section of the config that names the model."""
+        return "llm" if self.role == "questions" else self.role
+
+    def _write_group(
+        self, lm, conversations: Conversations, receive: Receive, first_place: int, label: str
     ) -> int:
-        """Returns how many prompts the model could take."""
+        """Returns how many prompts fit the model.
+
+        Args:
+            first_place: how many prompts of earlier groups fit; random draws depend on it.
+        """
         count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
-        as_prompt = lambda turns: form.for_model(lm, *turns) if form else lm.chat(list(turns))
-        prompts = list(map(as_prompt, conversations))
+        prompts = [self._as_prompt(lm, turns) for turns in conversations]
         sizes = [count(prompt) for prompt in prompts]
         fitting = []
         for i, size in enumerate(sizes):
-            if size + settings.max_tokens < lm.max_length:
+            if size + self.settings.max_tokens < lm.max_length:
                 fitting.append(i)
-                continue
-            error = (
-                f"{size:,} tokens and {settings.max_tokens:,} for the reply are more than the "
-                f"{lm.max_length:,} that the model takes: set config.{limit} or "
-                "config.data.chunk_tokens lower"
-            )
-            receive(i, {"error": error})
+            else:
+                receive(i, {"error": self._too_long(size, lm.max_length)})
 
-        def done(position: int, text: str) -> None:
+        def hand_over(position: int, text: str) -> None:
+            """Hands over the reply to the prompt at this position among the fitting ones."""
             i = fitting[position]
             usage = {"prompt_tokens": sizes[i], "completion_tokens": count(text)}
             message = {"role": "assistant", "content": text}
@@ -147,18 +152,27 @@ def _local_writer(
 
         lm.generate(
             [prompts[i] for i in fitting],
-            max_new_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            seed=config.seed,
+            max_new_tokens=self.settings.max_tokens,
+            temperature=self.settings.temperature,
+            seed=self.context.config.seed,
             first_place=first_place,
-            stop=stop,
-            batch_tokens=config.generator.batch_tokens,
-            label=group_label,
-            done=done,
+            stop=self.stop,
+            batch_tokens=self.context.config.generator.batch_tokens,
+            label=label,
+            done=hand_over,
         )
         return len(fitting)
 
-    return write
+    def _as_prompt(self, lm, turns: tuple[str, ...]) -> str:
+        return self.form.for_model(lm, *turns) if self.form else lm.chat(list(turns))
+
+    def _too_long(self, size: int, most: int) -> str:
+        reads = self.role == "reader"
+        limit = "evaluate.max_new_tokens" if reads else f"{self._section}.max_tokens"
+        return (
+            f"{size:,} tokens and {self.settings.max_tokens:,} for the reply are more than the "
+            f"{most:,} that the model takes: set config.{limit} or config.data.chunk_tokens lower"
+        )
 
 
 def _say_usage(label: str, usage) -> None:

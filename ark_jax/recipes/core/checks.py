@@ -30,21 +30,21 @@ def check_shared_sections(config) -> None:
 
 
 def check_basics(config) -> None:
-    """As `check_shared_sections`, of the sections that a recipe has which asks for texts."""
+    """Checks the shared sections of a recipe that asks language models for texts."""
     check_core(config)
     for role in ("llm", "reader"):
         _check_base_url(config[role].base_url, role)
 
 
 def check_core(config) -> None:
-    """As `check_shared_sections`, of the sections that every recipe has."""
+    """Checks the sections that every recipe has."""
     _check_mesh(config.mesh)
     _check_attention(config.retriever.attention, config.retriever.compute, "retriever.compute")
     _check_attention(config.generator.attention, config.generator.dtype, "generator.dtype")
 
 
 def check_documents(config) -> None:
-    """As `check_shared_sections`, of documents and split."""
+    """Checks the settings of documents and split."""
     _check_chunks(config.data)
     _check_fold(config)
 
@@ -86,6 +86,7 @@ def _check_attention(kernel: str, dtype: str, field: str) -> None:
 
 
 def _check_base_url(url: str, role: str) -> None:
+    """Refuses what is not a web address, and an address that holds a secret."""
     if not _is_web_address(url):
         raise ValueError(
             f"config.{role}.base_url={url!r}: must be an address such as https://HOST/v1 or "

@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def base_names(path: str) -> tuple[str, str]:
-    """What a model is called, and its hub name; a local folder has none."""
+    """A model's short name, and its hub name; that of a local folder is empty."""
     local = Path(path).expanduser().exists()
     return (Path(path).name, "") if local else (path, path)
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copies a folder."""
-    # `shutil.copytree` would hide a full disk in an error of its own.
+    """Copies the files of a folder, with their subfolders."""
+    # `shutil.copytree` reports a full disk as an error of its own kind.
     for file in source.rglob("*"):
         if file.is_file():
             copy = target / file.relative_to(source)
@@ -22,7 +22,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def settings_text(config, *sections: str) -> str:
-    """The settings of training, as a card's last line."""
+    """The values of some config sections as a line of a model card."""
     values = {name: value for section in sections for name, value in config[section].items()}
     return f"Training settings: `{json.dumps(values, default=list)}`."
 

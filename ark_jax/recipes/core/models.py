@@ -1,4 +1,4 @@
-"""The models of a run, loaded once and kept in memory, and what stands for an empty path."""
+"""The models of a run, loaded once and kept in memory, and the models of empty paths."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,8 +121,8 @@ def encode(
     )
 
 
-# Roles -> hub names on an accelerator. On a CPU the demo's models serve, which every published
-# figure is about.
+# Roles -> hub names on an accelerator. The default on a CPU are the demo's models, with which all
+# published figures were measured.
 ON_ACCELERATOR = {
     "retriever": "Qwen/Qwen3-Embedding-0.6B",
     "generator": "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -131,9 +131,9 @@ TYPES = {"retriever": "compute", "generator": "dtype"}  # fields that may be "au
 
 
 def suit_device(config) -> None:
-    """Fills the config's empty models and "auto" types with what suits the device.
+    """Fills the config's empty model paths and "auto" types with values that suit the device.
 
-    The types decide results, so stages are known by the type that was computed in.
+    The types decide results, so manifests must name the type that was used.
     """
     name_models(config)
     for role, field in TYPES.items():

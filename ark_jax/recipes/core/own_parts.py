@@ -26,7 +26,7 @@ def check_miner(field: str, path: str) -> None:
 
 
 def mine_by_own(field: str, path: str, task: "MiningTask") -> dict[str, list[int]]:
-    """The candidates of each question, hardest first; see `mining.own_candidates`.
+    """question -> its candidates, hardest first, by a miner; see `mining.own_candidates`.
 
     Raises:
         ValueError: there is no such function, or what it returns is no list of candidates.
@@ -41,6 +41,7 @@ def mine_by_own(field: str, path: str, task: "MiningTask") -> dict[str, list[int
 
 
 def _load_miner(field: str, path: str) -> Callable:
+    """Raises ValueError as `own_functions.load` does."""
     from ark_jax.retrieval.mining import Miner
 
     return own_functions.load(field, path, Miner)
@@ -65,18 +66,18 @@ def load_loss(config, kind: str = "Loss") -> Callable | None:
 
     function = own_functions.load("train.loss", named, getattr(losses, kind))
 
-    def checked(*arrays, **settings: float):
+    def checked_loss(*arrays, **settings: float):
         value = function(*arrays, **settings)
         _check_shape("train.loss", named, value, (), "a loss is one number: return its mean")
         return value
 
-    return losses.on_whole_arrays(checked)
+    return losses.on_whole_arrays(checked_loss)
 
 
 def load_token_loss(config) -> Callable | None:
     """The function that `read.loss` names, a `policy.TokenLoss`; None if that is a built-in choice.
 
-    It gets all rows on every device, as of `load_loss`.
+    It gets all rows on every device, as that of `load_loss`.
 
     Raises:
         ValueError: as `load_loss`; by the loss itself: it returns no number for each token.
@@ -90,16 +91,17 @@ def load_token_loss(config) -> Callable | None:
 
     whole = losses.on_whole_arrays(own_functions.load("read.loss", named, policy.TokenLoss))
 
-    def checked(log_probs, *arrays):
+    def checked_losses(log_probs, *arrays):
         value = whole(log_probs, *arrays)
         advice = f"a token has one number each: return shape {log_probs.shape}"
         _check_shape("read.loss", named, value, log_probs.shape, advice)
         return jax.sharding.reshard(value, jax.typeof(log_probs).sharding.spec)
 
-    return checked
+    return checked_losses
 
 
 def _check_shape(field: str, named: str, value, shape: tuple[int, ...], advice: str) -> None:
+    """Raises ValueError if a function of the user's own returned another shape."""
     if getattr(value, "shape", None) != shape:
         returned = getattr(value, "shape", type(value).__name__)
         raise ValueError(
@@ -119,9 +121,9 @@ class OwnReader(Protocol):
         """
 
 
-def load_reader(named: str) -> OwnReader:
+def load_reader(backend: str) -> OwnReader:
     """The reader that `reader.backend` names; raises ValueError, as `own_functions.load`."""
-    return own_functions.load("reader.backend", named, OwnReader)
+    return own_functions.load("reader.backend", backend, OwnReader)
 
 
 def check_reader(config) -> None:
@@ -135,54 +137,65 @@ def check_reader(config) -> None:
 
 
 def answer_all(
-    named: str,
+    backend: str,
     passages: Mapping[tuple[str, str], Sequence[str]],
     questions: Sequence[Question],
     folder: Path,
 ) -> dict[tuple[str, str], str]:
-    """(system, question) -> answer. Those of a system are stored in `folder`: a kill loses no more.
+    """(system, question) -> answer of a reader of the user's own.
+
+    The answers of each system are stored in `folder`, so a killed run repeats one system at most.
 
     Args:
-        named: as `reader.backend`.
+        backend: `reader.backend`.
+        passages: (system, question) -> the passages to answer from.
 
     Raises:
-        ValueError: an answer is no text.
+        ValueError: an answer is not a string.
     """
     replies = {}
-    for name in dict.fromkeys(system for system, _ in passages):
-        rows = functools.partial(_rows, named, passages, name, questions)
-        stored = stored_rows(folder / f"answers-{name}.parquet", rows)
-        say(f"  read answers: {len(stored):,} of {name}")
-        replies |= {(name, row["question"]): row["answer"] for row in stored}
+    for system in dict.fromkeys(system for system, _ in passages):
+        rows = functools.partial(_answer_rows, backend, passages, system, questions)
+        stored = stored_rows(folder / f"answers-{system}.parquet", rows)
+        say(f"  read answers: {len(stored):,} of {system}")
+        replies |= {(system, row["question"]): row["answer"] for row in stored}
     return replies
 
 
-def _rows(
-    named: str, passages: Mapping[tuple[str, str], Sequence[str]], name: str, questions: Sequence
+def _answer_rows(
+    backend: str,
+    passages: Mapping[tuple[str, str], Sequence[str]],
+    system: str,
+    questions: Sequence[Question],
 ) -> list[dict]:
-    answers = answer(named, [(one.question, passages[name, one.id]) for one in questions])
+    """The stored rows of a system: `question`, its id, and `answer`."""
+    answers = answer(backend, [(one.question, passages[system, one.id]) for one in questions])
     return [
         {"question": one.id, "answer": text} for one, text in zip(questions, answers, strict=True)
     ]
 
 
-def answer(named: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """The answers to questions from their passages. The first process calls the function.
+def answer(backend: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """The answers of a reader of the user's own, which the first process calls.
+
+    Args:
+        readings: (question, its passages).
 
     Raises:
-        ValueError: an answer is no text.
+        ValueError: an answer is not a string.
     """
-    read = load_reader(named)
+    read = load_reader(backend)
     return distributed.on_first_process(
-        lambda: [_answer(read, named, *reading) for reading in readings]
+        lambda: [_checked_answer(read, backend, *reading) for reading in readings]
     )
 
 
-def _answer(read: OwnReader, named: str, question: str, passages: Sequence[str]) -> str:
+def _checked_answer(read: OwnReader, backend: str, question: str, passages: Sequence[str]) -> str:
+    """The stripped answer; raises ValueError if the reader does not return a string."""
     text = read(question, list(passages))
     if not isinstance(text, str):
         raise ValueError(
-            f"config.reader.backend={named!r} returned {type(text).__name__} for question "
+            f"config.reader.backend={backend!r} returned {type(text).__name__} for question "
             f"{question[:60]!r}: return a text"
         )
     return text.strip()

@@ -29,7 +29,7 @@ def vary(config, words: Sequence[str], variants: Mapping[str, Callable], also: S
 
 
 def preset_of(words: str, presets: Mapping[str, Mapping]) -> str:
-    """The one preset that the words after a colon name, or the first.
+    """The preset that the words after a colon name; the first preset if they name none.
 
     Raises:
         ValueError: there are several words.
@@ -41,7 +41,7 @@ def preset_of(words: str, presets: Mapping[str, Mapping]) -> str:
 
 
 def with_preset(declared: type, presets: Mapping[str, Mapping], preset: str):
-    """The config of a schema with what a preset changes.
+    """The default config of a schema with the changes of a preset.
 
     Raises:
         ValueError: no such preset.

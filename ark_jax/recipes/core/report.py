@@ -3,24 +3,26 @@
 import functools
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.evaluate.significance import smallest_difference
-from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.report import graph_drawing, sections
+from ark_jax.report import sections
 from ark_jax.report.page import Section, render
 from ark_jax.runtime.log import read_rows, say
 
 Counts = dict[str, dict]  # stage -> the counts of its manifest
-DRAWING_CAPTION = "Diamonds: topics. Discs: answers."
 Describe = Callable[[Context, Counts], tuple[str, list[Section]]]
 
 
-def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
-    """A label and a number for each of these counts that a run has."""
+def labelled_counts(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
+    """[label, number] for each labelled count that a run has.
+
+    Args:
+        labels: (stage, name of the count) -> label.
+    """
     return [
         [label, counts[stage][name]]
         for (stage, name), label in labels.items()
@@ -36,7 +38,7 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
     """
     names = [stage.name for stage in stages]
     write = functools.partial(
-        _write_report, stages=names, title=title, describe=describe or _describe
+        _write_report, stages=names, title=title, describe=describe or _describe_counts
     )
     return [*stages, Stage("report", write, alone=True, shared=False)]
 
@@ -44,6 +46,7 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
 def _write_report(
     context: Context, folder: Path, *, stages: Sequence[str], title: str, describe: Describe
 ) -> dict:
+    """Writes report.html to the stage's folder and to the workdir; returns its size."""
     manifests = {name: read_manifest(context / name) for name in stages}
     counts = {name: manifest["counts"] for name, manifest in manifests.items()}
     verdict, shown = describe(context, counts)
@@ -54,7 +57,10 @@ def _write_report(
     ]
     parts = ("counts", "config", "external", "version")
     manifest = {name: {key: m[key] for key in parts} for name, m in manifests.items()}
-    closing = [sections.spent(_times(context, set(manifests)), usage), sections.manifest(manifest)]
+    closing = [
+        sections.time_and_cost(_stage_seconds(context, set(manifests)), usage),
+        sections.manifest(manifest),
+    ]
     page = render(title, verdict or f"All {len(stages)} stages are done.", [*shown, *closing])
     (folder / "report.html").write_text(page, encoding="utf-8")
     # A copy where a user looks for it; the manifest tracks the stage's own.
@@ -64,8 +70,8 @@ def _write_report(
     return {"bytes": len(page.encode())}
 
 
-def _describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """What can be said of any method."""
+def _describe_counts(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+    """An empty verdict, and all numbers that stages counted; for a recipe without `describe`."""
     facts = [
         [f"{stage}: {name.replace('_', ' ')}", value]
         for stage, values in counts.items()
@@ -88,51 +94,13 @@ def gained_and_lost(gains: Mapping[str, float], gained: int, lost: int) -> list[
 
 
 def smallest_difference_fact(questions: int) -> list[list]:
-    """The fact of what so many questions can tell, if there are any."""
+    """[[label, difference]] for the facts of a report; empty without questions."""
     smallest = f"{smallest_difference(questions):.2f}" if questions else ""
     label = "Smallest difference that so many can tell from chance"
     return [[label, smallest]] if questions else []
 
 
-def graph_size(data: Mapping[str, int]) -> str:
-    """The size of a graph of triples, by the counts of the data stage."""
-    nodes, relations = data["nodes"], data["relations"]
-    return f"{data['triples']:,} triples, {nodes:,} entities, {relations:,} relations"
-
-
-def draw_triples(
-    name: str,
-    title: str,
-    nodes: Iterable[int],
-    edges: Iterable[tuple[int, int]],
-    graph: Triples,
-    *,
-    topics: Collection[int],
-    answers: Collection[int],
-) -> str:
-    """Some nodes and edges of a graph, topics and answers with marks of their own."""
-    nodes = list(nodes)
-    described = [
-        {
-            "name": graph.nodes.name(node),
-            "type": "topic" if node in topics else "answer" if node in answers else "entity",
-            "rank": 2.0 if node in topics or node in answers else 1.0,
-            "seed": node in topics,
-            "small": node in answers,
-        }
-        for node in nodes
-    ]
-    places = {node: place for place, node in enumerate(nodes)}
-    drawn = [{"a": places[a], "b": places[b], "similarity": False} for a, b in edges if a != b]
-    names = ", ".join(str(node["name"]) for node in described if node["seed"]) or "none"
-    desc = (
-        f"{len(nodes)} entities. Topics, as diamonds: {names}. Answers are discs, other entities "
-        "rings."
-    )
-    return graph_drawing.graph(name, title, described, drawn, desc=desc)
-
-
-def _times(context: Context, stages: set[str]) -> list[list]:
+def _stage_seconds(context: Context, stages: set[str]) -> list[list]:
     """[stage, seconds] of the latest run of each stage, in the order they ran."""
     latest: dict[str, float] = {}
     for row in read_rows(context.metrics.path):

@@ -9,13 +9,35 @@ from ark_jax.schema import field
 
 
 def questions_of_groups():
+    """The field `questions` of graph recipes: how many of each group are measured."""
     return field(
         0, "Questions of each group, drawn by a hash; 0: all.", unit="questions", minimum=0
     )
 
 
 def longest_answer(default: int):
+    """The field `max_new_tokens` of readers."""
     return field(default, "Longest answer.", unit="tokens", minimum=1)
+
+
+def searched_scope():
+    """The field `scope` of recipes over documents: what held-out questions search."""
+    return field(
+        "auto",
+        "Chunks to search: those of the question's own documents, of all held-out questions' "
+        "documents, or of the whole corpus; auto: as `data.pool`.",
+        choices=("auto", "document", "held_out", "corpus"),
+    )
+
+
+def relevant_chunks():
+    """The field `gold` of recipes over documents: which chunks count as relevant."""
+    return field(
+        "evidence",
+        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
+        "question without either takes the chunks of its documents.",
+        choices=("evidence", "answers"),
+    )
 
 
 BY_DEVICE = "auto: bfloat16 on TPUs and GPUs that have it, float32 elsewhere."
@@ -359,18 +381,8 @@ class SearchSection:
 class EvaluateSection:
     """What is measured on held-out questions, and which systems are compared."""
 
-    scope: str = field(
-        "auto",
-        "Chunks to search: those of the question's own documents, of all held-out questions' "
-        "documents, or of the whole corpus; auto: as `data.pool`.",
-        choices=("auto", "document", "held_out", "corpus"),
-    )
-    gold: str = field(
-        "evidence",
-        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
-        "question without either takes the chunks of its documents.",
-        choices=("evidence", "answers"),
-    )
+    scope: str = searched_scope()
+    gold: str = relevant_chunks()
     metrics: tuple[str, ...] = field(
         ("recall@5", "recall@10", "ndcg@10", "mrr"),
         "Retrieval metrics: recall, ndcg, mrr, map, hit, precision, each with or without @k.",

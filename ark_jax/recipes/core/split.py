@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ark_jax.data.records import Question
 from ark_jax.runtime.log import say
@@ -27,7 +27,7 @@ class Split:
 
 
 def id_set(ids: Iterable) -> set[str]:
-    """Ids that a config lists; on the command line 7 is a number."""
+    """Ids of a config as strings; the command line reads 7 as a number."""
     return {str(id) for id in ids}
 
 
@@ -52,16 +52,16 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
             "config.data: set held_out_questions, held_out_documents, test or fold, only one of "
             "them"
         )
-    used, unused = _without_ignored(questions, settings)
+    used, unused = _split_off_ignored(questions, settings)
     if settings.test:
         _check_test_ids(questions, test, settings)
-        return _without_answers(Split(used, list(test), unused, "file"), "unused", config)
+        return _move_unanswered(Split(used, list(test), unused, "file"), "unused", config)
     if names:
         parts = _divide(used, lambda q: "held_out" if q.id in names else "train")
-        return _without_answers(Split(*parts[:2], unused + parts[2], "question"), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused + parts[2], "question"), "unused", config)
     if documents:
         parts = _divide(used, lambda q: _part_by_documents(q, documents))
-        return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused + parts[2], "document"), "unused", config)
     keys, by = _draw_keys(used)
     key_of = dict(zip([q.id for q in used], keys, strict=True))
     if folds:
@@ -69,15 +69,16 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
         fold_of = assign_folds(keys, folds, config.seed)
         parts = _divide(used, lambda q: "held_out" if fold_of[key_of[q.id]] == fold else "train")
         # Held out here, a question without an answer would be measured in every fold.
-        return _without_answers(Split(*parts[:2], unused, by), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused, by), "unused", config)
     drawn = _draw_held_out(keys, settings.held_out, config.seed)
     parts = _divide(used, lambda q: "held_out" if key_of[q.id] in drawn else "train")
-    return _without_answers(Split(*parts[:2], unused, by), "held_out", config)
+    return _move_unanswered(Split(*parts[:2], unused, by), "held_out", config)
 
 
-def _without_ignored(
+def _split_off_ignored(
     questions: Sequence[Question], settings
 ) -> tuple[list[Question], list[Question]]:
+    """The questions that take part, and those that the config ignores."""
     ignored_documents = id_set(settings.ignored_documents)
     ignored_questions = id_set(settings.ignored_questions)
     used, unused = [], []
@@ -95,8 +96,10 @@ def _check_test_ids(questions: Sequence[Question], test: Sequence[Question], set
         )
 
 
-def _divide(questions: Sequence[Question], part) -> tuple[list[Question], ...]:
-    """The questions for which `part` says "train", "held_out" and "unused"."""
+def _divide(
+    questions: Sequence[Question], part: Callable[[Question], str]
+) -> tuple[list[Question], ...]:
+    """Three lists: the questions whose part is "train", "held_out" and "unused"."""
     parts: dict[str, list[Question]] = {"train": [], "held_out": [], "unused": []}
     for question in questions:
         parts[part(question)].append(question)
@@ -113,8 +116,8 @@ def trains_by_marks(config) -> bool:
     )
 
 
-def _without_answers(split: Split, part: str, config) -> Split:
-    """Moves training questions without an answer to another part, if they cannot be trained on."""
+def _move_unanswered(split: Split, part: str, config) -> Split:
+    """The split with unanswered training questions in `part`, unless they can be trained on."""
     unanswered = [question for question in split.train if not question.answers]
     # The config is read only where it decides: a manifest holds each setting that a stage reads.
     if not unanswered or trains_by_marks(config):
@@ -135,10 +138,11 @@ def _part_by_documents(question: Question, held_out: set[str]) -> str:
 
 
 def document_keys(questions: Sequence[Question]) -> tuple[list[str], bool]:
-    """The group of joined documents that each question asks, and whether the groups divide them.
+    """A key for each question, and whether the questions can be divided by it.
 
-    Questions that name several documents join these. A question without documents is by itself.
-    Where one group holds most questions, groups divide little.
+    Questions that name several documents join these into one group. The key is that of the group;
+    a question without documents is a group of its own. If one group holds most questions, they
+    cannot be divided.
     """
     from networkx.utils import UnionFind
 
@@ -155,7 +159,10 @@ def document_keys(questions: Sequence[Question]) -> tuple[list[str], bool]:
 
 
 def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
-    """What is drawn for each question: its group of joined documents, or the question itself."""
+    """The key by which each question is drawn; and "document" or "question", what is divided.
+
+    The key is that of `document_keys`, or the question's id if these do not divide the questions.
+    """
     keys, divides = document_keys(questions)
     if not divides:
         say(
@@ -195,7 +202,7 @@ def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
         preferred = sorted(loads, key=lambda fold: uniform(f"{seed} {key} {fold}"))
         empty = [fold for fold in preferred if not loads[fold]]
         fitting = [fold for fold in preferred if loads[fold] + sizes[key] <= room]
-        if len(empty) == len(sizes) - len(fold_of):  # each of the last keys fills one
+        if len(empty) == len(sizes) - len(fold_of):  # each key that is left must fill one
             fitting = empty
         fold_of[key] = fitting[0] if fitting else min(preferred, key=loads.__getitem__)
         loads[fold_of[key]] += sizes[key]
@@ -203,9 +210,9 @@ def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
 
 
 def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
-    """The keys whose hash falls into the share.
+    """The keys whose hash is below the share.
 
-    Chance may leave a side empty where there are few: then the key nearest to the limit goes there.
+    If that leaves one side empty, the key nearest to the limit goes there.
     """
     places = {key: uniform(f"{seed} {key}") for key in keys}
     drawn = {key for key, place in places.items() if place < share}
@@ -218,5 +225,5 @@ def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
 
 
 def uniform(text: str) -> float:
-    """A number in [0, 1) that a hash of `text` decides."""
+    """A number in [0, 1) from a hash of `text`."""
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32

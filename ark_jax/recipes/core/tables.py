@@ -10,9 +10,9 @@ from ark_jax.evaluate.significance import (
     DRAWS,
     FLIPS,
     bootstrap_interval,
+    detectable_difference,
     holm,
     sign_flip,
-    what_can_be_told,
 )
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Outcome
@@ -83,15 +83,20 @@ def _cells(
     flips: int,
     seed: int,
 ) -> dict[str, dict]:
-    """system -> its interval, and its differences to the base and to a part."""
+    """system -> its cell for one metric: its interval, `against_base` and `against_part`.
+
+    Args:
+        values: system -> its value for each question.
+        clusters: the cluster of each question; None: each is one of its own.
+    """
     interval = functools.partial(bootstrap_interval, draws=draws, seed=seed, clusters=clusters)
     cells = {name: interval(column) for name, column in values.items()}
     if not values:
         return cells
     base = base or next(iter(values))
 
-    def tested(pairs: Mapping[str, str]) -> Iterator[tuple[str, dict]]:
-        """The tests of systems against others, corrected for how many there are."""
+    def compare(pairs: Mapping[str, str]) -> Iterator[tuple[str, dict]]:
+        """Each system with its test against another one, corrected for the number of pairs."""
         differences = {a: np.subtract(values[a], values[b]) for a, b in pairs.items()}
         if not differences:
             return
@@ -103,10 +108,10 @@ def _cells(
             tests = {"p": float(raw), "p_holm": float(corrected)}
             yield name, {"difference": mean, **against, **tests}
 
-    for name, against in tested({name: base for name in values if name != base}):
+    for name, against in compare({name: base for name in values if name != base}):
         cells[name]["against_base"] = against
     present = {a: b for a, b in parts.items() if {a, b} <= values.keys() and b != base}
-    for name, against in tested(present):
+    for name, against in compare(present):
         cells[name]["against_part"] = {"part": present[name], **against}
     return cells
 
@@ -146,19 +151,18 @@ def as_markdown(table: list[dict], columns: Sequence[str]) -> str:
 
 
 def cell_text(value: dict | None) -> str:
+    """Mean and interval, as in "0.512 [0.480, 0.544]"; a dash for None."""
     return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**value) if value else "–"
 
 
 def test_name(table: list[dict]) -> str:
+    """The name of the significance test behind a table."""
     correction = ", Holm-corrected over systems" if len(table) > 2 else ""
     return f"paired randomisation test, two-sided{correction}"
 
 
 def read_outcome(workdir: Path, metrics: Iterable[str]) -> Outcome:
-    """What a sweep compares finished runs by: these metrics of the last system of the table.
-
-    There are none if nothing was measured.
-    """
+    """The values of these metrics for the last system of a finished run; none if not measured."""
     folder = workdir / "evaluate"
     table = load_json(folder / "metrics.json")["table"]
     if not table:
@@ -174,8 +178,8 @@ def read_outcome(workdir: Path, metrics: Iterable[str]) -> Outcome:
     return Outcome(last, values, by_question, read_manifest(folder)["config"]["seed"])
 
 
-def save_nothing(folder: Path) -> None:
-    """What the evaluate stage stores where there is no test question."""
+def save_empty_results(folder: Path) -> None:
+    """Stores the results of an evaluate stage that has no test question."""
     save_json({"metrics": (), "table": [], "groups": {}}, folder / "metrics.json")
 
 
@@ -196,12 +200,13 @@ def save_tables(
         groups: name -> ids of its questions.
         columns: the metrics that are shown.
         measured: all metrics.
-        headline: the metric that the last line speaks of.
+        headline: the metric in the last printed line.
     """
     save_rows(rows, folder / "questions.parquet")
-    table = _tabulate(rows, measured, context)
+    make_table = functools.partial(tabulate, metrics=measured, seed=context.config.seed)
+    table = make_table(rows)
     tables = {
-        name: _tabulate([row for row in rows if row["question"] in ids], measured, context)
+        name: make_table([row for row in rows if row["question"] in ids])
         for name, ids in groups.items()
     }
     save_json({"metrics": columns, "table": table, "groups": tables}, folder / "metrics.json")
@@ -214,15 +219,11 @@ def save_tables(
     if groups:
         say(f"  all: {total:,} questions")
     say(as_text(table, columns))
-    say(f"  {total:,} questions: {what_can_be_told(total, headline)}")
-
-
-def _tabulate(rows: list[dict], metrics: Sequence[str], context: Context) -> list[dict]:
-    return tabulate(rows, metrics, seed=context.config.seed)
+    say(f"  {total:,} questions: {detectable_difference(total, headline)}")
 
 
 def questions_by_group(questions: Sequence) -> dict[str, set[str]]:
-    """group -> ids of its questions, in order of the first ones; none if all are of one group."""
+    """group -> ids of its questions; empty if all are of one group."""
     groups: dict[str, set[str]] = {}
     for question in questions:
         groups.setdefault(question.group, set()).add(question.id)

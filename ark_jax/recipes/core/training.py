@@ -25,6 +25,6 @@ def training_run(metrics: Metrics, folder: Path, stage: str, *, label: str = "")
 
 
 def first_and_last_loss(curve: Sequence[dict]) -> dict[str, float]:
-    """Counts for the manifest."""
+    """`first_loss` and `last_loss` of a training curve, for the manifest."""
     first, last = (round(curve[i]["loss"], 4) for i in (0, -1))
     return {"first_loss": first, "last_loss": last}

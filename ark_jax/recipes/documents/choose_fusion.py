@@ -18,8 +18,8 @@ from ark_jax.recipes.documents.corpus import (
 from ark_jax.recipes.documents.retrieve import (
     WORDS,
     Systems,
-    kept,
     ranked_file,
+    search_once,
     searched_chunks,
     searcher_of,
 )
@@ -36,7 +36,7 @@ ENOUGH = 50  # questions that choose; of fewer, nDCG@10 has a standard error abo
 
 
 def candidates(depth: int) -> list[Fusion]:
-    """The fusions to choose from; of equal ones the first is taken."""
+    """The fusions to choose from; if several are best, the first is chosen."""
     sums = [
         Fusion(bm25=round(1 - weight, 2), dense=weight, depth=depth, by="scores")
         for weight in DENSE_WEIGHTS
@@ -53,8 +53,8 @@ def choose_fusion(
 ) -> dict:
     """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
 
-    A retriever knows the questions that it has learned from too well, and would get too much
-    weight. So the others choose, if they are enough, and otherwise all.
+    A retriever is too good at questions that it has learned from, and they would give it too much
+    weight. So the other questions choose; all do if these are fewer than `ENOUGH`.
 
     Args:
         systems_of: config -> the systems that it compares.
@@ -72,12 +72,14 @@ def choose_fusion(
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
-        # Of all questions, so that as many documents are searched, whichever choose.
+        # The documents of all questions are searched, also if some do not choose.
         searched, scopes = searched_chunks(context, judged, chunks)
         texts, depth, parts = [question.question for question in judged], systems.depth, []
         for name in (WORDS, systems.last):
             make = functools.partial(searcher_of, context, name, passages_of(searched), name)
-            parts.append(kept(ranked_file(folder, name), judged, make, depth, scopes, searched))
+            parts.append(
+                search_once(ranked_file(folder, name), judged, make, depth, scopes, searched)
+            )
         for fusion, row in zip(fusions, rows, strict=True):
             fused = Fused(parts, depth, fusion.join).search(texts, depth)
             run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}

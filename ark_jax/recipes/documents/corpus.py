@@ -64,12 +64,12 @@ def chunks_by_document(context: Context) -> Mapping[str, list[Chunk]]:
 
 
 def load_questions(context: Context, part: str) -> list[Question]:
-    """The questions of "train" or "held_out": those of the input, and those that were written."""
+    """The questions of "train" or "held_out": those of the input, then those that were written."""
     return [*given_questions(context, part), *written_questions(context, part)]
 
 
 def given_questions(context: Context, part: str) -> list[Question]:
-    """The questions of the input alone, which are there before any is written."""
+    """The questions of the input, without written ones; the data stage stores them."""
     return load_rows(context / "data" / f"questions_{part}.parquet", Question)
 
 
@@ -111,7 +111,7 @@ def searches_corpus(context: Context) -> bool:
 
 
 def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> list[Chunk]:
-    """The chunks of the question's documents, and of those that the input calls irrelevant."""
+    """The chunks of the question's documents, and of the documents marked as irrelevant to it."""
     documents = (*question.documents, *question.negatives)
     return [chunk for document in documents for chunk in chunks.get(document, ())]
 
@@ -143,7 +143,7 @@ def searched_in_training(
 
 
 def views_of(chunks: StoredChunks) -> distributed.LazySequence[Chunk]:
-    """All chunks, each read field by field."""
+    """All chunks; a field of a chunk is read when it is asked for."""
     return distributed.LazySequence(chunks.view, range(len(chunks)))
 
 
@@ -155,24 +155,27 @@ def passages_of(chunks: Sequence[Chunk]) -> distributed.LazySequence[str]:
 def evidence_chunks(
     context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
 ) -> dict[str, list[list[str]]]:
-    """question -> its marked passages, as of `evidence.marked_passages`."""
+    """question -> its marked passages; see `evidence.marked_passages`."""
     from ark_jax.data.evidence import marked_passages
 
-    return marked_passages(questions, chunks, _texts(context, questions))
+    return marked_passages(questions, chunks, _document_texts(context, questions))
 
 
 def gold_passages(
     context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
 ) -> tuple[dict[str, list[list[str]]], int]:
-    """question -> needed passages, as of `evidence.needed_passages` by `evaluate.gold`."""
+    """question -> its needed passages by the rule `evaluate.gold`, each as the chunks that hold it.
+
+    Also returns how many questions lack marked evidence.
+    """
     from ark_jax.data.evidence import needed_passages
 
-    texts = _texts(context, questions)
+    texts = _document_texts(context, questions)
     return needed_passages(questions, chunks, texts, context.config.evaluate.gold)
 
 
-def _texts(context: Context, questions: Sequence[Question]) -> dict[str, str]:
-    """document id -> text, if any question has evidence."""
+def _document_texts(context: Context, questions: Sequence[Question]) -> dict[str, str]:
+    """document id -> text; empty if no question has evidence."""
     if not any(question.evidence for question in questions):
         return {}
     return {document.id: document.text for document in load_documents(context)}
@@ -186,8 +189,8 @@ def encode_passages(
 ) -> tuple[Vectors, int]:
     """Unit vectors of passages by a system's retriever, and how many passages it cuts.
 
-    They are `[n e]`, or `TokenVectors`. If the run searches the whole corpus, they are read from
-    the disk where they lie there, those of tokens in 16 bits.
+    They are `[n e]`, or `TokenVectors`. If the run searches the whole corpus, they are stored on
+    disk and mapped from there; those of tokens have 16 bits.
     """
     retriever, settings = load_retriever(context, system), context.config.retriever
     options = {"kind": "document", "batch_tokens": settings.batch_tokens, "label": label}
@@ -196,15 +199,15 @@ def encode_passages(
     path = context.workdir / FOLDER / f"{system}.npy"
 
     def look_up() -> tuple[str, int | None]:
-        key = _key(context.config, _model(context, system), passages)
-        return key, _cut_of_stored(path, key)
+        key = _vectors_key(context.config, _system_digest(context, system), passages)
+        return key, _stored_cut_count(path, key)
 
     key, cut = distributed.on_first_process(look_up)
     if cut is not None:
         say(f"  {label}: {len(passages):,} vectors are taken from {path}")
     else:
-        cut = _encode(retriever, passages, options, path.with_suffix(".new"))
-        distributed.on_first_process(lambda: _publish(path, key, cut))
+        cut = _write_vectors(retriever, passages, options, path.with_suffix(".new"))
+        distributed.on_first_process(lambda: _replace_stored(path, key, cut))
     vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     if not (offsets := _offsets_file(path)).is_file():
         return vectors, cut
@@ -212,20 +215,23 @@ def encode_passages(
 
 
 def _offsets_file(path: Path) -> Path:
-    """Where the vectors of each text begin in the file `path` of tokens' vectors."""
+    """The file with the first row of each text in the file `path` of tokens' vectors."""
     return path.with_name(f"{path.name}.offsets")
 
 
 def stored_systems(workdir: Path) -> set[str]:
-    """The systems of which vectors lie on the disk, whether or not they still fit."""
+    """The systems that have vectors on disk, even if these are out of date."""
     return {path.stem for path in (workdir / FOLDER).glob("*.npy")}
 
 
-def _encode(retriever, passages: Sequence[str], options: dict, unfinished: Path) -> int:
-    """Writes the vectors for `np.load` as they come; returns how many passages are cut.
+def _write_vectors(retriever, passages: Sequence[str], options: dict, unfinished: Path) -> int:
+    """Writes vectors to a file for `np.load`, batch by batch; returns the number of cut passages.
 
-    No process holds all of them, which may be more than its memory. Where tokens have vectors, it
-    also writes where those of each passage begin.
+    All vectors may be more than a process's memory. If each token has a vector, the first row of
+    each passage is written too.
+
+    Args:
+        unfinished: the file to write.
     """
     from ark_jax.models.multi_vector import MultiVectorRetriever
 
@@ -249,10 +255,10 @@ def _encode(retriever, passages: Sequence[str], options: dict, unfinished: Path)
     return retriever.truncated[options["label"]]
 
 
-def _key(config, model: str, passages: Sequence[str]) -> str:
-    """The fingerprint of all that decides a bit of the vectors.
+def _vectors_key(config, model: str, passages: Sequence[str]) -> str:
+    """The fingerprint of everything on which the vectors depend.
 
-    Batches decide the last bits, and settings, mesh and devices decide the batches.
+    Their last bits depend on the batches, and these on settings, mesh and devices.
     """
     import jax
 
@@ -275,8 +281,8 @@ def _key(config, model: str, passages: Sequence[str]) -> str:
     )
 
 
-def _model(context: Context, system: str) -> str:
-    """The digest of a system's model; that of a trained one is in the manifest of its stage."""
+def _system_digest(context: Context, system: str) -> str:
+    """The digest of a system's model; for a trained one it comes from its stage's manifest."""
     path = retriever_path(context, system)
     if path != str(context.workdir / system / "model"):
         return model_digest(path)
@@ -284,8 +290,8 @@ def _model(context: Context, system: str) -> str:
     return fingerprint({name: x for name, x in outputs.items() if name.startswith("model/")})
 
 
-def _cut_of_stored(path: Path, key: str) -> int | None:
-    """How many passages were cut for the vectors that are stored under this key, if any are."""
+def _stored_cut_count(path: Path, key: str) -> int | None:
+    """How many passages were cut for the stored vectors; None if these are not valid for `key`."""
     try:
         about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         fits, digest, cut = about["key"] == key, about["sha256"], int(about["cut"])
@@ -293,25 +299,25 @@ def _cut_of_stored(path: Path, key: str) -> int | None:
         return None
     if not fits or not path.is_file():
         return None
-    if _digest(path) != digest:
+    if _vectors_digest(path) != digest:
         say(f"  warning: {path} has been damaged: it is made again")
         return None
     return cut
 
 
-def _digest(path: Path) -> str:
-    """Of the vectors, and of where those of each text begin."""
+def _vectors_digest(path: Path) -> str:
+    """The digest of the vectors' file and of its offsets file, if there is one."""
     files = [path, _offsets_file(path)]
     return " ".join(file_digest(file) for file in files if file.is_file())
 
 
-def _publish(path: Path, key: str, cut: int) -> None:
-    """Replaces what is stored of the system; a kill at any moment leaves nothing false."""
+def _replace_stored(path: Path, key: str, cut: int) -> None:
+    """Replaces a system's stored vectors; a kill at any moment leaves no wrong description."""
     about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
     about.unlink(missing_ok=True)
     os.replace(unfinished, path)
     _offsets_file(path).unlink(missing_ok=True)
     if _offsets_file(unfinished).is_file():
         os.replace(_offsets_file(unfinished), _offsets_file(path))
-    row = {"key": key, "sha256": _digest(path), "cut": cut}
+    row = {"key": key, "sha256": _vectors_digest(path), "cut": cut}
     about.write_text(json.dumps(row) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Pooled
@@ -70,7 +70,7 @@ def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], S
     say(as_text(table, columns))
     without_gold = sum(not passages for passages in gold.values())
     answerable = len(questions) - without_gold or len(questions)
-    say(f"  {answerable:,} held-out questions: {what_can_be_told(answerable)}")
+    say(f"  {answerable:,} held-out questions: {detectable_difference(answerable)}")
     if note := written_questions.note_on_test(context):
         say(f"  {note}")
     return {
@@ -84,11 +84,11 @@ def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], S
 
 
 class _Reading(NamedTuple):
-    """What a reader makes of the passages of all systems.
+    """A reader's answers from the passages of all systems.
 
     Attributes:
         counts: for the manifest.
-        cut: for how many questions texts were cut.
+        cut: the number of questions whose texts were cut.
         answers: (system, question) -> answer; empty if none is needed.
         likelihoods: (system, question) -> `answer_likelihood`; empty if it is not asked for.
     """
@@ -106,7 +106,7 @@ def _read(
     texts: Mapping[str, str],
     folder: Path,
 ) -> _Reading:
-    """The answers to the questions, or how likely their reference answers are, or both."""
+    """The reader's answers, or the likelihoods of reference answers, or both, as asked for."""
     config, settings = context.config, context.config.evaluate
     documents = load_documents(context) if "full" in rankings else ()
     retrieved = retrieved_passages(rankings, questions, texts, documents, settings.passages)
@@ -119,7 +119,7 @@ def _read(
     passages = {key: form.join(passages) for key, passages in retrieved.items()}
     if not passages:
         return _Reading({"answered": 0})
-    if backend == "local":  # one behind an endpoint says itself if a text is too long
+    if backend == "local":  # an endpoint reports a text that is too long
         lm = load_generator(context, reader_path(context))
         passages, cut = fit_all(lm, form, questions, passages, settings.max_new_tokens)
     filled = {
@@ -149,8 +149,8 @@ def _measure(
     """A row of `questions.parquet`."""
     from ark_jax.evaluate import answers, retrieval
 
-    # A question that nobody can answer tells nothing of who retrieves. If this holds for all
-    # questions, zeros say so.
+    # A question without a relevant passage cannot compare retrievers. If all questions are such,
+    # their metrics are 0.
     unmeasured = system == "full" or (not gold[question.id] and any(gold.values()))
     answer = reading.answers.get((system, question.id))
     measures = (
@@ -173,11 +173,12 @@ def _measure(
 def verdict(
     table: list[dict], columns: Sequence[str], curriculum: Sequence[str] = (), base: str = "base"
 ) -> str:
-    """One sentence on last system and base: what differs by more than chance, and what does not.
+    """One sentence that compares the last system with the base; a second one if nDCG@10 fell.
 
     Args:
-        curriculum: systems that were tuned one from the other; a fall of nDCG@10 is named.
-        base: what the sentence calls the base, after "the".
+        curriculum: systems of which each was tuned from the one before; falls of nDCG@10 between
+            them are named.
+        base: the name of the base in the sentence, after "the".
     """
     last = {metric: table[-1]["values"][metric] for metric in columns}
     moved = {
@@ -232,7 +233,7 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
     questions = len({row["question"] for row in rows})
     notes = (
         verdict(table, columns, ()),
-        f"{questions:,} held-out questions: {what_can_be_told(questions)}.",
+        f"{questions:,} held-out questions: {detectable_difference(questions)}.",
     )
     return Pooled(rows, columns, table, notes)
 
@@ -241,7 +242,7 @@ def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> Non
     """Refuses runs that are not folds of one input, or that measured different systems."""
     first, *later_workdirs = workdirs
     for workdir in later_workdirs:
-        if _divided(workdir) != _divided(first):
+        if _split_settings(workdir) != _split_settings(first):
             raise ValueError(
                 f"{workdir.name} and {first.name} divide different inputs, or one input by "
                 "different settings: run all folds again"
@@ -257,8 +258,8 @@ def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> Non
             )
 
 
-def _divided(workdir: Path) -> tuple[dict, dict]:
-    """The input of a run, and by what settings it was divided, except for the fold."""
+def _split_settings(workdir: Path) -> tuple[dict, dict]:
+    """The settings and inputs that decide a run's split, except for its fold."""
     manifest = read_manifest(workdir / "data")
     settings = {name: x for name, x in manifest["config"].items() if name != "data.fold"}
     folds = {"folds": manifest["config"]["data.fold"][1]}
@@ -268,9 +269,9 @@ def _divided(workdir: Path) -> tuple[dict, dict]:
 def _leave_out_questions_without_gold(
     rows: Sequence[dict], results: Sequence[dict], metrics: Sequence[str]
 ) -> None:
-    """Sets retrieval metrics to None, as a run does that holds out all questions.
+    """Sets the retrieval metrics of questions without gold passages to None, in place.
 
-    A fold in which no question has a gold chunk has zeros instead.
+    A run does this itself unless none of its questions has gold passages; then they are 0.
     """
     from ark_jax.evaluate.answers import ANSWER_COLUMNS
 

@@ -1,6 +1,6 @@
-"""Which written questions are good enough: the passage must help, be found, and be asked once.
+"""Filters of written questions: the passage must help and be found, no question comes twice.
 
-A question that fails gets a reason, and is looked at no further.
+A question that fails a filter gets a reason, and skips the later filters.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ class Candidate:
     Attributes:
         part: train or held_out.
         chunks: the passages that it was written from.
-        reason: why it was dropped; empty as long as it was not.
-        with_passage: mean log p(answer | question, passage), nats; None if it was not computed.
+        reason: why it was dropped; empty: it was not.
+        with_passage: mean log p(answer | question, passage) of a token, nats; None: not computed.
         without_passage: the same with an empty passage.
-        rank: of the first of its passages in the round trip; None if it is not among the first.
+        rank: of its best passage in the round trip, from 1; None: not found, or not searched.
     """
 
     question: Question
@@ -64,7 +64,7 @@ class Candidate:
 def filter_candidates(
     context: Context, folder: Path, candidates: Sequence[Candidate]
 ) -> list[Candidate]:
-    """The candidates in their order, each with its reason and what was measured."""
+    """The candidates in their order, with the reasons and measures of all filters."""
     input_questions = [*given_questions(context, "train"), *given_questions(context, "held_out")]
     candidates = drop_repeated(candidates, input_questions)
     if context.config.questions.margin > NO_MARGIN:
@@ -79,7 +79,7 @@ def filter_candidates(
 
 
 def clear_progress(folder: Path) -> None:
-    """Deletes the scores of the shards, which are in the tables by now."""
+    """Deletes the stored scores of shards, once they are in the stage's tables."""
     if distributed.is_first_process():
         for path in _shard_files(folder):
             path.unlink()
@@ -88,7 +88,11 @@ def clear_progress(folder: Path) -> None:
 def _apply_filter(
     candidates: Sequence[Candidate], narrow: Callable[[list[Candidate]], list[Candidate]]
 ) -> list[Candidate]:
-    """Applies a filter to those that have no reason yet."""
+    """Applies a filter to candidates without a reason; the others stay as they are.
+
+    Args:
+        narrow: returns as many candidates as it gets, in their order.
+    """
     undropped = [x for x in candidates if not x.reason]
     narrowed = iter(narrow(undropped) if undropped else [])
     return [x if x.reason else next(narrowed) for x in candidates]
@@ -100,7 +104,7 @@ def _apply_filter(
 def drop_repeated(
     candidates: Sequence[Candidate], input_questions: Sequence[Question]
 ) -> list[Candidate]:
-    """Drops questions that differ from an earlier or a given one in case, blanks or marks alone."""
+    """Drops questions that equal an earlier or a given one but for case, blanks and punctuation."""
     known = {_normalise(question.question) for question in input_questions}
     checked = []
     for x in candidates:
@@ -114,6 +118,7 @@ def drop_repeated(
 
 
 def _normalise(text: str) -> str:
+    """The words in lower case, without punctuation."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())
 
 
@@ -121,12 +126,12 @@ def _normalise(text: str) -> str:
 
 
 def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -> list[Candidate]:
-    """Drops questions whose answer the passage makes no likelier by `questions.margin`.
+    """Drops questions whose passage raises the answer's likelihood by less than `questions.margin`.
 
-    Their scores are stored shard by shard, so that a killed run goes on.
+    Scores are stored shard by shard, so that a killed run goes on.
     """
     margin = context.config.questions.margin
-    scores = _scores(context, folder, candidates)
+    scores = _answer_likelihoods(context, folder, candidates)
     checked = []
     for x in candidates:
         helped, alone = scores[x.question.id]
@@ -140,10 +145,13 @@ def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -
     return checked
 
 
-def _scores(
+def _answer_likelihoods(
     context: Context, folder: Path, candidates: list[Candidate]
 ) -> dict[str, tuple[float | None, float | None]]:
-    """question id -> mean log-likelihood of its answer with and without the passage."""
+    """question id -> mean log p of its answer with and without the passage, nats per token.
+
+    None is a pair that is too long for the model.
+    """
     files = distributed.on_first_process(lambda: [str(path) for path in _shard_files(folder)])
     rows = distributed.on_first_process(lambda: [x for path in files for x in load_rows(path)])
     scored = {row["question"] for row in rows}
@@ -154,11 +162,12 @@ def _scores(
         rows += shard
         path = folder / f"scored-{number:05d}.parquet"
         save_rows(shard, path.with_suffix(".new"))
-        distributed.on_first_process(lambda path=path: _put(path))
+        distributed.on_first_process(lambda path=path: _publish_shard(path))
     return {row["question"]: (row["with_passage"], row["without_passage"]) for row in rows}
 
 
-def _put(path: Path) -> None:
+def _publish_shard(path: Path) -> None:
+    """Gives a complete shard its final name."""
     path.with_suffix(".new").rename(path)
 
 
@@ -167,21 +176,21 @@ def _shard_files(folder: Path) -> list[Path]:
 
 
 def _score_shard(context: Context, shard: list[Candidate], number: int) -> list[dict]:
+    """A row for each candidate: `question`, its id; `with_passage` and `without_passage`."""
     lm = load_generator(context)
     pairs = [pair for x in shard for pair in scored_pairs(context, x)]
     pairs = [tuple(map(lm.as_data, pair)) for pair in pairs]
     lengths = lm.token_counts([prompt + target for prompt, target in pairs])
     fits = [length <= lm.max_length for length in lengths]
-    means = iter(
-        lm.log_likelihood(
+    means = []
+    if any(fits):
+        means = lm.log_likelihood(
             [pair for pair, fit in zip(pairs, fits, strict=True) if fit],
             batch_tokens=context.config.generator.batch_tokens,
             label=f"score written questions {number}",
         ).mean.tolist()
-        if any(fits)
-        else []
-    )
-    values = [next(means) if fit else None for fit in fits]
+    left = iter(means)
+    values = [next(left) if fit else None for fit in fits]
     return [
         {"question": x.question.id, "with_passage": helped, "without_passage": alone}
         for x, helped, alone in zip(shard, values[::2], values[1::2], strict=True)
@@ -202,7 +211,7 @@ def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]
 
 
 def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidate]:
-    """Drops questions none of whose passages is among the first of base and BM25 fused."""
+    """Drops questions if base retriever and BM25, fused, find none of their passages."""
     limit = context.config.questions.round_trip
     chunks = views_of(stored_chunks(context))
     texts = passages_of(chunks)
@@ -224,9 +233,9 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
 def drop_copies(
     context: Context, candidates: list[Candidate], input_questions: Sequence[Question]
 ) -> list[Candidate]:
-    """Drops questions almost as near to an earlier or given one as to themselves, with its answer.
+    """Drops questions that are very similar to an earlier or given one with the same answer.
 
-    Of two written ones the test keeps its own.
+    Of two written ones, that of the test is kept.
     """
     order = sorted(range(len(candidates)), key=lambda i: candidates[i].part != "held_out")
     questions = [*input_questions, *(candidates[i].question for i in order)]
@@ -252,6 +261,7 @@ def drop_copies(
 
 
 def _largest_cosine(vectors: Vectors, position: int, positions: list[int]) -> float:
+    """The largest cosine of the vector at `position` with those at `positions`."""
     from ark_jax.retrieval.late import nearest
 
     return float(nearest(vectors[[position]], vectors[positions], 1)[1][0, 0])

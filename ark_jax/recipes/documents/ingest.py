@@ -21,8 +21,8 @@ from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents, save_que
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
-# A question whose documents have fewer chunks, in the median, is searched for in the whole corpus:
-# among so few there is hardly a hard negative, and every retriever finds the right one.
+# If the documents of a question have fewer chunks, in the median, the whole corpus is searched:
+# so few chunks hold hardly a hard negative, and every retriever finds the right one.
 FEW_CHUNKS = 10
 
 
@@ -33,12 +33,12 @@ def ingest(context: Context, folder: Path) -> dict:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.
     """
     config, settings = context.config, context.config.data
-    corpus = _input(settings, settings.tolerate)
-    test = _test_set(corpus, settings)
+    corpus = _read_input(settings, settings.tolerate)
+    test = _read_test_set(corpus, settings)
     _check_ids(corpus, settings)
     parts = split_questions(corpus.questions, test.questions, config)
     parts = written_questions.reserve_for_test(parts, config)
-    _check_parts(parts, written_questions.parts_of_the_input(len(parts), config), config)
+    _check_parts(parts, written_questions.parts_that_need_questions(len(parts), config), config)
     documents = _Documents(corpus, test, id_set(settings.ignored_documents))
     sizes: collections.Counter[str] = collections.Counter()
     ids = save_documents(documents, folder)
@@ -46,10 +46,10 @@ def ingest(context: Context, folder: Path) -> dict:
         documents,
         corpus.chunks,
         config.retriever.path,
-        _rules(settings),
+        _chunk_rules(settings),
         functools.partial(map_stored, folder, "chunks"),
     )
-    save_chunks(_counted(chunks, sizes), folder)
+    save_chunks(_count_by_document(chunks, sizes), folder)
     forget_shards(folder)
     choice = settings.pool
     if choice == "auto" and any(map(_is_judged, parts.train)):
@@ -74,17 +74,18 @@ def ingest(context: Context, folder: Path) -> dict:
 
 
 def _is_judged(question: Question) -> bool:
-    """Whether all that is known of a question is which documents are relevant to it."""
+    """Whether a question has neither answers nor evidence, only relevant documents."""
     return not (question.answers or question.evidence)
 
 
-def _rules(settings) -> ChunkRules:
+def _chunk_rules(settings) -> ChunkRules:
     return ChunkRules(
         settings.chunking, settings.chunk_tokens, settings.chunk_overlap, settings.titles
     )
 
 
 def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
+    """Raises ValueError if one of the needed parts has no question."""
     settings = config.data
     for part in needed:
         if not getattr(parts, part):
@@ -92,7 +93,7 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             if part == "train" and not answered and not trains_by_marks(config):
                 raise ValueError(
                     f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
-                    f"can be trained on: add answers{_advice(config)}"
+                    f"can be trained on: add answers{_advice_on_missing_answers(config)}"
                 )
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
@@ -100,8 +101,8 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             )
 
 
-def _advice(config) -> str:
-    """What else to do where answers are missing."""
+def _advice_on_missing_answers(config) -> str:
+    """The end of an error message: what else helps if answers are missing."""
     by_marks = (
         ", or train on the documents and evidence that are marked for them with "
         "--config.score.supervision=gold --config.mine.by=question"
@@ -109,32 +110,33 @@ def _advice(config) -> str:
     return by_marks * ("score" in config) + written_questions.advice(config)
 
 
-def look_at(config) -> str:
-    """What the input of `config.data` holds, in one line.
+def describe_input(config) -> str:
+    """The size of the input that `config.data` names, in one line.
 
     Raises:
         BadInput: its problems.
     """
-    corpus = _input(config.data, 0)
+    corpus = _read_input(config.data, 0)
     return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
 
 
-def _input(settings, tolerate: float) -> Corpus:
-    """Documents and their questions, which may lie elsewhere."""
-    read = readers.read(settings.path, settings.questions, _reading(settings))
-    return readers.within(*read, tolerate)
+def _read_input(settings, tolerate: float) -> Corpus:
+    """The documents and their questions, which may be in another file."""
+    read = readers.read(settings.path, settings.questions, _reading_options(settings))
+    return readers.within_tolerance(*read, tolerate)
 
 
-def _reading(settings) -> Reading:
+def _reading_options(settings) -> Reading:
     return Reading(settings.encoding, settings.columns)
 
 
-def _test_set(corpus: Corpus, settings) -> Corpus:
-    """The test set that the config names, if it names one."""
+def _read_test_set(corpus: Corpus, settings) -> Corpus:
+    """The test set that the config names; an empty corpus if it names none."""
     if not settings.test:
         return Corpus([], [], "")
-    return readers.within(
-        *readers.read_test(settings.test, corpus.texts, _reading(settings)), settings.tolerate
+    return readers.within_tolerance(
+        *readers.read_test(settings.test, corpus.texts, _reading_options(settings)),
+        settings.tolerate,
     )
 
 
@@ -152,8 +154,8 @@ class _Documents:
                 yield document
 
 
-def _counted(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
-    """The chunks, which are counted by document as they pass."""
+def _count_by_document(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
+    """Yields the chunks and counts them in `sizes` by document."""
     for chunk in chunks:
         sizes[chunk.document] += 1
         yield chunk
@@ -170,7 +172,7 @@ def choose_pool(
     Args:
         choice: "auto", or one of both.
         sizes: document id -> number of its chunks.
-        setting: what a user sets it by.
+        setting: the name of the setting in messages.
 
     Raises:
         ValueError: the choice is "documents", and a question names none.
@@ -188,7 +190,7 @@ def choose_pool(
         return "corpus"
     total = sum(sizes.values())
     chunk_counts = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
-    # A question that is yet to be written asks one document.
+    # Before questions are written, each document counts as one question's.
     median = statistics.median(chunk_counts or sizes.values() or [0])
     if median >= FEW_CHUNKS or median >= total:
         if median < total:
@@ -207,7 +209,7 @@ def choose_pool(
 def _count_useless(
     corpus: Corpus, test: Corpus, parts: Split, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """How much of the input teaches or measures nothing, by reason."""
+    """reason -> how much of the input trains and measures nothing; without zeros."""
     used = [*parts.train, *parts.held_out]
     named = [question for question in (*used, *parts.unused) if question.documents]
     without_chunks = sum(sizes.keys().isdisjoint(question.documents) for question in named)
@@ -215,7 +217,7 @@ def _count_useless(
     absent, _ = count_absent_answers(used, texts)
     unanswered = sum(not question.answers for question in used)
     if without_chunks:
-        say(f"  {without_chunks:,} questions ask documents without any text, and teach nothing")
+        say(f"  {without_chunks:,} questions are about documents without text, and train nothing")
     if any(not question.answers for question in parts.train):
         say(f"  {unanswered:,} questions have no answer: what is marked for them is relevant")
     elif unanswered:
@@ -230,6 +232,7 @@ def _count_useless(
 
 
 def _check_ids(corpus: Corpus, settings) -> None:
+    """Raises ValueError for an id in the config that the input lacks."""
     ids = {"document": corpus.texts, "question": {q.id for q in corpus.questions}}
     for kind, known in ids.items():
         named = id_set(settings[f"held_out_{kind}s"]) | id_set(settings[f"ignored_{kind}s"])

@@ -23,11 +23,11 @@ Verdicts = dict[tuple[str, str, str, int], dict[str, str]]
 def judge_answers(context: Context, folder: Path, *, system: str) -> dict:
     """Asks for verdicts on all pairs of answers and counts who wins."""
     config, calls = context.config, judge_calls(context, system)
-    accept = lambda call, texts, cut: judge.complaint(judge.parse_verdicts(*texts))
+    accept = lambda call, texts, cut: judge.missing_verdicts_remark(judge.parse_verdicts(*texts))
     answers = ask(context, calls, "judge", accept, role="judge")
     rows, verdicts = _read_verdicts(calls, answers)
     save_rows(rows, folder / "verdicts.parquet")
-    question_ids = [question.id for question in _questions(context)]
+    question_ids = [question.id for question in _judged_questions(context)]
     pairs = []
     for opponent in config.judge.against:
         pairs.append(_compare(config, system, opponent, question_ids, verdicts))
@@ -56,12 +56,12 @@ def judge_answers(context: Context, folder: Path, *, system: str) -> dict:
 def _read_verdicts(
     calls: list[complete.Call], answers: complete.Completions
 ) -> tuple[list[dict], Verdicts]:
-    """A row for each reply, and what the replies say."""
+    """A row for each call, and the verdicts of the replies."""
     rows, verdicts = [], {}
     for call in calls:
         replies = answers.texts[call.item]
         criteria, rejection = judge.parse_verdicts(*replies), answers.rejected.get(call.item)
-        unreadable = "unreadable" if judge.complaint(criteria) else ""
+        unreadable = "unreadable" if judge.missing_verdicts_remark(criteria) else ""
         row = {
             **call.fields,
             **{name: criteria.get(name, "") for name in judge.CRITERIA},
@@ -76,11 +76,12 @@ def _read_verdicts(
 def _compare(
     config, system: str, opponent: str, question_ids: list[str], verdicts: Verdicts
 ) -> dict:
-    """Wins and losses of `system` against `other` by criterion, from both orders of each pair."""
+    """Wins and losses of `system` against `opponent` by criterion, over both orders of a pair."""
     judged = [q for q in question_ids if (system, opponent, q, 0) in verdicts]
     equal_answers = len(question_ids) - len(judged)
 
     def both_orders(question: str, repeat: int, criterion: str) -> tuple[str, str]:
+        """The verdicts with `system` shown first and shown second; "" if there is none."""
         first = verdicts[system, opponent, question, repeat].get(criterion, "")
         return first, verdicts[opponent, system, question, repeat].get(criterion, "")
 
@@ -99,9 +100,9 @@ def _compare(
 
 
 def judge_calls(context: Context, system: str) -> list[complete.Call]:
-    """A call for each two different answers to a question, in either order, for each repeat.
+    """A call for each pair of different answers to a question, in both orders, for each repeat.
 
-    The judge sees the passages that either system had, in the order of their documents.
+    The judge sees the passages that either system retrieved, in the order of the corpus.
 
     Raises:
         ValueError: a system in `judge.against` that has no answers.
@@ -119,7 +120,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
                 f"there are {', '.join(systems)}"
             )
     calls = []
-    for opponent, question in itertools.product(config.judge.against, _questions(context)):
+    for opponent, question in itertools.product(config.judge.against, _judged_questions(context)):
         pair = rows[system, question.id], rows[opponent, question.id]
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie; no judge is needed
@@ -142,12 +143,13 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
     return calls
 
 
-def _questions(context: Context) -> list[Question]:
+def _judged_questions(context: Context) -> list[Question]:
+    """The held-out questions that systems answer."""
     return questions_to_answer(load_questions(context, "held_out"), context.config.evaluate.read)
 
 
 def _as_text(pair: dict) -> str:
-    """For a terminal: win rates with 95 % intervals, and the effect of an answer's place."""
+    """Lines for a terminal: win rates with 95 % intervals, and the bias by an answer's position."""
     lines = [
         f"  {pair['system']} against {pair['against']}: {pair['same']} of {pair['questions']} "
         "answers are the same"

@@ -16,8 +16,8 @@ from ark_jax.recipes.documents.retrieve import Systems
 from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask
 from ark_jax.text import prompts
 
-# How likely a training stage changes a passage that is read; in the demo .08 for the first passage
-# and .18 for one of five.
+# The probability that a training stage changes a passage that is read; in the demo .08 for the
+# first passage and .18 for one of five.
 MOVED = 0.15
 VERDICT = 80  # tokens of a judge's reply
 QUESTION_WORDS, ANSWER_WORDS = 15, 2  # of a written question, about as in the demo's recording
@@ -32,8 +32,8 @@ def count_inputs(context: Context) -> dict[str, int]:
     }
 
 
-def distinct(pool: float, drawn: float, times: float) -> float:
-    """How many of `pool` chunks are among `times` draws of `drawn` of them, on average."""
+def expected_distinct(pool: float, drawn: float, times: float) -> float:
+    """The expected number of different chunks in `times` draws of `drawn` chunks from `pool`."""
     return pool * (1 - (1 - min(drawn / pool, 1)) ** times)
 
 
@@ -41,13 +41,15 @@ PASSAGE, QUESTION = operator.attrgetter("passage"), operator.attrgetter("questio
 
 
 def measure_answers(questions: Sequence[Question], folder: str) -> Texts:
+    """The reference answers, in tokens of the model of a folder."""
     return measure(folder, [answer for question in questions for answer in question.answers])
 
 
-def foresee_questions(context: Context, done: set[str], join: Callable) -> None:
-    """Stores stand-ins for the questions that are still to be written, as if none were dropped.
+def store_placeholder_questions(context: Context, done: set[str], join: Callable) -> None:
+    """Stores placeholders of the questions that are still to be written, as if none were dropped.
 
-    Later stages are then sized as ever: `context` is that of a plan, in a temporary folder.
+    The works of later stages are counted from them. `context` is that of a plan, in a temporary
+    folder.
     """
     if not is_writing(context.config) or "questions" in done:
         return
@@ -64,7 +66,7 @@ def foresee_questions(context: Context, done: set[str], join: Callable) -> None:
 
 
 def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
-    """The mean tokens of a reader's prompt; an endpoint's are counted by the generator's model."""
+    """The mean tokens of a reader's prompt; the generator's tokenizer counts for an endpoint."""
     config = context.config
     own = config.reader.path if config.reader.backend == "local" else ""
     folder, template = own or config.generator.path, reading_prompt(config).template
@@ -73,8 +75,8 @@ def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
     return form.mean + question.mean + passages
 
 
-def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]]:
-    """Reading and judging, which are at most this, and notes."""
+def answer_works(context: Context, systems: Systems) -> tuple[list[Work], list[str]]:
+    """The most that reading and judging may take, and notes on it."""
     config, readers, works = context.config, len(systems.retrieving), []
     settings, backend = config.evaluate, config.reader.backend
     questions = questions_to_answer(load_questions(context, "held_out"), settings.read)
@@ -82,15 +84,16 @@ def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]
         return [], []
     read = reader_tokens(context, questions)
 
-    def ask(stage: str, role: str, label: str, count: int, *tokens: float) -> None:
+    def add_calls(stage: str, role: str, label: str, count: int, *tokens: float) -> None:
+        """Adds calls of an endpoint with these tokens, read and written."""
         shown = {"label": label, "settings": llm_settings(config, role), "total": count}
         works.append(Work(stage, role, "ask", count, *tokens, **shown))
 
     calls = readers * len(questions)
-    moved = 1 - (1 - MOVED) ** settings.passages
-    different = len(questions) * (1 + (readers - 1) * moved)
+    differs = 1 - (1 - MOVED) ** settings.passages  # the probability, for one of the passages
+    different = len(questions) * (1 + (readers - 1) * differs)
     if backend in ("openai", "replay"):
-        ask("evaluate", "reader", "reading", calls, read, settings.max_new_tokens)
+        add_calls("evaluate", "reader", "reading", calls, read, settings.max_new_tokens)
     if backend == "local" and needs_replies(settings.answers):
         amounts = (different, read, settings.max_new_tokens)
         works.append(Work("evaluate", "reader", "reading", *amounts))
@@ -101,7 +104,7 @@ def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]
     if verdicts := 2 * config.judge.repeats * len(config.judge.against) * len(questions):
         form = prompts.load_template("judge", config.prompts.judge)
         form = measure(config.generator.path, [form]).mean
-        ask("judge", "judge", "judge", verdicts, form + 2 * read, VERDICT)
+        add_calls("judge", "judge", "judge", verdicts, form + 2 * read, VERDICT)
     return works, [
         f"reading: about {different:,.0f} of {calls:,} prompts differ, for systems often find the "
         "same passages; less where answers end early"

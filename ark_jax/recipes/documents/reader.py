@@ -26,14 +26,16 @@ def retrieved_passages(
     """(system, question) -> the first `count` passages; for "full" whole documents."""
     whole = {document.id: document.text for document in documents}
 
-    def passages(system: str, question: Question) -> list[str]:
+    def passages_of(system: str, question: Question) -> list[str]:
         if system == "full":
             return [whole[document] for document in question.documents]
         ranked = rankings[system][question.id]
         return [texts[chunk_id] for chunk_id in ranked[:count]]
 
     return {
-        (name, question.id): passages(name, question) for name in rankings for question in questions
+        (name, question.id): passages_of(name, question)
+        for name in rankings
+        for question in questions
     }
 
 
@@ -44,7 +46,7 @@ def fit_all(
     texts: Mapping[tuple[str, str], str],
     max_new_tokens: int,
 ) -> tuple[dict[tuple[str, str], str], int]:
-    """As `fit_to_reader`, of all (system, question), and for how many questions texts were cut."""
+    """(system, question) -> its text cut by `fit_to_reader`; the number of cut questions."""
     asked = {question.id: question.question for question in questions}
     fit = lambda id, text: fit_to_reader(lm, form, asked[id], text, max_new_tokens)
     fitting = {(system, id): fit(id, text) for (system, id), text in texts.items()}
@@ -65,14 +67,15 @@ def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tok
     """
     from ark_jax.text.tokens import token_chunks
 
-    def excess() -> int:
+    def excess_tokens() -> int:
+        """How many tokens the prompt has too many."""
         prompt = form.for_model(lm, form.fill(question, text))
         return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
-    if excess() <= 0:
+    if excess_tokens() <= 0:
         return text
     size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
-    while (surplus := excess()) > 0:
+    while (surplus := excess_tokens()) > 0:
         size -= surplus  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
@@ -88,9 +91,10 @@ PLAIN = "plain"  # a packaged variant of the template `read`
 
 
 def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Question]:
-    """The first `limit` questions by a hash of their ids, in their own order; all if negative.
+    """At most `limit` questions with reference answers, drawn by a hash, in their order.
 
-    Questions without a reference answer are left out.
+    Args:
+        limit: negative: no limit.
     """
     questions = [question for question in questions if question.answers]
     if limit < 0:
@@ -101,11 +105,11 @@ def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Quest
 
 
 def reading_prompt(config) -> ReadingPrompt:
-    """How the reader is asked.
+    """The form of the reader's prompts.
 
-    A tuned reader is asked in the form that it was trained on, though perhaps in the words of
-    `config.prompts.read`. Any other gets the template `read` as a turn of a chat. A reader that the
-    run trains itself continues a plain text, as those of BAR-RAG do.
+    A tuned reader keeps the form that it was trained on; `config.prompts.read` may replace the
+    template. A reader that this run trains continues a plain text, as those of BAR-RAG do. Any
+    other reader gets the template `read` as a turn of a chat.
     """
     words = config.prompts.read or (PLAIN if trains_reader(config) else "")
     named = ReadingPrompt(prompts.load_template("read", words), chat=not trains_reader(config))
@@ -126,8 +130,7 @@ def answer_prompts(
     cache of the workdir holds is not asked again. A prompt without a reply has an empty answer.
 
     Args:
-        form: how the reader is asked, and where its answer stands. None: in a chat, and all of the
-            reply is the answer.
+        form: of the prompts and replies. None: a chat, whose whole reply is the answer.
 
     Raises:
         ValueError: a prompt is too long for a local reader.
@@ -140,12 +143,12 @@ def answer_prompts(
     ]
     accept = lambda call, texts, cut: None
 
-    def replies() -> dict:
+    def ask_reader() -> dict:
         answers = ask(context, calls, "read answers", accept, role="reader", stop=stop, form=form)
         usage = dataclasses.asdict(answers.usage)
         return {"texts": answers.texts, "rejected": answers.rejected, "llm": usage}
 
-    result = replies() if local else distributed.on_first_process(replies)
+    result = ask_reader() if local else distributed.on_first_process(ask_reader)
     if result["rejected"] and local:
         raise ValueError(
             f"{len(result['rejected']):,} of {len(calls):,} prompts do not fit the reader, the "

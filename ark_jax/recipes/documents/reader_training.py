@@ -1,4 +1,4 @@
-"""Training of a reader on reference answers, and their likelihood as its replies."""
+"""Training of a reader on reference answers, and the likelihood of these as its replies."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ class PooledQuestion:
         return self.question.id
 
     def needed(self, limit: int) -> list[str]:
-        """A chunk of each needed passage, the nearest of those that hold it; at most so many."""
+        """At most `limit` chunk ids: for each needed passage, the nearest chunk that holds it."""
         ranks = {chunk: rank for rank, chunk in enumerate(self.chunk_ids)}
         rank = lambda chunk: ranks.get(chunk, len(ranks))
         nearest = (min(holders, key=rank) for holders in self.gold if holders)
@@ -48,7 +48,7 @@ class PooledQuestion:
 
 @dataclasses.dataclass(frozen=True)
 class Prompts:
-    """Prompts of a reader, and how many of them were cut at their passages' end to fit it."""
+    """Prompts of a reader, and how many of them had their passages cut to fit it."""
 
     texts: list[str]
     cut: int
@@ -60,11 +60,11 @@ def reading_prompts(
     readings: Sequence[tuple[str, Sequence[str]]],
     room: int,
 ) -> Prompts:
-    """The prompts of questions with their passages, in the order in which they are shown.
+    """A prompt for each question with its passages, which are shown in their order.
 
     Args:
         readings: (question, passages).
-        room: tokens that a reply may take.
+        room: tokens of the longest reply.
 
     Raises:
         ValueError: a question leaves no room for passages.
@@ -84,7 +84,7 @@ def reading_prompts(
 def reply_ids(
     lm: "LanguageModel", form: ReadingPrompt, answer: str, thought: str = ""
 ) -> list[int]:
-    """The tokens of a reply that a reader is to give, with the one that ends it.
+    """The tokens of a reply that a reader learns to give, with the end token.
 
     Args:
         thought: where replies have one.
@@ -99,7 +99,7 @@ def reply_ids(
 
 
 def questions_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """The numbers of the questions of each step, without end; each pass has its own order.
+    """Yields the numbers of each step's questions, endlessly; each pass has its own order.
 
     A step has `batch` questions, or all of them if they are fewer.
     """
@@ -108,7 +108,7 @@ def questions_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray
     while True:
         while len(left) < batch:
             order = random.permutation(count)
-            # Of a step over the end of a pass, no question comes twice.
+            # No question may come twice in a step that spans two passes.
             order = [*(i for i in order if i not in left), *(i for i in order if i in left)]
             left = np.concatenate([left, np.array(order, int)])
         yield left[:batch]
@@ -118,11 +118,13 @@ def questions_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray
 def sets_with_gold(
     questions: Sequence[PooledQuestion], steps: int, batch: int, size: int, seed: int
 ) -> list[tuple[PooledQuestion, list[str]]]:
-    """The sets of all steps: a chunk of each needed passage, and others of the pool, in any order.
+    """Each question with the chunk ids of its set, for all steps one after the other.
+
+    A set has a chunk of each needed passage and drawn ones of the pool, in a random order.
 
     Args:
         questions: each has a needed passage.
-        size: chunks of a set, if the pool has so many.
+        size: chunks of a set; fewer if the pool is smaller.
     """
     random, sets = np.random.default_rng([seed, 1]), []
     for numbers in itertools.islice(questions_of_steps(len(questions), batch, seed), steps):
@@ -161,7 +163,7 @@ def teach(
     """
     from ark_jax.train import tuning
 
-    replies = [_reply(reader, form, pooled, chunks) for pooled, chunks in sets]
+    replies = [_taught_reply(reader, form, pooled, chunks) for pooled, chunks in sets]
     prompts = reading_prompts(
         reader,
         form,
@@ -185,8 +187,10 @@ def teach(
     }
 
 
-def _reply(reader, form: ReadingPrompt, pooled: PooledQuestion, chunks: Sequence[str]) -> list[int]:
-    """The reply to learn: the first usable reference; a thought names the passages that hold it."""
+def _taught_reply(
+    reader, form: ReadingPrompt, pooled: PooledQuestion, chunks: Sequence[str]
+) -> list[int]:
+    """The tokens of the first usable reference, and of a thought that cites the chunks with it."""
     reference = usable_references(pooled.question.answers)[0]
     holding = {chunk for holders in pooled.gold for chunk in holders}
     cited = [f"Doc [{i}]" for i, chunk in enumerate(chunks, 1) if chunk in holding]
@@ -197,7 +201,7 @@ def _reply(reader, form: ReadingPrompt, pooled: PooledQuestion, chunks: Sequence
 def reference_replies(
     lm: "LanguageModel", form: ReadingPrompt, references: Sequence[str]
 ) -> list[tuple[int, ...]]:
-    """The tokens of each reference as a reply, with the one that ends it; no reply comes twice."""
+    """The different replies that are references, as sorted tokens with the end token."""
     return sorted({tuple(reply_ids(lm, form, text)) for text in references})
 
 
@@ -257,9 +261,9 @@ def answer_likelihoods(
 ) -> dict[tuple[str, str], float]:
     """(system, question) -> the mean log p of a token of the likeliest reference answer, in nats.
 
-    Those of a system are stored in `folder`: a kill loses no more. A prompt that several systems
-    share is scored once, so that their values are equal. Questions without a reference are left
-    out.
+    The values of each system are stored in `folder`, so a killed run repeats one system at most.
+    A prompt that several systems share is scored once, so that their values are equal. Questions
+    without a reference are left out.
 
     Args:
         filled: (system, question) -> the prompt, from `form.fill`.
@@ -275,8 +279,10 @@ def answer_likelihoods(
     def rows(prompts: Mapping[str, str]) -> list[dict]:
         """A row of each question, scored where no system before had the same prompt."""
         new = {id: prompt for id, prompt in prompts.items() if (id, prompt) not in scored}
-        of_new = {id: references[id] for id in new}
-        values = _best_means(lm, form, new, of_new, batch_tokens) if new else {}
+        new_references = {id: references[id] for id in new}
+        values = {}
+        if new:
+            values = _likeliest_reference_means(lm, form, new, new_references, batch_tokens)
         return [
             {"question": id, LIKELIHOOD: values[id] if id in values else scored[id, prompt]}
             for id, prompt in prompts.items()
@@ -291,7 +297,7 @@ def answer_likelihoods(
     return likelihoods
 
 
-def _best_means(
+def _likeliest_reference_means(
     lm: "LanguageModel",
     form: ReadingPrompt,
     prompts: Mapping[str, str],

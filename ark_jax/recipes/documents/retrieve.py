@@ -1,4 +1,4 @@
-"""The systems of the closing table, and what each retrieves for the held-out questions."""
+"""The systems of the closing table, and the passages that each retrieves for held-out questions."""
 
 import dataclasses
 import functools
@@ -26,8 +26,8 @@ from ark_jax.recipes.documents.corpus import (
 )
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import Fusion
-from ark_jax.retrieval.hyde import NAME, Hyde
 from ark_jax.retrieval.hyde import NAME as HYDE
+from ark_jax.retrieval.hyde import Hyde
 from ark_jax.retrieval.searcher import (
     Dense,
     Fused,
@@ -49,7 +49,7 @@ LAST_TUNED = "tuned"  # a part of a hybrid, whatever the config trains
 
 @dataclasses.dataclass(frozen=True)
 class Systems:
-    """Names of systems, by what they are.
+    """The names of the systems that a run compares, by kind.
 
     Attributes:
         settings: `config.evaluate`.
@@ -81,7 +81,7 @@ class Systems:
 
     @property
     def expanded(self) -> list[str]:
-        """The system that searches for more than the question, if there is one."""
+        """["hyde"] if questions are also searched by a written passage, else []."""
         return [HYDE] if self.expand == HYDE else []
 
     @property
@@ -98,13 +98,13 @@ class Systems:
 
     @property
     def shipped_hybrid(self) -> str:
-        """The hybrid that an export is used as: BM25 and the last tuned retriever; or none, ""."""
+        """The hybrid of BM25 and the last tuned retriever, as which a run is exported; or ""."""
         parts = {WORDS, self.last}
         return next((name for name, names in self.hybrids.items() if {*names} == parts), "")
 
     @property
     def reranked(self) -> dict[str, str]:
-        """The system whose passages a reranker puts in order -> what it is made of."""
+        """The reranked system -> the system that it reranks; empty without a reranker."""
         is_reranked = self.settings.rerank or self.reranker
         return {f"{self.last} + reranker": self.last} if is_reranked else {}
 
@@ -120,7 +120,7 @@ class Systems:
 
     @property
     def untuned(self) -> list[str]:
-        """Those that retrieve the same in all runs of a sweep, since no training changes them."""
+        """The systems that no training changes, so that runs of a sweep share their results."""
         baselines = [name for name in self.settings.baselines if name != "full"]
         return ["base", *baselines, *self.retrievers, *self.expanded]
 
@@ -156,6 +156,7 @@ class Systems:
         self._check_names()
 
     def _check_names(self) -> None:
+        """Raises ValueError for equal names and for hybrids of unknown or too few systems."""
         if repeated := [name for i, name in enumerate(self.names) if name in self.names[:i]]:
             raise ValueError(
                 f"config.evaluate: two systems would be called {repeated[0]!r}; leave one out or "
@@ -170,59 +171,63 @@ class Systems:
                 )
 
 
-def embedding(context: Context, questions: Sequence[Question]) -> Hyde:
-    """What embeds these questions by the base retriever; every process must call it."""
-    embed = lambda texts, kind: encode(context, "base", texts, kind, f"embed {kind}s, {NAME}")
-    return Hyde(functools.partial(_write, context, questions), embed, _template(context))
+def hyde_embedder(context: Context, questions: Sequence[Question]) -> Hyde:
+    """Embeds these questions by HyDE with the base retriever; every process must call it."""
+    embed = lambda texts, kind: encode(context, "base", texts, kind, f"embed {kind}s, {HYDE}")
+    return Hyde(
+        functools.partial(_write_passages, context, questions), embed, _hyde_template(context)
+    )
 
 
 def passage_calls(context: Context, questions: Sequence[Question]) -> list[complete.Call]:
-    """A call for each question."""
-    filled = [prompts.fill(_template(context), question=x.question) for x in questions]
-    return _calls(questions, filled)
+    """A call for each question that asks for a passage which answers it."""
+    filled = [prompts.fill(_hyde_template(context), question=x.question) for x in questions]
+    return _passage_calls(questions, filled)
 
 
-def _template(context: Context) -> str:
-    return prompts.load_template(NAME, context.config.prompts.hyde)
+def _hyde_template(context: Context) -> str:
+    return prompts.load_template(HYDE, context.config.prompts.hyde)
 
 
-def _calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
+def _passage_calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
     pairs = zip(questions, filled, strict=True)
-    return [complete.Call(f"{NAME}/{question.id}", NAME, (prompt,)) for question, prompt in pairs]
+    return [complete.Call(f"{HYDE}/{question.id}", HYDE, (prompt,)) for question, prompt in pairs]
 
 
-def _write(context: Context, questions: Sequence[Question], filled: Sequence[str]) -> list[str]:
-    """The replies to the prompts of questions; empty where the model gives none."""
-    calls = _calls(questions, filled)
+def _write_passages(
+    context: Context, questions: Sequence[Question], filled: Sequence[str]
+) -> list[str]:
+    """The passage that answers each question's prompt; empty if the model gives none."""
+    calls = _passage_calls(questions, filled)
 
-    def replies() -> list[str]:
+    def ask_writer() -> list[str]:
         answers = ask(context, calls, "write passages", complete.accept_all)
         text = lambda item: "" if item in answers.rejected else answers.texts[item][-1]
         return [text(call.item) for call in calls]
 
     local = context.config.llm.backend == "local"
-    return replies() if local else distributed.on_first_process(replies)
+    return ask_writer() if local else distributed.on_first_process(ask_writer)
 
 
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
-    """The baselines stage: what systems that no training changes retrieve for each question."""
+    """The baselines stage: stores what the untrained systems retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
 
-    def make(name: str) -> Searcher:
+    def make_searcher(name: str) -> Searcher:
         base = "base" if name == HYDE else name
         searcher = searcher_of(context, base, passages_of(searched), name)
         if name == HYDE:
-            searcher = dataclasses.replace(searcher, embed=embedding(context, questions))
+            searcher = dataclasses.replace(searcher, embed=hyde_embedder(context, questions))
         return searcher
 
     for name in systems.untuned:
-        path, of_system = ranked_file(folder, name), functools.partial(make, name)
-        kept(path, questions, of_system, systems.depth, scopes, searched)
+        path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
+        search_once(path, questions, make_system, systems.depth, scopes, searched)
     return {"systems": len(systems.untuned)}
 
 
@@ -237,15 +242,17 @@ def retrieve_all(
     """system -> question -> the ids of its first `systems.depth` chunks; "full" has none.
 
     Args:
-        fusion: of BM25 and the last tuned retriever; None: reciprocal ranks, as all hybrids.
+        fusion: of BM25 and the last tuned retriever; None: by reciprocal ranks, as other hybrids.
     """
     fusion, depth = fusion or Fusion(), systems.depth
-    load = lambda name: load_kept(ranked_file(context / "baselines", name), questions)
+    load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
     searched, scopes = searched_chunks(context, questions, chunks)
     for name in systems.tuned:
         make = functools.partial(dense_searcher, context, name, passages_of(searched), name)
-        searchers[name] = kept(ranked_file(folder, name), questions, make, depth, scopes, searched)
+        searchers[name] = search_once(
+            ranked_file(folder, name), questions, make, depth, scopes, searched
+        )
     searchers["full"] = Known([Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
         searchers[name] = Fused([searchers[part] for part in names], depth)
@@ -255,25 +262,25 @@ def retrieve_all(
     for name, part in systems.reranked.items():
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
-        searchers[name] = kept(ranked_file(folder, name), questions, make, depth)
+        searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
     return ids_found(searchers, systems.names, questions, depth)
 
 
 def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
-    """BM25, or a retriever by the name of its system, over texts; every process must search."""
+    """BM25 or a system's retriever, which searches texts; every process must call its search."""
     if system == WORDS:
         return OnFirstProcess(lambda: count_bm25(texts))
     return dense_searcher(context, system, texts, label)
 
 
 def dense_searcher(context: Context, system: str, texts: Sequence[str], label: str) -> Dense:
-    """A retriever by the name of its system, over texts; every process must search."""
+    """A system's retriever, which searches texts; every process must call its search."""
     vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
     embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
     return Dense(vectors, embed)
 
 
-def kept(
+def search_once(
     path: Path,
     questions: Sequence,
     make: Callable[[], Searcher],
@@ -281,16 +288,18 @@ def kept(
     scopes: Scopes = None,
     chunks: Sequence[Chunk] | None = None,
 ) -> Known:
-    """What a searcher finds for questions: stored in a file, and read where that is whole.
+    """The rankings of questions: found by a searcher, stored in a file, and read from it later.
 
     Every process must call this.
 
     Args:
-        chunks: that the searcher finds by their positions: ids are stored, and scores. None: what
-            it finds is stored as it is, without scores, as fusions by ranks need none.
+        make: makes the searcher; it is called if the file is not complete.
+        k: results of each question.
+        chunks: the chunks whose positions the searcher finds; their ids and scores are stored.
+            None: results are stored without scores, which fusion by ranks does not need.
     """
 
-    def rows() -> list[dict]:
+    def search_rows() -> list[dict]:
         found = make().search([question.question for question in questions], k, scopes)
         rows = []
         for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
@@ -301,15 +310,16 @@ def kept(
             rows.append({"question": question.id, **row})
         return rows
 
-    return _known(stored_rows(path, rows), questions)
+    return _known_rankings(stored_rows(path, search_rows), questions)
 
 
-def load_kept(path: Path, questions: Sequence) -> Known:
-    """What `kept` has stored."""
-    return _known(load_rows(path), questions)
+def load_search(path: Path, questions: Sequence) -> Known:
+    """The rankings that `search_once` stored in a file."""
+    return _known_rankings(load_rows(path), questions)
 
 
-def _known(rows: Sequence[dict], questions: Sequence) -> Known:
+def _known_rankings(rows: Sequence[dict], questions: Sequence) -> Known:
+    """A searcher that returns the stored rankings of these questions; missing scores are 0."""
     by_id = {row["question"]: row for row in rows}
     found = [by_id[question.id] for question in questions]
     scores = lambda row: row.get("scores", [0.0] * len(row["ranked"]))
@@ -319,7 +329,7 @@ def _known(rows: Sequence[dict], questions: Sequence) -> Known:
 def ids_found(
     searchers: Mapping[str, Searcher], names: Sequence[str], questions: Sequence, k: int
 ) -> dict[str, dict]:
-    """system -> question -> the ids of the first k that its searcher finds."""
+    """system -> question -> the ids of the first k results of its searcher."""
     texts = [question.question for question in questions]
     pairs = lambda name: zip(questions, searchers[name].search(texts, k), strict=True)
     return {name: {x.id: list(ranking.ids) for x, ranking in pairs(name)} for name in names}
@@ -328,7 +338,7 @@ def ids_found(
 def searched_chunks(
     context: Context, questions: list[Question], chunks: StoredChunks
 ) -> tuple[Sequence[Chunk], list[Sequence[int]]]:
-    """The chunks that any question searches, and for each question its own among them."""
+    """The chunks that any question searches, and the positions of each question's own chunks."""
     scope = context.config.evaluate.scope
     if scope == "auto":
         scope = "corpus" if searches_corpus(context) else "document"
@@ -360,5 +370,5 @@ def chunks_in_scope(
 
 
 def ranked_file(folder: Path, name: str) -> Path:
-    """Where what a system finds is stored."""
+    """The file with the rankings of a system."""
     return folder / f"ranked-{name}.parquet"

@@ -26,7 +26,7 @@ def is_writing(config) -> bool:
 
 
 def advice(config) -> str:
-    """What else to do where questions are missing; empty if the recipe writes none."""
+    """The end of an error message on missing questions; empty if the recipe writes none."""
     if "questions" not in config:
         return ""
     return ", or let them be written from the documents with --config.questions.source=written"
@@ -38,8 +38,8 @@ def writes_by_rules(config) -> bool:
 
 
 def joins_passages(config) -> bool:
-    """Whether questions are written from two passages too, which a graph joins."""
-    # Rules cannot tell what joins two passages.
+    """Whether some questions are written from two passages, which a graph joins."""
+    # Rules cannot write from two passages.
     return is_writing(config) and config.questions.joined > 0 and not writes_by_rules(config)
 
 
@@ -47,9 +47,9 @@ def joins_passages(config) -> bool:
 
 
 def reserve_for_test(parts: Split, config) -> Split:
-    """The split of the input's questions where training questions are only written.
+    """The split without training questions if these are only written; else the same split.
 
-    All are held out, or those that the config names.
+    All questions of the input are then held out, or those that the config names.
     """
     if not is_writing(config) or config.questions.source != "written":
         return parts
@@ -59,8 +59,11 @@ def reserve_for_test(parts: Split, config) -> Split:
     return dataclasses.replace(parts, train=[], held_out=[*parts.train, *parts.held_out])
 
 
-def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
-    """The parts that need a question of the input, which has so many.
+def parts_that_need_questions(questions: int, config) -> tuple[str, ...]:
+    """The parts of the split that must have a question of the input.
+
+    Args:
+        questions: the number of questions in the input.
 
     Raises:
         ValueError: the input has no question, and none is to be written.
@@ -73,7 +76,7 @@ def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
 
 
 def save_sides(document_ids: Sequence[str], parts: Split, config, folder: Path) -> None:
-    """Stores on which side each document is, if questions are written: train or held_out."""
+    """Stores whether each document is "train" or "held_out", if questions are written."""
     if is_writing(config):
         held_out = held_out_documents(document_ids, parts, config)
         side = lambda id: "held_out" if id in held_out else "train"
@@ -92,7 +95,11 @@ def held_out_documents(document_ids: Sequence[str], parts: Split, config) -> set
 
 
 def _draw_documents(ids: list[str], config) -> set[str]:
-    """A share of the documents, by a hash of each: one at least, and not all."""
+    """A share of the documents by their hashes: at least one, and not all.
+
+    Raises:
+        ValueError: there is only one document.
+    """
     if len(ids) < 2:
         raise ValueError(
             f"{config.data.path} holds one document and no question: questions for the test need a "
@@ -120,7 +127,7 @@ def drawn_passages(context: Context) -> dict[str, list[Chunk]]:
 
 
 def training_documents(context: Context) -> set[str]:
-    """The documents of the given training questions, and those that some are written from."""
+    """The documents of given training questions, and those from which some are written."""
     documents = {id for question in given_questions(context, "train") for id in question.documents}
     return documents | {chunk.document for chunk in drawn_passages(context)["train"]}
 
@@ -128,7 +135,7 @@ def training_documents(context: Context) -> set[str]:
 def _draw_evenly(groups: Mapping[str, Sequence[Chunk]], count: int) -> list[Chunk]:
     """`count` chunks, or all if it is 0: one of each document, then a second of each, and so on.
 
-    They are the same for every seed, so that its runs share the replies of a language model.
+    The draw does not depend on the seed, so runs of several seeds share a language model's replies.
     """
     by_id = {chunk.id: chunk for group in groups.values() for chunk in group}
     orders = [hash_order([chunk.id for chunk in groups[id]]) for id in hash_order(groups)]
@@ -138,14 +145,15 @@ def _draw_evenly(groups: Mapping[str, Sequence[Chunk]], count: int) -> list[Chun
 
 
 def hash_order(ids: Iterable[str], seed: int = 0) -> list[str]:
-    """The ids in an order that their hashes decide, so that a new one moves no other."""
+    """The ids in the order of their hashes, so that a new id leaves the order of the others."""
     return sorted(ids, key=lambda id: (uniform(f"{seed} {id}"), id))
 
 
 def note_on_test(context: Context) -> str:
-    """What a reader of the results must know of the test's questions; empty if people wrote them.
+    """A caveat for readers of the results if questions were written, else "".
 
-    Also empty if no question of training is written.
+    It says that test questions were written, or that training questions were written from documents
+    of the test.
     """
     if not is_writing(context.config):
         return ""
@@ -168,7 +176,7 @@ def note_on_test(context: Context) -> str:
     )
 
 
-# join(context, passages, count): at most `count` pairs of the passages that belong together.
+# join(context, passages, count): at most `count` pairs of related passages.
 Join = Callable[[Context, Sequence[Chunk], int], list[tuple[Chunk, Chunk]]]
 
 
@@ -188,7 +196,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     """Stores the questions that pass all filters, the dropped ones with reasons, and bad replies.
 
     Args:
-        join: finds passages that belong together; without it every question is of one passage.
+        join: finds related passages; None: every question is written from one passage.
 
     Raises:
         ValueError: no question for training, or for the test, passes.
@@ -196,20 +204,20 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     materials = materials_to_ask(context, join)
     calls = question_calls(context, materials)
     by_item = dict(zip([call.item for call in calls], materials, strict=True))
-    accept = lambda call, texts, cut: remark(texts[-1], by_item[call.item], cut)
+    accept = lambda call, texts, cut: reply_remark(texts[-1], by_item[call.item], cut)
     answers = ask(context, calls, "questions", accept, role="questions")
     candidates, quarantine = [], []
     for item, material in by_item.items():
         texts = answers.texts[item]
         parsed = _candidates(material, texts)
         candidates += parsed
-        problem = answers.rejected.get(item) or (texts and remark(texts[-1], material, False))
+        problem = answers.rejected.get(item) or (texts and reply_remark(texts[-1], material, False))
         if problem and not parsed:
             quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
     candidates = filter_questions.filter_candidates(context, folder, candidates)
     pairs = [x for x in candidates if not x.reason]
     reasons = collections.Counter(x.reason for x in candidates if x.reason)
-    _check_parts(candidates, pairs, {x.part for x in materials}, reasons)
+    _check_questions_left(candidates, pairs, {x.part for x in materials}, reasons)
     save_rows([x.row() for x in pairs], folder / "questions.parquet")
     save_rows([x.row() for x in candidates if x.reason], folder / "dropped.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
@@ -230,12 +238,18 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     }
 
 
-def _check_parts(
+def _check_questions_left(
     candidates: list[Candidate],
     pairs: list[Candidate],
     parts: set[str],
     reasons: collections.Counter,
 ) -> None:
+    """Raises ValueError if training, or a part with material, has no pair.
+
+    Args:
+        parts: those that questions were written for.
+        reasons: why candidates were dropped, with counts.
+    """
     for part in ("train", "held_out"):
         if part in {"train", *parts} and part not in {x.part for x in pairs}:
             written = sum(x.part == part for x in candidates)
@@ -251,7 +265,7 @@ def _check_parts(
 
 
 def materials_to_ask(context: Context, join: Join | None) -> list[Material]:
-    """All drawn passages one by one, then the pairs among those of training."""
+    """All drawn passages as single ones, then pairs of those for training."""
     drawn = drawn_passages(context)
     single = [Material(part, (chunk,)) for part, chunks in drawn.items() for chunk in chunks]
     share = context.config.questions.joined
@@ -269,14 +283,15 @@ def question_calls(context: Context, materials: Sequence[Material]) -> list[comp
         complete.Call(
             f"questions/{material.id}",
             "questions",
-            (prompts.fill(template, passages=_show(material), count=count),),
+            (prompts.fill(template, passages=_passages_text(material), count=count),),
             {"about": [chunk.text for chunk in material.chunks], "count": count},
         )
         for material in materials
     ]
 
 
-def _show(material: Material) -> str:
+def _passages_text(material: Material) -> str:
+    """The passages as a prompt shows them; two are numbered."""
     if len(material.chunks) == 1:
         return f"Passage:\n{material.chunks[0].passage}"
     shown = enumerate(material.chunks, 1)
@@ -286,23 +301,23 @@ def _show(material: Material) -> str:
 # --- the replies ----------------------------------------------------------------------------------
 
 
-def remark(reply: str, material: Material, is_cut: bool) -> str | None:
-    """What the model is told about its reply if no pair can be used; None if the reply will do."""
+def reply_remark(reply: str, material: Material, is_cut: bool) -> str | None:
+    """What the model is told about a bad reply; None if a pair is usable, or the list is empty."""
     pairs = parse_pairs(reply)
     form = "Reply in the JSON form that was asked for, and with nothing else."
     if is_cut and not pairs:
         return f"Your reply broke off before its first pair. Write fewer pairs. {form}"
     if pairs is None:
         return f"No question with answer and evidence could be read from your reply. {form}"
-    defects = [defect(pair, material) for pair in pairs]
+    defects = [pair_defect(pair, material) for pair in pairs]
     if not pairs or not all(defects):
         return None
     listed = "; ".join(f"pair {i}: {text}" for i, text in enumerate(defects, 1))
     return f"No pair of your reply can be used ({listed}). Write all of them again. {form}"
 
 
-def defect(pair: Pair, material: Material) -> str:
-    """What is wrong with a pair by its words alone; empty if nothing is."""
+def pair_defect(pair: Pair, material: Material) -> str:
+    """Why a pair is unusable, judged by its words alone; empty if it is usable."""
     texts = [chunk.text for chunk in material.chunks]
     quoted = find_evidence(pair, texts)
     if quoted is None:
@@ -317,7 +332,7 @@ def defect(pair: Pair, material: Material) -> str:
 
 
 def _candidates(material: Material, replies: Sequence[str]) -> list[Candidate]:
-    """The pairs of all replies to a call; in a later one the model may have mended an earlier."""
+    """The different pairs of all replies to a call; unusable ones have a reason."""
     pairs = dict.fromkeys(pair for reply in replies for pair in parse_pairs(reply) or ())
     documents = tuple(dict.fromkeys(chunk.document for chunk in material.chunks))
     return [
@@ -331,7 +346,7 @@ def _candidates(material: Material, replies: Sequence[str]) -> list[Candidate]:
             ),
             part=material.part,
             chunks=material.chunks,
-            reason=defect(pair, material),
+            reason=pair_defect(pair, material),
         )
         for i, pair in enumerate(pairs)
     ]

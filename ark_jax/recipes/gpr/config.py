@@ -269,5 +269,5 @@ SWEEPS = {"study": study(gpr())}
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    """The config for the words after the colon: a preset, and `sweep=NAME`."""
     return gpr(preset_of(words, PRESETS))

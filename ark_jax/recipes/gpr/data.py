@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.graph.answer_rows import answer_rows
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.triple_questions import read_questions
@@ -50,50 +50,57 @@ def ingest(context: Context, folder: Path) -> dict:
 
     Raises:
         BadInput: files have problems that `data.tolerate` does not cover.
-        ValueError: one triple, or questions of which none is left to measure with.
+        ValueError: the graph has one triple, or no question is left to measure with.
     """
     settings = context.config.data
     graph = read_graph(settings)
     if len(graph) < 2:
         raise ValueError(
-            f"{settings.path}: {len(graph)} triple: there is no other one to tell it from; give a "
-            "larger graph"
+            f"{settings.path}: the graph has only {len(graph)} triple, and training compares "
+            "triples; give a larger graph"
         )
     counts = store_graph(graph, folder)
-    tested = _test_questions(context, graph)
+    tested = _read_test_questions(context, graph)
     save_rows(tested, folder / TEST_FILE, TestQuestion)
-    return {**counts, "test_questions": len(tested), **_misses(tested)}
+    return {**counts, "test_questions": len(tested), **_count_sure_misses(tested)}
 
 
-def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
+def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
+    """The questions to measure with; none if the config names no file of questions.
+
+    Raises:
+        ValueError: no question of the file is left.
+    """
     settings = context.config.data
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")
         return []
     questions, findings = read_questions(settings.questions)
     report_findings(findings, settings.tolerate)
-    linked = link(_measured(questions, context.config), graph)
+    linked = link(_questions_to_measure(questions, context.config), graph)
     for remark in linked.remarks:
         say(f"  {remark}")
-    tested = _tested(linked, graph, context.config.evaluate.hops)
+    tested = _linked_test_questions(linked, graph, context.config.evaluate.hops)
     if not any(question.answers for question in tested):
         raise ValueError(
             f"{settings.questions}: none of {len(questions):,} questions with answers is left to "
             "measure with; see data.held_out and evaluate.part, or name no questions"
         )
     tested = [question for question in tested if question.answers]
-    say(f"  {len(tested):,} questions to measure with: {what_can_be_told(len(tested), HEADLINE)}")
+    remark = detectable_difference(len(tested), HEADLINE)
+    say(f"  {len(tested):,} questions to measure with: {remark}")
     return tested
 
 
-def _measured(questions: Sequence, config) -> list:
-    """The part of the questions that is measured with, at most so many of each group."""
+def _questions_to_measure(questions: Sequence, config) -> list:
+    """The part of the questions to measure with, at most `evaluate.questions` of each group."""
     share, is_rest = config.data.held_out, config.evaluate.part == "rest"
     part = [x for x in questions if (topic_draw(x) >= share) == is_rest]
     return first_of_groups(part, config.evaluate.questions)
 
 
-def _tested(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
+def _linked_test_questions(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
+    """The questions with their nodes, and the triples within `hops` that bear an answer."""
     nodes = [linked.answer_nodes(number).tolist() for number in range(len(linked.questions))]
     bearing = answer_rows(graph, linked.topics, nodes, hops)
     return [
@@ -111,8 +118,8 @@ def _tested(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
     ]
 
 
-def _misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
-    """How many questions can never be a hit, by what the graph lacks."""
+def _count_sure_misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
+    """The number of questions that no system can answer, by reason; empty without questions."""
     if not tested:
         return {}
     return {
@@ -125,4 +132,5 @@ def _misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
 
 
 def load_test(context: Context) -> list[TestQuestion]:
+    """The stored questions to measure with."""
     return load_rows(context / "data" / TEST_FILE, TestQuestion)

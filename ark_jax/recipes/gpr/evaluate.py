@@ -16,8 +16,13 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core.export import base_names, copy_files, settings_text
 from ark_jax.recipes.core.models import load_retriever
-from ark_jax.recipes.core.tables import as_markdown, questions_by_group, save_nothing, save_tables
-from ark_jax.recipes.documents.retrieve import ids_found, kept, load_kept
+from ark_jax.recipes.core.tables import (
+    as_markdown,
+    questions_by_group,
+    save_empty_results,
+    save_tables,
+)
+from ark_jax.recipes.documents.retrieve import ids_found, load_search, search_once
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, Scores, read_facts, reply_columns
@@ -34,7 +39,7 @@ Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
 
 @dataclasses.dataclass(frozen=True)
 class Systems:
-    """Names of systems, by what they are.
+    """The names of the systems that a run compares, by kind.
 
     Attributes:
         settings: the config.
@@ -44,11 +49,12 @@ class Systems:
 
     @property
     def walk(self) -> WalkRules:
+        """How the systems of `walked` search."""
         search = self.settings.search
         return WalkRules(hops=search.hops, share=search.share)
 
     def walked(self, system: str) -> list[str]:
-        """The system that goes on along the graph from what `system` retrieves, if one does."""
+        """The system that searches the graph from what `system` retrieves; [] for one hop."""
         hops = self.settings.search.hops
         return [f"{system}, {hops} hops"] if hops > 1 else []
 
@@ -117,7 +123,7 @@ def build_index(context: Context, folder: Path) -> dict:
 
 
 def retrieve_untrained(context: Context, folder: Path) -> dict:
-    """The baselines stage: what systems retrieve that no training changes."""
+    """The baselines stage: stores what the untrained systems retrieve."""
     from ark_jax.models.towers import DualEncoder
 
     systems = Systems(context.config)
@@ -126,9 +132,9 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
         return {"systems": 0}
     if "bm25" in systems.untrained:
         words = OnFirstProcess(lambda: count_bm25(texts_of(graph, context.config)))
-        kept(_file(folder, "bm25"), questions, lambda: words, systems.depth)
+        search_once(_ranking_file(folder, "bm25"), questions, lambda: words, systems.depth)
     load = lambda: DualEncoder(base := load_retriever(context), base)
-    _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
+    _search_by_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
     distributed.on_first_process(lambda: shutil.rmtree(folder / VECTORS, ignore_errors=True))
     return {"systems": len(systems.untrained)}
@@ -137,10 +143,10 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
     questions, depth = load_test(context), systems.depth
-    load = lambda name: load_kept(_file(context / "baselines", name), questions)
+    load = lambda name: load_search(_ranking_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untrained}
     vectors = context / "index" / VECTORS
-    searchers |= _search_vectors(
+    searchers |= _search_by_vectors(
         context, systems, TUNED, lambda: load_tuned(context), folder, vectors
     )
     for name, parts in systems.hybrids.items():
@@ -149,6 +155,7 @@ def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, 
 
 
 def _open_index(context: Context, towers, graph: Triples, folder: Path):
+    """A `TripleIndex` in a folder, whose missing vectors are computed and stored."""
     from ark_jax.graph.triple_index import TripleIndex
 
     config = context.config
@@ -157,13 +164,19 @@ def _open_index(context: Context, towers, graph: Triples, folder: Path):
     )
 
 
-def _search_vectors(
+def _search_by_vectors(
     context: Context, systems: Systems, name: str, load: Callable, folder: Path, vectors: Path
 ) -> dict[str, Known]:
-    """Stores what a retriever finds by cosines, and what the walk from there finds."""
+    """Stores what a retriever finds by cosines and along the graph: system -> what it found.
+
+    Args:
+        name: the system that searches by cosines alone.
+        load: loads its towers, unless all is stored.
+        vectors: the folder of its index.
+    """
 
     @functools.cache
-    def along_graph() -> Callable[[WalkRules], Searcher]:
+    def make_searcher() -> Callable[[WalkRules], Searcher]:
         from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever
 
         graph, towers, config = load_graph(context), load(), context.config
@@ -171,15 +184,15 @@ def _search_vectors(
         limits = (config.data.relations, config.retriever.batch_tokens)
         return functools.partial(AlongGraph, TripleRetriever(towers, graph, index, *limits))
 
-    def keep(system: str) -> Known:
+    def stored_search(system: str) -> Known:
         rules = systems.walk if system != name else WalkRules(hops=1)
-        make = lambda: along_graph()(rules)
-        return kept(_file(folder, system), load_test(context), make, systems.depth)
+        make = lambda: make_searcher()(rules)
+        return search_once(_ranking_file(folder, system), load_test(context), make, systems.depth)
 
-    return {system: keep(system) for system in [name, *systems.walked(name)]}
+    return {system: stored_search(system) for system in [name, *systems.walked(name)]}
 
 
-def _file(folder: Path, system: str) -> Path:
+def _ranking_file(folder: Path, system: str) -> Path:
     return folder / f"ranked-{system.replace(', ', '-').replace(' ', '-')}.parquet"
 
 
@@ -190,7 +203,7 @@ def read_triples(
     questions: Sequence[TestQuestion],
     folder: Path,
 ) -> tuple[Scores, dict]:
-    """What `read_facts` returns of the first `evaluate.triples` of each system."""
+    """As `read_facts`, for the first `evaluate.triples` triples of each system."""
     config = context.config
 
     def first_triples(system: str, question: TestQuestion) -> list[str]:
@@ -209,7 +222,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     """Retrieves and measures; stores a row per system and question, and the tables."""
     questions, graph = load_test(context), load_graph(context)
     if not questions:
-        save_nothing(folder)
+        save_empty_results(folder)
         return {"questions": 0}
     systems = Systems(context.config)
     rankings = retrieve_all(context, systems, folder)
@@ -243,7 +256,7 @@ def measure(
 
     `answer_triple@k` is 1 if one of the first k triples bears an answer (`graph.answer_rows`).
     `answer_recall@k` is the share of the answers that are head or tail of one; an answer that the
-    graph lacks counts as one that is not.
+    graph lacks is a miss.
     """
     bearing, answers = set(question.answer_rows), set(question.answer_nodes)
     total = len(answers) + question.absent
@@ -263,7 +276,7 @@ METHOD = "graded relevance of a graph's triples (GPR)"
 
 
 def export_towers(context: Context, folder: Path) -> dict:
-    """Copies the trained towers, and writes a card that holds their numbers."""
+    """Copies the trained towers, and writes a model card with their results."""
     from ark_jax.models import model_card
 
     copy_files(context / "train" / "model", folder)

@@ -21,7 +21,7 @@ _TRIPLES_AT_ONCE = 1 << 16
 
 
 def hash_triples(graph: Triples, seed: int) -> np.ndarray:
-    """A number in [0, 1) for each triple, by a hash of its ids, so that new triples move none."""
+    """A number in [0, 1) for each triple, from a hash of its ids; it ignores other triples."""
     numbers = (uniform(f"{seed} {head}\t{relation}\t{tail}") for head, relation, tail in graph)
     return np.fromiter(numbers, np.float64, len(graph))
 
@@ -45,17 +45,21 @@ def draw_rows(graph: Triples, count: int, seed: int) -> np.ndarray:
 
 
 def _even_shares(sizes: np.ndarray, count: int) -> np.ndarray:
-    """How many of each relation are drawn: `count` in all, and nowhere more than there are."""
+    """The number of triples to draw of each relation: `count` in all, none above its size.
+
+    Args:
+        sizes: triples of each relation.
+    """
     shares = np.zeros_like(sizes)
     while (lacking := count - int(shares.sum())) > 0:
-        open_ones = np.flatnonzero(shares < sizes)
-        if lacking < len(open_ones):
-            # What cannot be divided goes to the relations with most triples.
-            largest = np.argsort(-sizes[open_ones], kind="stable")
-            shares[open_ones[largest[:lacking]]] += 1
+        unfilled = np.flatnonzero(shares < sizes)
+        if lacking < len(unfilled):
+            # The remainder goes to the relations with most triples.
+            largest = np.argsort(-sizes[unfilled], kind="stable")
+            shares[unfilled[largest[:lacking]]] += 1
             break
-        step = min(lacking // len(open_ones), int((sizes - shares)[open_ones].min()))
-        shares[open_ones] += max(step, 1)
+        step = min(lacking // len(unfilled), int((sizes - shares)[unfilled].min()))
+        shares[unfilled] += max(step, 1)
     return shares
 
 
@@ -76,12 +80,12 @@ class NodeNames:
     @classmethod
     def from_graph(cls, graph: Triples) -> "NodeNames":
         lengths = np.diff(graph.nodes.aliases.offsets.to_numpy())
-        with_some = np.flatnonzero(lengths).tolist()
-        aliases = {node: tuple(graph.nodes.aliases[node].as_py()) for node in with_some}
+        with_aliases = np.flatnonzero(lengths).tolist()
+        aliases = {node: tuple(graph.nodes.aliases[node].as_py()) for node in with_aliases}
         return cls(graph.nodes.names.to_pylist(), graph.nodes.ids.to_pylist(), aliases)
 
     def answers(self, node: int) -> tuple[str, ...]:
-        """All that a question for this node must not hold: its name, or its id; and its aliases."""
+        """All names of the node, or its id, which a question for it must not hold."""
         name = self.names[node] or self.ids[node]
         return name, *self.aliases.get(node, ())
 
@@ -100,7 +104,7 @@ class Triple:
     tail: int
 
     def ends(self, side: str) -> tuple[int, int]:
-        """The node that is known and the node that is asked for."""
+        """The known node and the wanted one, if the end at `side` is asked for."""
         return (self.tail, self.head) if side == "head" else (self.head, self.tail)
 
 
@@ -174,7 +178,7 @@ class MaskedQuestion:
 
 
 def save_questions(questions: Iterable[MaskedQuestion], folder: Path) -> int:
-    """Writes the table batch by batch, from process 0; returns how many questions there are."""
+    """Writes the table in batches, on the first process; returns the number of questions."""
     writer = pq.ParquetWriter(folder / QUESTIONS_FILE, _SCHEMA) if is_first_process() else None
     count = 0
     columns: list[list] = [[] for _ in _SCHEMA]
@@ -202,7 +206,7 @@ def save_questions(questions: Iterable[MaskedQuestion], folder: Path) -> int:
 
 @dataclasses.dataclass
 class Tally:
-    """What was asked for and what came of it.
+    """What the stage asked for, got and left out.
 
     Attributes:
         ends: of triples that a question was wanted for.
@@ -229,8 +233,8 @@ class Tally:
     def drop(self, reason: str) -> None:
         self.dropped[reason] += 1
 
-    def take_obstacles(self, obstacles: Iterable[str]) -> None:
-        """Counts ends that cannot be asked for: NAMELESS or LEAK."""
+    def count_obstacles(self, obstacles: Iterable[str]) -> None:
+        """Counts ends that cannot be asked for: NAMELESS or LEAK. "" is no obstacle."""
         for obstacle in obstacles:
             self.nameless += obstacle == NAMELESS
             if obstacle == LEAK:
@@ -240,14 +244,14 @@ class Tally:
     def quarantine(self, item: str, reason: str, texts: Sequence[str]) -> None:
         self.quarantined.append({"item": item, "reason": reason, "text": "\n".join(texts)})
 
-    def take_completions(self, calls: int, answers: complete.Completions) -> None:
+    def count_completions(self, calls: int, answers: complete.Completions) -> None:
         self.calls, self.drifted, self.usage = calls, len(answers.drifted), answers.usage
 
     def save_quarantine(self, folder: Path) -> None:
         save_rows(self.quarantined, folder / QUARANTINE_FILE, QuarantinedReply)
 
     def counts(self) -> dict:
-        """For the manifest of the stage."""
+        """The counts for the stage's manifest."""
         return {
             "ends_asked_for": self.ends,
             "ends_without_a_name_to_ask_by": self.nameless,

@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-from ark_jax.estimate.work import Work, asked, measure
+from ark_jax.estimate.work import Work, measure, pending_calls
 from ark_jax.graph.triples import Triples
 from ark_jax.llm.triple_questions import SIDES
 from ark_jax.pipeline.recipe import Forecast
@@ -17,19 +17,20 @@ from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 
 SAMPLE = 1000  # triples whose texts show how long they are, and questions about them
 TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
-WORDING = 47  # characters of one in the packaged recordings
-QUESTION = 138  # characters of one with its number and side in a reply
+# Of the packaged recordings: a wording of a relation; a question with its number and side.
+WORDING_CHARACTERS = 47
+QUESTION_CHARACTERS = 138
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
-    """Writing, training and embedding."""
+    """The work of writing, training and embedding; notes say if rules write."""
     config, graph = context.config, load_graph(context)
     rows = np.linspace(0, len(graph) - 1, min(len(graph), SAMPLE)).astype(np.int64)
     triple = measure(config.retriever.path, texts_of(graph, config, rows))
     questions = _count_questions(config, graph)
     batch, tested = min(config.train.batch, questions), len(load_test(context))
     steps = config.train.epochs * math.ceil(questions / config.train.batch)
-    step = (triple.of(batch), triple.of(TRIPLES_A_QUESTION * batch))
+    step = (triple.with_count(batch), triple.with_count(TRIPLES_A_QUESTION * batch))
     towers = 1 + (config.train.towers == "two")
     embedding = ("retriever", "embedding", len(graph), triple.mean)
     works = [
@@ -40,8 +41,10 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     calls = writing_calls(context)
     if calls:
         settings = llm_settings(config, "questions")
-        reply = _reply_characters(config, calls)
-        works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
+        reply = _mean_reply_characters(config, calls)
+        works.append(
+            pending_calls(context, "questions", settings, calls, config.retriever.path, reply)
+        )
     return Forecast(
         inputs={
             "triples": len(graph),
@@ -61,9 +64,13 @@ def _count_questions(config, graph: Triples) -> int:
     return triples * len(SIDES) * config.questions.per_triple
 
 
-def _reply_characters(config, calls) -> float:
-    """The characters of a reply that holds what is asked for."""
+def _mean_reply_characters(config, calls) -> float:
+    """The mean length of a complete reply, in characters.
+
+    A reply about a relation has wordings for both its sides; one about triples has questions for
+    each end that is asked for.
+    """
     if config.questions.by == "relations":
-        return 2 * wanted_wordings(config) * WORDING
-    ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
-    return ends * config.questions.per_triple * QUESTION
+        return len(SIDES) * wanted_wordings(config) * WORDING_CHARACTERS
+    asked_ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
+    return asked_ends * config.questions.per_triple * QUESTION_CHARACTERS

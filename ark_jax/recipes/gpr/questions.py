@@ -10,7 +10,7 @@ from ark_jax.graph.triple_texts import relation_texts
 from ark_jax.graph.triples import Triples
 from ark_jax.llm import complete
 from ark_jax.llm.relation_questions import usable_wordings, wordings_remark
-from ark_jax.llm.triple_questions import SIDES, Asked, questions_remark, sort_questions
+from ark_jax.llm.triple_questions import SIDES, AskedEnd, questions_remark, sort_questions
 from ark_jax.llm.triple_wordings import PLACEHOLDER, word_relation
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.ask import ask
@@ -36,9 +36,10 @@ EXAMPLES = 5  # facts of a relation that a model is shown
 
 @dataclasses.dataclass(frozen=True)
 class SideWordings:
-    """Questions for one end of a relation, cut where the known entity's name goes.
+    """Questions for one end of a relation, each in two parts, before and after the known name.
 
     Attributes:
+        cut: (text before the name, text after it) of each wording.
         source: who worded them, "template" or "llm".
     """
 
@@ -64,21 +65,25 @@ def fill_wordings(
             tally.ends += 1
             name = triples.nodes.names[known]
             if name is None:
-                tally.take_obstacles([NAMELESS])
+                tally.count_obstacles([NAMELESS])
                 continue
-            of_side = wordings[triple.relation, side]
-            start = int(triples.draw(triple, side) * len(of_side.cut))
-            texts = _fill(of_side, start, name, triples.nodes.answers(wanted), count)
+            side_wordings = wordings[triple.relation, side]
+            start = int(triples.draw(triple, side) * len(side_wordings.cut))
+            answers = triples.nodes.answers(wanted)
+            texts = _filled_wordings(side_wordings, start, name, answers, count)
             if not texts:
-                tally.take_obstacles([LEAK])
+                tally.count_obstacles([LEAK])
             for text in texts:
-                yield MaskedQuestion(triple.row, side, text, of_side.source)
+                yield MaskedQuestion(triple.row, side, text, side_wordings.source)
 
 
-def _fill(
+def _filled_wordings(
     wordings: SideWordings, start: int, name: str, answers: Sequence[str], count: int
 ) -> list[str]:
-    """Up to `count` wordings from the first one on that do not hold an answer."""
+    """Up to `count` questions that hold no answer.
+
+    Wordings are tried from the one at `start` on; after the last one comes the first.
+    """
     texts: list[str] = []
     for i in range(len(wordings.cut)):
         before, after = wordings.cut[(start + i) % len(wordings.cut)]
@@ -94,7 +99,7 @@ def _fill(
 
 
 def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
-    """Wordings of all relations from their names alone."""
+    """(relation, side) -> wordings, from the names of relations alone."""
     wordings = {}
     for relation, text in enumerate(relation_texts(triples.graph, "last")):
         by_side = word_relation(text)
@@ -107,7 +112,7 @@ def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
 
 
 def wanted_wordings(config) -> int:
-    """How many wordings of a side a model is asked for."""
+    """The number of wordings that a model is asked for, for each side of a relation."""
     return max(config.questions.wordings, config.questions.per_triple)
 
 
@@ -116,7 +121,7 @@ def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Cal
     config = context.config
     template = prompts.load_template("relation_wordings", config.prompts.relation_wordings)
     texts = relation_texts(triples.graph, config.data.relations)
-    examples = _examples(triples)
+    examples = _example_triples(triples)
     calls = []
     for relation in np.unique(triples.graph.relation[triples.rows]).tolist():
         facts = [
@@ -135,10 +140,10 @@ def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Cal
     return calls
 
 
-def _examples(triples: AskedTriples) -> dict[int, list[Triple]]:
-    """Triples of each relation, those first whose ends both have a name, by their hashes.
+def _example_triples(triples: AskedTriples) -> dict[int, list[Triple]]:
+    """relation -> up to `EXAMPLES` triples, those with two names first, in an order of hashes.
 
-    The seed takes no part, so runs of several seeds send the same prompts.
+    The order does not depend on the seed, so runs of several seeds send the same prompts.
     """
     graph = triples.graph
     named = np.array([name is not None for name in triples.nodes.names], bool)
@@ -155,7 +160,7 @@ def _examples(triples: AskedTriples) -> dict[int, list[Triple]]:
 def word_by_model(
     context: Context, triples: AskedTriples, tally: Tally
 ) -> dict[tuple[int, str], SideWordings]:
-    """Wordings of all relations by a language model; by rules where no reply has a usable one."""
+    """(relation, side) -> wordings of a language model, or of rules if no reply is usable."""
     calls = relation_calls(context, triples)
     count = wanted_wordings(context.config)
 
@@ -163,7 +168,7 @@ def word_by_model(
         return wordings_remark(texts, call.fields["names"], count, SIDES, is_cut=is_cut)
 
     answers = ask(context, calls, "questions", accept, role="questions")
-    tally.take_completions(len(calls), answers)
+    tally.count_completions(len(calls), answers)
     wordings = word_by_rules(triples)
     for call in calls:
         relation, texts = call.fields["relation"], answers.texts[call.item]
@@ -186,10 +191,10 @@ def word_by_model(
 
 @dataclasses.dataclass(frozen=True)
 class _Fact:
-    """A triple with its ends that can be asked for.
+    """A triple, and the sides that can be asked for.
 
-    The other end has a name, and this does not hold the answer, as Marrowgate Courier holds
-    Marrowgate.
+    The end on the other side has a name, and that does not hold the answer, as "Marrowgate Courier"
+    holds "Marrowgate".
     """
 
     triple: Triple
@@ -203,16 +208,16 @@ def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]
     texts = relation_texts(triples.graph, config.data.relations)
     calls = []
     size = config.questions.triples_per_prompt
-    all_facts = list(_facts(triples))
+    all_facts = list(_askable_facts(triples))
     for start in range(0, len(all_facts), size):
         facts = all_facts[start : start + size]
-        lines = [_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
+        lines = [_prompt_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
         filled = prompts.fill(
             template, facts="\n".join(lines), count=context.config.questions.per_triple
         )
         fields = {
             "rows": [fact.triple.row for fact in facts],
-            "asked": [x for i, fact in enumerate(facts, 1) for x in _ends(i, fact, triples)],
+            "asked": [x for i, fact in enumerate(facts, 1) for x in _asked_ends(i, fact, triples)],
         }
         calls.append(
             complete.Call(f"questions/triples/{start // size}", "questions", (filled,), fields)
@@ -220,7 +225,8 @@ def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]
     return calls
 
 
-def _facts(triples: AskedTriples) -> Iterator[_Fact]:
+def _askable_facts(triples: AskedTriples) -> Iterator[_Fact]:
+    """The triples with a side that can be asked for."""
     for triple in triples:
         sides = tuple(side for side in SIDES if not _obstacle(triple, side, triples))
         if sides:
@@ -237,17 +243,19 @@ def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
     return LEAK if gives_away else ""
 
 
-def _line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
+def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
+    """A triple as a prompt shows it; `texts` are those of all relations."""
     triple = fact.triple
     head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
     ends = " and ".join(fact.sides)
     return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
 
 
-def _ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
+def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[AskedEnd]:
+    """What is asked for each side of the triple with this number in the prompt."""
     for side in fact.sides:
         known, wanted = fact.triple.ends(side)
-        yield Asked(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
+        yield AskedEnd(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
 
 
 def write_by_triples(
@@ -255,7 +263,7 @@ def write_by_triples(
 ) -> Iterator[MaskedQuestion]:
     """The usable questions of the model's replies, in order of rows.
 
-    `tally` counts what is left out, as questions are taken.
+    Questions that are left out are counted in `tally` during the iteration.
     """
     calls = triple_calls(context, triples)
     count = context.config.questions.per_triple
@@ -264,10 +272,10 @@ def write_by_triples(
         return questions_remark(texts, call.fields["asked"], count, is_cut=is_cut)
 
     answers = ask(context, calls, "questions", accept, role="questions")
-    tally.take_completions(len(calls), answers)
+    tally.count_completions(len(calls), answers)
     tally.ends = len(triples.rows) * len(SIDES)
     for triple in triples:
-        tally.take_obstacles(_obstacle(triple, side, triples) for side in SIDES)
+        tally.count_obstacles(_obstacle(triple, side, triples) for side in SIDES)
     for call in calls:
         texts = answers.texts[call.item]
         usable, defects = sort_questions(texts, call.fields["asked"], count)
@@ -285,23 +293,20 @@ def write_by_triples(
 def write_questions(context: Context, folder: Path) -> dict:
     """Stores the questions about the graph's triples, and replies that could not be used.
 
-    Returns:
-        counts: what was asked, written, left out and why, and what the language model took.
-
     Raises:
         ValueError: no question is left.
     """
     triples, tally = asked_triples(context), Tally()
-    written = save_questions(_write(context, triples, tally), folder)
+    written = save_questions(_written_questions(context, triples, tally), folder)
     tally.save_quarantine(folder)
     if not written:
-        raise ValueError(_why_none(len(triples.rows), tally))
+        raise ValueError(_no_question_message(len(triples.rows), tally))
     if writes_by_rules(context.config):
         say("  rules word the questions by the names of relations; a model's are better")
     return {"triples": len(triples.rows), "questions": written, **tally.counts()}
 
 
-def _why_none(triples: int, tally: Tally) -> str:
+def _no_question_message(triples: int, tally: Tally) -> str:
     counts = {NAMELESS: tally.nameless, **dict(tally.dropped.most_common())}
     reasons = [f"{n:,} times {reason}" for reason, n in counts.items() if n]
     if tally.quarantined:
@@ -314,7 +319,10 @@ def _why_none(triples: int, tally: Tally) -> str:
     )
 
 
-def _write(context: Context, triples: AskedTriples, tally: Tally) -> Iterator[MaskedQuestion]:
+def _written_questions(
+    context: Context, triples: AskedTriples, tally: Tally
+) -> Iterator[MaskedQuestion]:
+    """The questions, by rules or by a model as the config says."""
     config = context.config
     if not writes_by_rules(config) and config.questions.by == "triples":
         return write_by_triples(context, triples, tally)

@@ -9,12 +9,9 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
-    DRAWING_CAPTION,
     Counts,
-    draw_triples,
     gained_and_lost,
-    graph_size,
-    labelled,
+    labelled_counts,
     load_curve,
     smallest_difference_fact,
 )
@@ -22,6 +19,7 @@ from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.gpr.data import TestQuestion, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems
 from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
+from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, html
 
@@ -37,7 +35,7 @@ LOSSES = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """The page's sections."""
+    """An empty verdict, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     quarantine = [
@@ -49,7 +47,10 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         results.results(table, metrics),
         results.by_group(evaluated["groups"], metrics),
         Section(
-            "By number of triples", "depth", _depth(table) if table else [], "Nothing was measured."
+            "By number of triples",
+            "depth",
+            _results_by_cutoff(table) if table else [],
+            "Nothing was measured.",
         ),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
         Section(
@@ -58,11 +59,12 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
             _examples(context) if table else [],
             "No test question is there to show.",
         ),
-        sections.set_aside(labelled(counts, LOSSES), quarantine),
+        sections.set_aside(labelled_counts(counts, LOSSES), quarantine),
     ]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     data, config = counts["data"], context.config
     return [
         ["Graph", graph_size(data)],
@@ -75,8 +77,8 @@ def _facts(context: Context, counts: Counts) -> list[list]:
     ]
 
 
-def _depth(table: Sequence[Mapping]) -> list[str]:
-    """Results by the number of triples that are fetched."""
+def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
+    """A table and a chart for each metric, by the number of triples fetched, as HTML."""
     pieces, last = [], table[-1]
     for metric in ("answer_triple", "answer_recall"):
         heading = results.metric_heading(metric)
@@ -100,7 +102,7 @@ def _depth(table: Sequence[Mapping]) -> list[str]:
 
 
 def _examples(context: Context) -> list[str]:
-    """Questions that the trained system answers and base does not, then the other way round."""
+    """HTML cards of the questions that gained most over base, then of those that lost most."""
     graph, config = load_graph(context), context.config
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last, metric = Systems(config).names[-1], "answer_triple@10"
@@ -113,10 +115,15 @@ def _examples(context: Context) -> list[str]:
             questions[id].answers,
             [
                 html.sides(
-                    (system, [_listed(graph, config, rows[system][id]["ranked"], questions[id])])
+                    (
+                        system,
+                        [_list_triples(graph, config, rows[system][id]["ranked"], questions[id])],
+                    )
                     for system in ("base", last)
                 ),
-                *_drawn(f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]),
+                *_draw_first_triples(
+                    f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]
+                ),
             ],
             i == 0,
         )
@@ -124,8 +131,8 @@ def _examples(context: Context) -> list[str]:
     ]
 
 
-def _listed(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
-    """The first triples; those that bear an answer are marked."""
+def _list_triples(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
+    """The first triples as an HTML list; those that bear an answer are marked."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     texts = texts_of(graph, config, first)
     bearing = set(question.answer_rows)
@@ -134,8 +141,10 @@ def _listed(graph: Triples, config, ranked: Sequence[int], question: TestQuestio
     )
 
 
-def _drawn(name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion) -> list[str]:
-    """The first triples as a graph, if there are any."""
+def _draw_first_triples(
+    name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion
+) -> list[str]:
+    """A figure of the first triples as a graph; none without triples."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     heads, tails = graph.head[first].tolist(), graph.tail[first].tolist()
     if not heads:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # its module starts jax
     from ark_jax.train.triplet import MaskedQuestions
 
 MINED = "mined.parquet"
-CANDIDATES = 100  # triples that are used of what a function finds for a question
+CANDIDATES = 100  # triples of a question that are used; a function's further ones are ignored
 
 
 def train_towers(context: Context, folder: Path) -> dict:
@@ -36,7 +36,7 @@ def train_towers(context: Context, folder: Path) -> dict:
     questions = _masked_questions(context)
     mined = []
     if own_functions.is_own(config.train.negatives):
-        stored = stored_rows(folder / MINED, lambda: _mine(context, graph, questions))
+        stored = stored_rows(folder / MINED, lambda: _mine_by_own(context, graph, questions))
         mined = [row["rows"] for row in stored]
     base = load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
@@ -58,11 +58,13 @@ def train_towers(context: Context, folder: Path) -> dict:
     return {"steps": len(curve), **first_and_last_loss(curve)}
 
 
-def _mine(context: Context, graph: Triples, questions: "MaskedQuestions") -> list[dict]:
-    """The rows that a function of the user's own finds for each question, but those that answer it.
+def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions") -> list[dict]:
+    """{"rows": negatives} of each question, found by a function of the user's own.
+
+    Rows that answer the question are left out.
 
     Raises:
-        ValueError: it finds no other row for any question.
+        ValueError: no row is left for any question.
     """
     from ark_jax.retrieval.mining import MiningTask
 
@@ -92,7 +94,8 @@ def _mine(context: Context, graph: Triples, questions: "MaskedQuestions") -> lis
     return mined
 
 
-def _masked_questions(context: Context):
+def _masked_questions(context: Context) -> "MaskedQuestions":
+    """The stored questions."""
     from ark_jax.train.triplet import MaskedQuestions
 
     table = read_table(context / "questions" / "questions.parquet", ["row", "side", "text"])

@@ -1,4 +1,4 @@
-"""Answers from facts of a graph, by the reader: lists, and their scores."""
+"""The reader's answers from facts of a graph: lists of answers, and their scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from ark_jax.recipes.documents import reader
 from ark_jax.text import prompts
 
 Scores = dict[tuple[str, str], dict]  # (system, question) -> reply and its scores
-# Scores of a list of answers -> columns; the field reports either hit as "Hit".
+# Scores of a list of answers -> columns; publications call either hit "Hit".
 LISTS = {
     "accuracy": "answer_accuracy",
     "precision": "list_precision",
@@ -27,13 +27,13 @@ SHOWN = ("f1", "hit", "hit@1")
 def read_facts(
     context: Context, systems: Sequence[str], questions: Sequence, facts_of: Callable, folder: Path
 ) -> tuple[Scores, dict]:
-    """The reader's replies with `answer_lists.list_scores`, and its counts.
+    """The reader's replies with their scores, and counts for the manifest; both may be empty.
 
     Args:
-        questions: `evaluate.read` of them are answered.
-        facts_of: `facts_of(system, question)` gives facts, best first; of these as many are read
-            as fit a local reader.
-        folder: of the stage, where answers of a function of the user's own are stored.
+        questions: all; `evaluate.read` of them are answered.
+        facts_of: `facts_of(system, question)` gives facts, best first. A local reader gets as many
+            of them as it can read.
+        folder: of the stage; answers of a reader of the user's own are stored there.
     """
     sample = reader.questions_to_answer(questions, context.config.evaluate.read)
     if not sample:
@@ -43,23 +43,24 @@ def read_facts(
         facts = {(system, question.id): facts_of(system, question) for system, question in pairs}
         answers = own_parts.answer_all(backend, facts, sample, folder)
         unanswered = sum(not answer for answer in answers.values())
-        return _scored(answers, sample), {"unanswered": unanswered}
+        return _score_answers(answers, sample), {"unanswered": unanswered}
     template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
     filled, cut = {}, set()
     for system in systems:
         for question in sample:
             facts = facts_of(system, question)
-            prompt, fitting = _fit(context, template, question.question, facts)
+            prompt, fitting = _fitting_prompt(context, template, question.question, facts)
             filled[system, question.id] = prompt
             if fitting < len(facts):
                 cut.add(question.id)
     replies, counts = reader.answer_prompts(context, filled.values())
     answers = {key: replies[prompt] for key, prompt in filled.items()}
     cut_counts = {"cut_to_fit_the_reader": len(cut)} if cut else {}
-    return _scored(answers, sample), counts | cut_counts
+    return _score_answers(answers, sample), counts | cut_counts
 
 
-def _scored(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scores:
+def _score_answers(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scores:
+    """The answers, (system, question) -> text, with their `answer_lists.list_scores`."""
     references = {question.id: question.answers for question in questions}
     return {
         (system, id): {"answer": answer} | answer_lists.list_scores(answer, references[id])
@@ -68,17 +69,23 @@ def _scored(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scor
 
 
 def reply_columns(reply: Mapping | None) -> dict:
-    """A reply and its scores, under the names of columns; None where nothing was read."""
+    """A reply and its scores by column; all None if the question was not answered."""
     scores = reply or {}
     return {"answer": scores.get("answer")} | {
         column: scores.get(name) for name, column in LISTS.items()
     }
 
 
-def _fit(context: Context, template: str, question: str, facts: Sequence[str]) -> tuple[str, int]:
-    """A prompt with as many of the first facts as fit the reader, and how many these are."""
+def _fitting_prompt(
+    context: Context, template: str, question: str, facts: Sequence[str]
+) -> tuple[str, int]:
+    """A prompt with as many of the first facts as the reader can read, and their number.
+
+    Raises:
+        ValueError: the prompt is too long without any fact.
+    """
     prompt = answer_lists.facts_prompt(template, question, facts)
-    # A reader behind an endpoint says itself if a prompt is too long.
+    # An endpoint reports a prompt that is too long.
     if context.config.reader.backend != "local":
         return prompt, len(facts)
     lm = load_generator(context, context.config.reader.path)

@@ -1,4 +1,4 @@
-"""The graph of a recipe over triples, and which of the questions about it are drawn."""
+"""The graph of a recipe over triples, and the draw of questions about it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.split import uniform
 from ark_jax.runtime.log import say
 
-GRAPH = "graph"  # the folder within that of the data stage
+GRAPH = "graph"  # a folder in that of the data stage
 
 
 def read_graph(settings) -> Triples:
@@ -30,7 +30,7 @@ def read_graph(settings) -> Triples:
 
 
 def report_findings(findings, tolerate: float) -> None:
-    """Prints remarks, and problems that are tolerated; raises BadInput for others."""
+    """Prints remarks and tolerated problems; raises BadInput for other problems."""
     for line in readers.tolerated(findings.problems, findings.remarks, tolerate):
         say(f"  {line}")
 
@@ -48,13 +48,13 @@ def load_graph(context: Context) -> Triples:
 
 
 def texts_of(graph: Triples, config, rows: np.ndarray | None = None) -> list[str]:
-    """The texts of triples, of all or of some rows, as encoders and BM25 read them."""
+    """The texts of all triples, or of those at `rows`, as encoders and BM25 read them."""
     rows = np.arange(len(graph)) if rows is None else rows
     return triple_texts(graph, rows, config.data.relations)
 
 
 def topic_draw(question: TripleQuestion) -> float:
-    """A number in [0, 1) by a hash of a question's topics, or of its text if it names none."""
+    """A number in [0, 1) from a hash of a question's topics, or of its text if it names none."""
     return uniform(f"topic {' '.join(question.entities) or question.question}")
 
 
@@ -73,15 +73,15 @@ def first_of_groups(questions: Sequence[TripleQuestion], limit: int) -> list[Tri
     return [question for question in questions if question.id in drawn]
 
 
-def unread(config) -> list[str]:
-    """The sections whose models are not read where no question is answered."""
+def unused_sections(config) -> list[str]:
+    """The config sections that a run ignores if it answers no question."""
     if config.evaluate.read:
         return []
     return ["reader"] if config.llm.backend == "local" else ["reader", "generator"]
 
 
-def look_at(config) -> str:
-    """What the graph holds, in one line.
+def describe_graph(config) -> str:
+    """The size of the graph that a config names, in one line.
 
     Raises:
         BadInput: its problems.

@@ -305,5 +305,5 @@ SWEEPS = {"study": study(star()), "switches": switches(star())}
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    """The config for the words after the colon: a preset, and `sweep=NAME`."""
     return star(preset_of(words, PRESETS))

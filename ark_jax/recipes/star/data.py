@@ -2,10 +2,10 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
 from ark_jax.graph.steps import Steps
@@ -30,7 +30,7 @@ HEADLINE = "hit@1"  # the metric that messages speak of
 
 @dataclasses.dataclass(frozen=True)
 class PathQuestion:
-    """A question whose answers lie at the end of paths.
+    """A question that relation paths may answer.
 
     Attributes:
         group: what results are broken down by.
@@ -70,12 +70,13 @@ def ingest(context: Context, folder: Path) -> dict:
         say(f"  {remark}")
     train, test = _divide(linked, graph, context.config)
     usable = [question for question in train if question.topics and question.answer_nodes]
-    _check(usable, test, len(read), context.config)
-    usable = _few(usable, settings.few)
+    _check_parts(usable, test, len(read), context.config)
+    usable = _draw_few(usable, settings.few)
     for part, questions in zip(PARTS, (usable, test), strict=True):
-        save_rows(questions, folder / _file(part), PathQuestion)
+        save_rows(questions, folder / _questions_file(part), PathQuestion)
     if test:
-        say(f"  {len(test):,} questions to measure with: {what_can_be_told(len(test), HEADLINE)}")
+        remark = detectable_difference(len(test), HEADLINE)
+        say(f"  {len(test):,} questions to measure with: {remark}")
     else:
         say("  data.held_out is 0: nothing will be measured")
     return {
@@ -94,31 +95,32 @@ def ingest(context: Context, folder: Path) -> dict:
 def _divide(
     linked: Linked, graph: Triples, config
 ) -> tuple[list[PathQuestion], list[PathQuestion]]:
-    """Questions to train on, and those to measure with, without any that has no answers."""
+    """The questions with answers: those to train on, and those to measure with."""
     share = config.data.held_out
-    # Settings are chosen on a share of what is not held out.
+    # Part "rest" takes its test questions from those that are not held out.
     low, high = (0.0, share)
     if config.evaluate.part == "rest":
         low, high = share, share + share * (1 - share)
     train, test = [], []
     for number, question in enumerate(linked.questions):
-        draw = _draw(linked, number, graph)
+        draw = _topic_draw(linked, number, graph)
         if question.answers and low <= draw < high:
-            test.append(_linked(linked, number))
+            test.append(_path_question(linked, number))
         elif question.answers and draw >= high:
-            train.append(_linked(linked, number))
+            train.append(_path_question(linked, number))
     return train, first_of_groups(test, config.evaluate.questions)
 
 
-def _draw(linked: Linked, number: int, graph: Triples) -> float:
-    """As `topic_draw`, but topics that were found in the text decide as well."""
+def _topic_draw(linked: Linked, number: int, graph: Triples) -> float:
+    """As `topic_draw`; topics that were found in the text count if the question names none."""
     question, topics = linked.questions[number], linked.topics[number]
     if question.entities or not topics:
         return topic_draw(question)
     return uniform(f"topic {' '.join(graph.nodes.name(topic) for topic in topics)}")
 
 
-def _linked(linked: Linked, number: int) -> PathQuestion:
+def _path_question(linked: Linked, number: int) -> PathQuestion:
+    """The question with this number."""
     question = linked.questions[number]
     return PathQuestion(
         question.id,
@@ -131,7 +133,9 @@ def _linked(linked: Linked, number: int) -> PathQuestion:
     )
 
 
-def _check(train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config) -> None:
+def _check_parts(
+    train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config
+) -> None:
     source = f"{config.data.questions}: none of {read:,} questions"
     if not train:
         raise ValueError(
@@ -145,7 +149,7 @@ def _check(train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: in
         )
 
 
-def _few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
+def _draw_few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
     """`count` questions, drawn by a hash evenly over the groups; all if it is 0.
 
     A larger draw holds all of a smaller one.
@@ -161,13 +165,13 @@ def _few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
     return [question for question in questions if question.id in drawn]
 
 
-def _file(part: str) -> str:
+def _questions_file(part: str) -> str:
     return f"questions_{part}.parquet"
 
 
 def load_questions(context: Context, part: str) -> list[PathQuestion]:
     """The questions of "train" or "test"."""
-    return load_rows(context / "data" / _file(part), PathQuestion)
+    return load_rows(context / "data" / _questions_file(part), PathQuestion)
 
 
 def load_steps(context: Context) -> Steps:
@@ -181,14 +185,8 @@ def load_steps(context: Context) -> Steps:
     )
 
 
-def groups_of(questions: Iterable[PathQuestion]) -> list[str]:
-    """The groups that results are broken down by, in order; none if there is only one."""
-    names = list(dict.fromkeys(question.group for question in questions))
-    return names if len(names) > 1 else []
-
-
 PATHS_FILE = "paths.parquet"
-SHOWN = 3  # questions of which a limit is told
+SHOWN = 3  # questions whose cut paths are printed one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +222,7 @@ def find_paths(context: Context, folder: Path) -> dict:
     rows, counts = [], {}
     for part in PARTS:
         questions = load_questions(context, part)
-        by_question, tally = _paths_of(questions, steps, limits)
+        by_question, tally = _find_shortest_paths(questions, steps, limits)
         rows += [
             QuestionPath(part, id, *dataclasses.astuple(path))
             for id, paths in by_question.items()
@@ -234,17 +232,17 @@ def find_paths(context: Context, folder: Path) -> dict:
     if not counts["train_paths"]:
         raise ValueError(
             f"no training question's answer lies within config.paths.hops={settings.hops} of its "
-            "topic: set it higher, or config.paths.inverse=True, or look whether graph and "
+            "topic: set it higher, or config.paths.inverse=True, or check that graph and "
             "questions belong together"
         )
     save_rows(rows, folder / PATHS_FILE, QuestionPath)
     return counts
 
 
-def _paths_of(
+def _find_shortest_paths(
     questions: Sequence[PathQuestion], steps: Steps, limits: PathLimits
 ) -> tuple[dict[str, list[GoldPath]], dict[str, int]]:
-    """The paths by question, and counts of those without any or with too many."""
+    """question -> its shortest paths; and counts of paths and of questions without them."""
     by_question, tally, cuts = {}, collections.Counter(), []
     for question in questions:
         by_question[question.id], cut = shortest_paths(
@@ -254,7 +252,7 @@ def _paths_of(
             cuts.append(f"  question {question.id!r}: {cut}")
         if by_question[question.id] or not (question.topics and question.answer_nodes):
             continue
-        # A topic is no answer of its own: no path leads to it.
+        # No path leads from a topic to itself.
         only_topic = set(question.answer_nodes) <= set(question.topics)
         tally["topic_is_answer" if only_topic else "out_of_reach"] += 1
     for line in cuts[:SHOWN]:

@@ -1,4 +1,4 @@
-"""The evaluate stage, what found paths are worth, and the export."""
+"""The evaluate stage, the metrics of paths, and the export."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,12 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
-from ark_jax.recipes.core.tables import as_markdown, questions_by_group, save_nothing, save_tables
+from ark_jax.recipes.core.tables import (
+    as_markdown,
+    questions_by_group,
+    save_empty_results,
+    save_tables,
+)
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, read_facts, reply_columns
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.search import TUNED, count_paths, load_found, search_tuned, untrained
@@ -60,7 +65,7 @@ def measure(
     - f1: of the entities that the first path reaches against the answers.
     - answer_coverage: the share of the answers that all paths found reach.
 
-    An answer that the graph lacks counts as one that is not reached.
+    An answer that the graph lacks counts as not reached.
     """
     answers = np.array(question.answer_nodes, np.int64)
     reached = [steps.reach(path.topic, path.steps) for path in paths]
@@ -89,11 +94,11 @@ def rarity_groups(
     gold: Mapping[str, Sequence[GoldPath]],
     train: Mapping[str, Sequence[GoldPath]],
 ) -> dict[str, set[str]]:
-    """HEAD and TAIL -> ids of questions; none if all are of one kind.
+    """HEAD and TAIL -> ids of questions; empty if one of both has none.
 
-    A question is of the tail if all its shortest paths are unseen in training, or among the fifth
-    of the different training paths that fewest questions have; those that as many questions have
-    as the last of this fifth belong to it. A question without any path is in neither.
+    A path is rare if it is unseen in training, or among the fifth of the different training paths
+    that fewest questions have; ties with the last one count as rare. A question is in the tail if
+    all its shortest paths are rare. A question without a path is in neither.
     """
     counts = count_paths(train)
     limit = np.quantile(list(counts.values()), RARE_SHARE, method="lower")
@@ -105,14 +110,14 @@ def rarity_groups(
     return groups if all(groups.values()) else {}
 
 
-ENTITIES = 30  # of a path's end that the reader is shown; further ones are counted in the fact
+ENTITIES = 30  # at a path's end that the reader is shown; of further ones the number
 
 
 def evaluate(context: Context, folder: Path) -> dict:
     """Searches and measures; stores a row per system and question, and the tables."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
-        save_nothing(folder)
+        save_empty_results(folder)
         return {"questions": 0}
     systems = {
         name: load_found(context / "baselines", name).paths for name in untrained(context.config)
@@ -122,6 +127,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     limit = context.config.evaluate.paths
 
     def facts_of(system: str, question: PathQuestion) -> list[str]:
+        """The paths that the reader gets, as facts."""
         return [path_fact(steps, path) for path in systems[system][question.id][:limit]]
 
     replies, counts = read_facts(context, list(systems), questions, facts_of, folder)
@@ -130,7 +136,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     searched = tuple(dict.fromkeys((*columns, *STANDARD)))
     rows = [
         {"system": name, "question": question.id, "group": question.group}
-        | _columns(paths[question.id])
+        | _path_columns(paths[question.id])
         | measure(steps, question, gold.get(question.id, ()), paths[question.id], searched)
         | reply_columns(replies.get((name, question.id)))
         for name, paths in systems.items()
@@ -149,8 +155,8 @@ def evaluate(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), "systems": len(systems), **tuned.counts, **counts}
 
 
-def _columns(paths: list[FoundPath]) -> dict[str, list]:
-    """The paths found as lists, one for each part of a path."""
+def _path_columns(paths: list[FoundPath]) -> dict[str, list]:
+    """Paths as columns of a row: `topics`, `paths` and `scores`."""
     return {
         "topics": [path.topic for path in paths],
         "paths": [list(path.steps) for path in paths],
@@ -167,7 +173,7 @@ def found_paths(row: dict) -> list[FoundPath]:
 def path_fact(steps: Steps, path: FoundPath) -> str:
     """A path as a fact: "Kismet | directed by, inverse of directed by | Elephant Walk; Salome".
 
-    Of many entities the first ones are named, and how many more there are.
+    It names the first entities at the end, and says how many more there are.
     """
     name, entities = steps.graph.nodes.name, steps.reach(path.topic, path.steps).tolist()
     shown = "; ".join(name(node) for node in entities[:ENTITIES])
@@ -177,7 +183,7 @@ def path_fact(steps: Steps, path: FoundPath) -> str:
 
 
 def export_scorer(context: Context, folder: Path) -> dict:
-    """Copies the trained scorer, and puts method and numbers into its card."""
+    """Copies the trained scorer, and adds method and results to its model card."""
     from ark_jax.graph.path_retriever import StepSettings
     from ark_jax.models.model_card import plain_line
 

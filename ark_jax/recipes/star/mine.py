@@ -55,10 +55,12 @@ class PathList:
 
     @property
     def prefix(self) -> tuple[int, ...]:
+        """The steps before the right one."""
         return self.path[: self.taken]
 
     @property
     def positive(self) -> int:
+        """The right step, or END after the last one."""
         return self.path[self.taken] if self.taken < len(self.path) else END
 
     @property
@@ -127,7 +129,7 @@ class ListMaker:
                 for n in range(len(gold_path.steps) + 1)
             }
             step_lists = [
-                self._list(question, path, taken, right, np.unique(answers))
+                self._step_list(question, path, taken, right, np.unique(answers))
                 for taken in range(len(path.steps) + 1)
             ]
             lists += [path_list for path_list in step_lists if path_list.negatives]
@@ -136,9 +138,15 @@ class ListMaker:
             )
         return lists
 
-    def _list(
+    def _step_list(
         self, question: str, path: GoldPath, taken: int, right: set, answers: np.ndarray
     ) -> PathList:
+        """The list of the step after `taken` steps of a path; it may have no negatives.
+
+        Args:
+            right: the beginnings of all gold paths from the same topic, as tuples of steps.
+            answers: nodes, int64.
+        """
         prefix = path.steps[:taken]
         positive = path.steps[taken] if taken < len(path.steps) else END
         nodes = self.steps.walk(path.topic, prefix)
@@ -161,13 +169,17 @@ class ListMaker:
         )
 
     def _is_full(self, chosen: Mapping[int, str]) -> bool:
-        """Whether the graph's own steps suffice, so that none are filled in."""
+        """Whether steps that leave the nodes reached suffice, so that no others are filled in."""
         return self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
 
     def _candidates(
         self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, str]]:
-        """Steps that may be negatives, with their kinds; some come several times."""
+        """(step, kind) of what may be a negative; a step may come several times.
+
+        Args:
+            nodes: those reached so far.
+        """
         k, similar = self.rules.k, self.rules.choose == "similar"
         if taken and positive != END:
             yield END, "end"
@@ -185,7 +197,7 @@ class ListMaker:
         yield from ((int(step), "drawn") for step in drawn[: k if similar else None])
 
     def _is_right(self, topic: int, nodes: np.ndarray, step: int, answers: np.ndarray) -> bool:
-        """Whether what a step leads to is right often enough."""
+        """Whether at least the share `spare` of the nodes that a step leads to are answers."""
         reached = nodes if step == END else self.steps.follow(nodes, step)
         reached = reached[reached != topic]
         if not len(reached):
@@ -206,12 +218,12 @@ def with_order(
         limit: how many are kept; 0 for all.
     """
 
-    def rank(place: int) -> tuple[int, float]:
+    def sort_key(place: int) -> tuple[int, float]:
         kind = path_list.kinds[place]
         is_filled = rules.pool == "graph" and kind in FILLED
         return (0 if kind == "end" else 1 + is_filled, -scores[place])
 
-    order = sorted(range(len(path_list.negatives)), key=rank)
+    order = sorted(range(len(path_list.negatives)), key=sort_key)
     return with_negatives(path_list, order[: limit or None])
 
 
@@ -251,7 +263,7 @@ def tail_weights(counts: np.ndarray, low: float, high: float) -> np.ndarray:
     have nearly all of the range, and those seen 20 and 200 times the same weight. Where all paths
     are equally rare, each weighs 1, or what of the range is nearest.
     """
-    raw = -np.log(np.asarray(counts, np.float64))  # |class| shifts all alike
+    raw = -np.log(np.asarray(counts, np.float64))  # the factor |class| would cancel
     spread = np.ptp(raw) if raw.size else 0.0
     if not spread:
         return np.full(raw.shape, min(max(1.0, low), high))
@@ -299,12 +311,13 @@ def text_of(steps: Steps, topic: int, path: Sequence[int]) -> str:
 
 
 def hard_positives(similarities: Sequence[float]) -> list[bool]:
-    """Which paths of a question are learned: those at least as similar to it as their mean.
+    """Whether each path of a question is learned: if it is at least as similar as their mean.
 
     Algorithm 1 of STAR. A millionth below the mean passes, since a mean of equal numbers may be
     rounded up.
     """
-    return [bool(x >= math.fsum(similarities) / len(similarities) - 1e-6) for x in similarities]
+    mean = math.fsum(similarities) / max(len(similarities), 1)
+    return [bool(similarity >= mean - 1e-6) for similarity in similarities]
 
 
 LISTS_FILE = "lists.parquet"
@@ -328,8 +341,8 @@ def mine_lists(context: Context, folder: Path) -> dict:
         config.paths.hops,
         config.seed,
     )
-    positives = _positives(context, questions, gold, steps)
-    maker = ListMaker(steps, _near(context, steps), rules)
+    positives = _learned_paths(context, questions, gold, steps)
+    maker = ListMaker(steps, _nearest_steps(context, steps), rules)
     lists = [
         path_list
         for question in questions
@@ -343,7 +356,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
             "no step of a training path has a wrong one beside it, so there is nothing to learn: "
             "the graph has too few relations, or config.mine.spare spares them all"
         )
-    lists = with_counts(_ordered(context, lists, questions, steps, rules))
+    lists = with_counts(_order_negatives(context, lists, questions, steps, rules))
     save_rows(lists, folder / LISTS_FILE, PathList)
     kinds = collections.Counter(kind for path_list in lists for kind in path_list.kinds)
     with_list = {path_list.question for path_list in lists}
@@ -358,13 +371,13 @@ def mine_lists(context: Context, folder: Path) -> dict:
     }
 
 
-def _positives(
+def _learned_paths(
     context: Context,
     questions: Sequence[PathQuestion],
     gold: Mapping[str, list[GoldPath]],
     steps: Steps,
 ) -> dict[str, list[GoldPath]]:
-    """The paths of each question that are learned."""
+    """question -> its paths that are learned."""
     answerable = [question for question in questions if question.id in gold]
     if context.config.mine.positives == "all":
         return {question.id: gold[question.id] for question in answerable}
@@ -388,8 +401,11 @@ def _positives(
     }
 
 
-def _near(context: Context, steps: Steps) -> np.ndarray:
-    """The steps nearest to each one, and to END, by the cosine of their texts; see `ListMaker`."""
+def _nearest_steps(context: Context, steps: Steps) -> np.ndarray:
+    """The steps nearest to each one, and to END, by the cosine of their texts.
+
+    int64 `[steps + 1, near]`, see `ListMaker`; nothing is near if negatives are drawn at random.
+    """
     if context.config.mine.choose == "random":
         return np.zeros((len(steps) + 1, 0), np.int64)
     vectors = encode(context, "base", [*steps.names, END_TEXT], "document")
@@ -401,17 +417,14 @@ def _near(context: Context, steps: Steps) -> np.ndarray:
     return np.array([row[:width] for row in near])
 
 
-def _ordered(
+def _order_negatives(
     context: Context,
     lists: Sequence[PathList],
     questions: Sequence[PathQuestion],
     steps: Steps,
     rules: ListRules,
 ) -> list[PathList]:
-    """The lists with the negatives that are kept, in the order of their use.
-
-    Where the scorer chooses among them later, all are kept.
-    """
+    """The lists with their best negatives, best first; all if the scorer chooses them later."""
     by = context.config.mine.by
     limit = 0 if by == "previous" else rules.negatives
     if rules.choose == "random":
@@ -421,7 +434,7 @@ def _ordered(
         ]
     texts = {question.id: question.question for question in questions}
     if own_functions.is_own(by):
-        return _chosen(context, lists, texts, steps, limit)
+        return _choose_by_own(context, lists, texts, steps, limit)
     scores = _similarities(
         context,
         [
@@ -438,14 +451,21 @@ def _ordered(
     ]
 
 
-def _chosen(
+def _choose_by_own(
     context: Context,
     lists: Sequence[PathList],
     questions: Mapping[str, str],
     steps: Steps,
     limit: int,
 ) -> list[PathList]:
-    """The lists with the negatives that a function of the user's own chooses, and with END."""
+    """The lists with END and the negatives that a function of the user's own chooses.
+
+    Lists without any are left out.
+
+    Args:
+        questions: id -> text.
+        limit: negatives of a list.
+    """
     from ark_jax.retrieval.mining import MiningTask
 
     starts = list(itertools.accumulate((len(one.negatives) for one in lists), initial=0))
@@ -471,7 +491,7 @@ def _chosen(
 
 
 def _similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:
-    """The cosines of questions and paths by the retriever before training."""
+    """The cosine of each (question, path) by the retriever before training, float32 `[n]`."""
     scorer = load_base_scorer(context)
     budget = context.config.retriever.batch_tokens
     return scorer.score(pairs, batch_tokens=budget, label=label) / scorer.cfg.scale

@@ -20,7 +20,7 @@ TEXTS = 1000  # gold paths whose texts show how long they are
 
 
 class _NeverEnding:
-    """Draws scores, END lowest, so that a search takes all its hops."""
+    """A scorer that draws scores and puts END last, so that a search takes all its hops."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         drawn = np.random.default_rng(0).random(len(pairs))
@@ -28,7 +28,7 @@ class _NeverEnding:
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
-    """Mining, training and searching, from the gold paths and a sample of searches."""
+    """The work of mining, training and searching, from the gold paths and a sample of searches."""
     config, steps = context.config, load_steps(context)
     train, test = (load_questions(context, part) for part in ("train", "test"))
     paths = load_paths(context, "train")
@@ -42,7 +42,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     updates = config.train.epochs * math.ceil(lists / config.train.batch)
     mined = lists * (1 + 2 * CANDIDATES)
     mined *= config.train.epochs if config.mine.by == "previous" else 1
-    step = (pair.of(min(config.train.batch, lists) * in_list),)
+    step = (pair.with_count(min(config.train.batch, lists) * in_list),)
     return Forecast(
         inputs={
             "triples": len(steps.graph),
@@ -64,7 +64,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
 
 
 def _count_lists(paths: Mapping[str, Sequence[GoldPath]]) -> int:
-    """A list for each step of a path that a question has to take, END included."""
+    """The number of lists: one for each different step of each question's paths, END included."""
     return len(
         {
             (id, path.topic, path.steps[:hop], path.steps[hop : hop + 1])
@@ -76,8 +76,9 @@ def _count_lists(paths: Mapping[str, Sequence[GoldPath]]) -> int:
 
 
 def _count_pairs(test: Sequence[PathQuestion], steps: Steps, config) -> int:
-    """The pairs of a search of all hops over all test questions, from an even sample."""
-    sample = test[:: -(-len(test) // SAMPLE) or 1]
+    """The pairs that a search over all test questions scores, estimated from an even sample."""
+    every = max(math.ceil(len(test) / SAMPLE), 1)
+    sample = test[::every]
     if not sample:
         return 0
     rules = BeamRules(config.search.beam, config.paths.hops, config.search.keep)
@@ -87,6 +88,7 @@ def _count_pairs(test: Sequence[PathQuestion], steps: Steps, config) -> int:
 
 
 def _path_texts(paths: Mapping[str, Sequence[GoldPath]], steps: Steps) -> list[str]:
+    """The texts of the first gold paths."""
     name, everything = steps.graph.nodes.name, itertools.chain.from_iterable(paths.values())
     return [
         path_text(name(path.topic), [steps.names[step] for step in path.steps], ended=True)

@@ -80,9 +80,9 @@ def stages(config) -> list[Stage]:
     return with_report(working_stages, title="STAR run", describe=report.describe)
 
 
-def unread(config) -> list[str]:
-    """The sections that a run does not read; no model writes anything."""
-    return ["llm", *graph_data.unread(config)]
+def unused_sections(config) -> list[str]:
+    """The config sections that a run ignores, `llm` among them: no model writes questions."""
+    return ["llm", *graph_data.unused_sections(config)]
 
 
 RECIPE = Recipe(
@@ -90,8 +90,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Star,
     check=check_all,
-    unread=unread,
-    look=graph_data.look_at,
+    unread=unused_sections,
+    look=graph_data.describe_graph,
     metrics={name: metric_heading(name) for name in STANDARD},
     headline="hit@1",
     outcome=functools.partial(read_outcome, metrics=STANDARD),

@@ -10,16 +10,14 @@ from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
-    DRAWING_CAPTION,
     Counts,
-    draw_triples,
     gained_and_lost,
-    graph_size,
-    labelled,
+    labelled_counts,
     load_curve,
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
+from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import STANDARD, found_paths, path_fact
 from ark_jax.recipes.star.search import BASE, TUNED
@@ -27,7 +25,7 @@ from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
 
 EXAMPLES, LOST = 6, 2  # questions that training helped, and that it did not
-ENDS = 4  # entities at the end of a path that are drawn
+ENDS = 4  # entities at a path's end that are drawn
 LOSSES = {
     ("data", "duplicates"): "Triples that came again, stored once",
     ("data", "without_name"): "Entities without a name, called by their id",
@@ -48,7 +46,7 @@ LOSSES = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """The page's sections."""
+    """An empty verdict, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     return "", [
@@ -68,11 +66,12 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
             _examples(context) if table else [],
             "No test question is there to show.",
         ),
-        sections.set_aside(labelled(counts, LOSSES)),
+        sections.set_aside(labelled_counts(counts, LOSSES)),
     ]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
+    """[label, value] of each fact."""
     data, paths, config = counts["data"], counts["paths"], context.config
     measured = []
     if data["test_questions"]:
@@ -94,7 +93,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _shortcuts(table: Sequence[Mapping]) -> list[str]:
-    """Standard metrics, in which shortcuts stand beside hits."""
+    """A table of hits, path hits and shortcuts by system, as HTML."""
     heads = ["system", *(f"#{results.metric_heading(name)}" for name in STANDARD)]
     rows = [
         [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
@@ -108,20 +107,20 @@ def _shortcuts(table: Sequence[Mapping]) -> list[str]:
 
 
 def _examples(context: Context) -> list[str]:
-    """Questions that training gained most on, and those that it lost most on."""
+    """HTML cards of the questions that gained most by training, then of those that lost most."""
     steps, gold = load_steps(context), load_paths(context, "test")
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     gains = {id: row["f1"] - rows[BASE][id]["f1"] for id, row in rows[TUNED].items()}
     questions = {question.id: question for question in load_questions(context, "test")}
 
     def side(i: int, id: str, system: str) -> tuple[str, list[str]]:
-        """What one system found; shortest paths are marked, and the first path is drawn."""
+        """What a system found, as HTML: shortest paths are marked, and the first path is drawn."""
         paths = found_paths(rows[system][id])
         shortest = {(path.topic, path.steps) for path in gold.get(id, ())}
         listed = html.numbered((path_fact(steps, x), (x.topic, x.steps) in shortest) for x in paths)
         if not paths:
             return system, [listed, "No path was found."]
-        drawing = _drawn(f"paths-{system}-{i}", steps, paths[0], questions[id])
+        drawing = _draw_path(f"paths-{system}-{i}", steps, paths[0], questions[id])
         return system, [listed, html.figure(drawing, "The first path", DRAWING_CAPTION)]
 
     return [
@@ -135,11 +134,11 @@ def _examples(context: Context) -> list[str]:
     ]
 
 
-def _drawn(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
-    """One way along a path to each of the first ends, as a graph."""
+def _draw_path(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
+    """An SVG drawing of a path from its topic to its first ends, answers first."""
     answers = set(question.answer_nodes)
     ends = sorted(steps.reach(path.topic, path.steps).tolist(), key=lambda x: x not in answers)
-    edges = sorted({edge for end in ends[:ENDS] for edge in _way(steps, path, end)})
+    edges = sorted({edge for end in ends[:ENDS] for edge in _path_edges(steps, path, end)})
     return draw_triples(
         name,
         f"First path for: {question.question}",
@@ -151,8 +150,8 @@ def _drawn(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> 
     )
 
 
-def _way(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
-    """The edges of one way along a path's relations to a node that it reaches."""
+def _path_edges(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
+    """The (node, node) edges of one way along a path to an end, from the end back."""
     levels = [np.array([path.topic])]
     for step in path.steps[:-1]:
         levels.append(steps.follow(levels[-1], step))

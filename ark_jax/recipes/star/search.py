@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, 
 from ark_jax.runtime import distributed
 
 BASE, TUNED = "base", "star"
-Paths = dict[str, list[FoundPath]]  # question -> paths, best first; none may be there
+Paths = dict[str, list[FoundPath]]  # question -> its paths, best first; it may have none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Found:
 
     Attributes:
         pairs: pairs that the scorer read.
-        prefiltered: pairs that had only their cosine taken.
-        cuts: sets of entities of which only `paths.hub` were asked for their relations.
+        prefiltered: pairs that the prefilter scored by their cosine.
+        cuts: sets of entities that were cut to `paths.hub` before their relations were looked up.
     """
 
     paths: Paths
@@ -40,6 +40,7 @@ class Found:
 
     @property
     def counts(self) -> dict[str, int]:
+        """The counts for the manifest."""
         return {
             "pairs": self.pairs,
             "prefiltered_pairs": self.prefiltered,
@@ -53,7 +54,7 @@ def untrained(config) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Budgeted:
+class _BatchedScorer:
     """A `CrossEncoder` with the batch size of the config."""
 
     scorer: Scorer
@@ -65,7 +66,7 @@ class _Budgeted:
 
 
 def search_base(context: Context, folder: Path) -> dict:
-    """The baselines stage: what is found without training."""
+    """The baselines stage: stores what the untrained systems find."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
         return {"systems": 0}
@@ -74,41 +75,44 @@ def search_base(context: Context, folder: Path) -> dict:
         follow = functools.partial(
             _follow_training_paths, context, questions, steps, train_paths, name
         )
-        stored(folder, name, follow)
-    base = stored(
-        folder, BASE, lambda: _search(context, questions, steps, load_base_scorer(context), None)
+        search_once(folder, name, follow)
+    base = search_once(
+        folder,
+        BASE,
+        lambda: _beam_search(context, questions, steps, load_base_scorer(context), None),
     )
     return {"systems": len(untrained(context.config)), **base.counts}
 
 
 def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
-    """What the trained scorer finds; a scorer that reads pairs leaves long lists to cosines."""
+    """What the trained scorer finds; before a scorer that reads pairs, cosines prefilter."""
     questions, steps = load_questions(context, "test"), load_steps(context)
 
-    def find() -> Found:
+    def search_by_tuned() -> Found:
         scorer = load_tuned(context)
         prefilter = load_base_scorer(context) if scorer.cfg.reads_pairs else None
-        return _search(context, questions, steps, scorer, prefilter)
+        return _beam_search(context, questions, steps, scorer, prefilter)
 
-    return stored(folder, TUNED, find)
+    return search_once(folder, TUNED, search_by_tuned)
 
 
-def _search(
+def _beam_search(
     context: Context,
     questions: Sequence[PathQuestion],
     steps: Steps,
     scorer: Scorer,
     prefilter: Scorer | None,
 ) -> Found:
+    """The paths of each question by beam search, the first `search.k`."""
     config = context.config
     budget = config.retriever.batch_tokens
     result = search(
         [question.question for question in questions],
         [question.topics for question in questions],
         steps,
-        _Budgeted(scorer, budget, "score paths"),
+        _BatchedScorer(scorer, budget, "score paths"),
         BeamRules(config.search.beam, config.paths.hops, config.search.keep),
-        prefilter and _Budgeted(prefilter, budget, "prefilter paths"),
+        prefilter and _BatchedScorer(prefilter, budget, "prefilter paths"),
     )
     paths = {
         question.id: listed[: config.search.k]
@@ -118,7 +122,7 @@ def _search(
 
 
 def count_paths(train_paths: Mapping[str, Sequence[GoldPath]]) -> collections.Counter:
-    """The relations of each training path -> how many questions have it."""
+    """steps of a training path -> the number of questions that have it."""
     return collections.Counter(
         steps for paths in train_paths.values() for steps in {path.steps for path in paths}
     )
@@ -131,25 +135,29 @@ def _follow_training_paths(
     train_paths: Mapping[str, Sequence[GoldPath]],
     baseline: str,
 ) -> Found:
-    """The first training paths in an order that lead from a question's topics to any entity."""
+    """The first training paths that exist from a question's topics, in the baseline's order.
+
+    Args:
+        baseline: "frequent" or "shortest".
+    """
     counts = count_paths(train_paths)
     by_count = lambda path: (-counts[path], len(path), path)
     by_length = lambda path: (len(path), -counts[path], path)
     order = sorted(counts, key=by_count if baseline == "frequent" else by_length)
 
-    def existing(question: PathQuestion):
+    def existing_paths(question: PathQuestion) -> Iterator[FoundPath]:
         for path in order:
             for topic in question.topics:
                 if len(steps.reach(topic, path)):
                     yield FoundPath(topic, path, float(counts[path]))
 
     k = context.config.search.k
-    return Found({q.id: list(itertools.islice(existing(q), k)) for q in questions})
+    return Found({q.id: list(itertools.islice(existing_paths(q), k)) for q in questions})
 
 
-def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
-    """What a system found, from the stage's folder if it is there and whole."""
-    path = _file(folder, system)
+def search_once(folder: Path, system: str, find: Callable[[], Found]) -> Found:
+    """What a system found: stored in a file of the folder, and read from there later."""
+    path = _found_file(folder, system)
     if not is_whole(path):
         write = functools.partial(save_json, dataclasses.asdict(find()))
         distributed.on_first_process(lambda: store_part(path, write))
@@ -157,7 +165,8 @@ def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
 
 
 def load_found(folder: Path, system: str) -> Found:
-    value = load_json(_file(folder, system))
+    """What `search_once` stored of a system."""
+    value = load_json(_found_file(folder, system))
     paths = {
         question: [FoundPath(topic, tuple(steps), score) for topic, steps, score in listed]
         for question, listed in value.pop("paths").items()
@@ -165,5 +174,5 @@ def load_found(folder: Path, system: str) -> Found:
     return Found(paths, **value)
 
 
-def _file(folder: Path, system: str) -> Path:
+def _found_file(folder: Path, system: str) -> Path:
     return folder / f"found-{system}.json"

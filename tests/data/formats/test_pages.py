@@ -36,7 +36,7 @@ def expected(pieces) -> tuple[str, list[str]]:
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=PIECES, suffix=st.sampled_from([".md", ".html", ".docx"]))
-def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
+def test_headings_become_the_title_and_sections(tmp_path_factory, pieces, suffix):
     folder = tmp_path_factory.mktemp("pages")
     if suffix == ".md":
         write(folder, {"a.md": "\n\n".join(f"{'#' * n} {h}\n\n{t}" for n, h, t in pieces)})
@@ -76,7 +76,7 @@ def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
         max_size=4,
     )
 )
-def test_text_is_read_letter_by_letter(tmp_path_factory, texts):
+def test_the_text_of_plain_files_is_kept_exactly(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("texts")
     write(folder, {name: "\ufeff" + text for name, text in texts.items()})
     corpus = readers.load(folder)
@@ -101,7 +101,7 @@ def test_boilerplate_of_html_is_dropped(tmp_path):
     assert (second.title, second.text) == ("b", "No title. café")
 
 
-def test_html_in_another_encoding(tmp_path):
+def test_the_declared_encoding_of_html_is_used(tmp_path):
     page = '<meta charset="iso-8859-1"><h1>Café</h1>'.encode("latin-1")
     assert readers.load(write(tmp_path, {"a.html": page})).documents[0].title == "Café"
 
@@ -142,7 +142,7 @@ def pdf(path, pages, title="", password=""):
     writer.write(path)
 
 
-def test_pdf(tmp_path):
+def test_a_pdf_gives_title_text_and_sections(tmp_path):
     pdf(tmp_path / "a.pdf", ["About tides", "On boards"], title="Harbour")
     pdf(tmp_path / "b.pdf", ["Of nothing"])
     first, second = readers.load(tmp_path).documents
@@ -151,9 +151,10 @@ def test_pdf(tmp_path):
     assert second.title == "b"
 
 
-def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
-    pdf(tmp_path / "locked.pdf", ["x"], password="secret")
-    pdf(tmp_path / "scan.pdf", [""])
+def write_unreadable(folder) -> None:
+    """Writes one readable file among twelve others, and hidden ones."""
+    pdf(folder / "locked.pdf", ["x"], password="secret")
+    pdf(folder / "scan.pdf", [""])
     files = {
         "good.txt": "Tide.",
         "broken.docx": b"PK\3\4 no more",
@@ -169,7 +170,11 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         ".hidden/x.txt": "no",
         ".x.txt": "no",
     }
-    write(tmp_path, files)
+    write(folder, files)
+
+
+def test_unreadable_files_are_named_with_the_reason(tmp_path):
+    write_unreadable(tmp_path)
     corpus, problems = readers.read(tmp_path)
     assert not problems and [d.id for d in corpus.documents] == ["good.txt"]
     messages = {re.sub(".*/", "", remark.file): remark.message for remark in corpus.remarks}
@@ -185,11 +190,20 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         "void.html": "",
     }.items():
         assert words in messages[name], messages
+
+
+def test_files_of_unknown_suffixes_are_counted_by_suffix(tmp_path):
+    write_unreadable(tmp_path)
+    corpus, _ = readers.read(tmp_path)
     of_folder = [remark for remark in corpus.remarks if remark.file == str(tmp_path)]
     assert [(r.rows, r.message.split(" are")[0]) for r in of_folder] == [
         (1, "1 files without a suffix (Makefile)"),
         (2, "2 files with the suffix .zip (a.zip, b.zip)"),
     ]
+
+
+def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
+    write_unreadable(tmp_path)
     assert _main(["check", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert "passed over: 12" in said and "no problem found" not in said
@@ -197,12 +211,12 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         "\n12 of 13 files are passed over: 9 that cannot be read, 2 with the suffix .zip, "
         "1 without a suffix; save them"
     ) in said
-    write(tmp_path, {f"{i}.txt": "Tide." for i in range(11)})
+    write(tmp_path, {f"{i}.txt": "Tide." for i in range(11)})  # now 12 of 24 can be read
     assert _main(["check", str(tmp_path)]) == 0
     assert "\nno problem found" in capsys.readouterr().out
 
 
-def test_pictures_of_pages_are_not_missed(tmp_path, capsys):
+def test_pictures_and_stylesheets_are_not_counted_as_skipped(tmp_path, capsys):
     write(tmp_path, {"a.md": "# Tide", "a.png": b"\x89PNG", "b.svg": "<svg/>", "c.css": "p{}"})
     assert _main(["check", str(tmp_path)]) == 0
     write(tmp_path, {"b.xlsx": b"PK", "c.xlsx": b"PK"})
@@ -221,7 +235,7 @@ def test_pictures_of_pages_are_not_missed(tmp_path, capsys):
         "1 Q0 184 1 12.5 bm25\n1 Q0 29 2 1e-3 bm25\n",
     ],
 )
-def test_tables_of_trec_are_no_documents(tmp_path, text):
+def test_trec_tables_are_not_read_as_documents(tmp_path, text):
     write(tmp_path, {"qrels.txt": text, "a.txt": "Psalm 23 verse 4", "b.txt": f"Tide.\n{text}"})
     corpus, problems = readers.read(tmp_path)
     assert [d.id for d in corpus.documents] == ["a.txt", "b.txt"] and not problems
@@ -231,7 +245,7 @@ def test_tables_of_trec_are_no_documents(tmp_path, text):
     assert "holds TREC's judgments" in readers.read(tmp_path / "qrels.tsv")[1][0].message
 
 
-def test_links_are_followed_and_circles_are_cut(tmp_path):
+def test_symbolic_links_are_followed_without_cycles(tmp_path):
     write(tmp_path, {"in/a.txt": "A", "in/deep/b.txt": "B", "out/c.txt": "C"})
     (tmp_path / "in" / "deep" / "up").symlink_to(tmp_path / "in")
     (tmp_path / "in" / "other").symlink_to(tmp_path / "out")
@@ -242,7 +256,7 @@ def test_links_are_followed_and_circles_are_cut(tmp_path):
     assert "lost.txt: cannot be read (No such file" in str(corpus.remarks[0])
 
 
-def test_questions_beside_the_files(tmp_path):
+def test_questions_are_read_from_a_file_in_the_folder(tmp_path):
     question = '{"id": "q", "question": "What?", "documents": ["in/a.txt"], "evidence": ["Tide"]}\n'
     lost = question.replace('"q"', '"r"').replace("in/a.txt", "a.txt")
     write(tmp_path, {"in/a.txt": "Tide.", "questions.jsonl": question + lost})
@@ -252,7 +266,7 @@ def test_questions_beside_the_files(tmp_path):
     assert readers.files(tmp_path)[-1].name == "questions.jsonl"
 
 
-def test_a_readme_beside_rows_is_no_corpus(tmp_path):
+def test_a_readme_next_to_data_files_is_not_a_corpus(tmp_path):
     write(tmp_path, {"README.md": "# Data", "rows.json": "[]"})
     _, problems = readers.read(tmp_path)
     assert "no known format" in problems[0].message
@@ -271,7 +285,7 @@ def test_a_missing_package_is_one_problem(tmp_path, monkeypatch):
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=60), suffix=st.sampled_from([".html", ".pdf", ".docx", ".md"]))
-def test_any_bytes_are_a_document_or_a_remark(tmp_path_factory, data, suffix):
+def test_any_bytes_give_a_document_or_a_remark(tmp_path_factory, data, suffix):
     folder = write(tmp_path_factory.mktemp("any"), {f"a{suffix}": data, "b.txt": "Tide."})
     corpus, problems = readers.read(folder)
     passed_over = sum(remark.rows for remark in corpus.remarks)

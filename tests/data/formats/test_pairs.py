@@ -30,7 +30,7 @@ FLAG = {"query": "When?", "pos": [MILL], "neg": [KILN, FORGE], "pos_scores": [1.
 
 @pytest.mark.parametrize("row", [ST, FLAG])
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet"])
-def test_rows_become_documents_and_a_question(tmp_path, row, suffix):
+def test_training_rows_become_documents_and_a_question(tmp_path, row, suffix):
     path = tmp_path / f"f{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist([row]), path)
@@ -55,7 +55,7 @@ def test_pairs_need_no_negatives(tmp_path):
     assert readers.load(path).questions[0].negatives == ()
 
 
-def test_rows_that_ask_the_same_are_one_question(tmp_path):
+def test_rows_with_the_same_question_are_merged(tmp_path):
     """What one row calls positive is never a negative of the other."""
     rows = [
         {"query": "When?", "positive": MILL, "negative": KILN},
@@ -69,13 +69,17 @@ def test_rows_that_ask_the_same_are_one_question(tmp_path):
     assert where.documents == ids(KILN) and where.negatives == ids(FORGE)
 
 
-def test_triples_without_a_header(tmp_path):
+def test_triplets_without_a_header_are_read(tmp_path):
     path = tmp_path / "triples.train.small.tsv"
     path.write_text(f"When?\t{MILL}\t{KILN}\nWhere?\t{KILN}\t{FORGE}\n")
     corpus = readers.load(path)
     assert corpus.format == "triplets" and len(corpus.documents) == 3
     assert [q.question for q in corpus.questions] == ["When?", "Where?"]
     assert corpus.questions[0].negatives == ids(KILN)
+
+
+def test_a_triplet_without_a_negative_is_refused(tmp_path):
+    path = tmp_path / "triples.train.small.tsv"
     path.write_text(f"When?\t{MILL}\t{KILN}\nWhere?\t{KILN}\t{FORGE}\nWho?\t{KILN}\t\n")
     with pytest.raises(BadInput, match=r"small\.tsv:3: .*question, positive and negative"):
         readers.load(path)
@@ -89,7 +93,7 @@ def test_triples_without_a_header(tmp_path):
         f"When?\t{MILL}\nWhere?\t{KILN}\n",
     ],
 )
-def test_a_graph_or_a_table_is_none(tmp_path, text):
+def test_graphs_and_tables_are_not_taken_for_triplets(tmp_path, text):
     (tmp_path / "f.tsv").write_text(text)
     assert not are_triples_of_sentences(tmp_path / "f.tsv")
 
@@ -104,7 +108,7 @@ def test_a_faulty_row_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["sentence-transformers", "flagembedding"])
-def test_our_own_export_is_read(tmp_path, format):
+def test_exported_training_data_can_be_read_again(tmp_path, format):
     from ark_jax.train.batches import Example
 
     passages = {"m": MILL, "k": KILN, "f": FORGE}

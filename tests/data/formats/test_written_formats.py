@@ -39,7 +39,7 @@ def printable(corpus: Corpus) -> bool:
 
 @ONCE
 @given(corpus=corpora().filter(printable), suffix=st.sampled_from([".csv", ".tsv"]))
-def test_tables(tmp_path_factory, corpus, suffix):
+def test_any_corpus_survives_a_round_trip_in_csv_and_tsv(tmp_path_factory, corpus, suffix):
     folder = tmp_path_factory.mktemp("tables")
     for name, rows in (("documents", document_rows(corpus)), ("questions", question_rows(corpus))):
         with (folder / f"{name}{suffix}").open("w", newline="", encoding="utf-8") as file:
@@ -56,7 +56,7 @@ def test_tables(tmp_path_factory, corpus, suffix):
 
 @ONCE
 @given(corpus=corpora())
-def test_parquet(tmp_path_factory, corpus):
+def test_any_corpus_survives_a_round_trip_in_parquet(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("parquet")
     for name, rows in (("documents", document_rows(corpus)), ("questions", question_rows(corpus))):
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
@@ -66,7 +66,7 @@ def test_parquet(tmp_path_factory, corpus):
 
 @ONCE
 @given(corpus=corpora().filter(printable))
-def test_beir(tmp_path_factory, corpus):
+def test_any_corpus_survives_a_round_trip_in_beir_format(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("beir")
     write_beir(corpus, folder)
     for path in (folder, folder / "qrels" / "test.tsv"):
@@ -83,7 +83,7 @@ PASSAGES = st.lists(WRITTEN, min_size=1, max_size=4, unique=True)
 
 @ONCE
 @given(texts=PASSAGES, question=WRITTEN, answers=PASSAGES, array=st.booleans())
-def test_squad(tmp_path_factory, texts, question, answers, array):
+def test_squad_is_read_as_one_object_or_as_rows(tmp_path_factory, texts, question, answers, array):
     """As one object, and in rows as on the hub; the second question of each has no answer."""
     path = tmp_path_factory.mktemp("squad") / "f"
     spans = [{"text": a, "answer_start": 0} for a in answers]
@@ -117,7 +117,7 @@ def test_squad(tmp_path_factory, texts, question, answers, array):
 
 @ONCE
 @given(texts=PASSAGES, question=WRITTEN, answer=WRITTEN, old=st.booleans(), data=st.data())
-def test_ragas(tmp_path_factory, texts, question, answer, old, data):
+def test_both_versions_of_ragas_are_read(tmp_path_factory, texts, question, answer, old, data):
     path = tmp_path_factory.mktemp("ragas") / "f.jsonl"
     gold = data.draw(st.lists(st.sampled_from(texts), unique=True, max_size=2))
     if old:
@@ -137,7 +137,7 @@ def test_ragas(tmp_path_factory, texts, question, answer, old, data):
     assert (reread.question, reread.answers) == (question, (answer,))
     assert set(reread.documents) == {d.id for d in corpus.documents}
     assert reread.evidence == (() if old else tuple(gold))
-    assert "the line is that of line 1 again; it is read once" in str(corpus.remarks[0])
+    assert "the line repeats line 1; it is read once" in str(corpus.remarks[0])
 
 
 TITLED = st.lists(st.tuples(WRITTEN, WRITTEN), min_size=2, max_size=5, unique_by=lambda p: p[1])
@@ -145,7 +145,7 @@ TITLED = st.lists(st.tuples(WRITTEN, WRITTEN), min_size=2, max_size=5, unique_by
 
 @ONCE
 @given(passages=TITLED, asked=st.booleans(), folder=st.booleans())
-def test_hipporag(tmp_path_factory, passages, asked, folder):
+def test_hipporag_is_read_from_a_file_or_a_folder(tmp_path_factory, passages, asked, folder):
     root = tmp_path_factory.mktemp("hipporag")
     path = root / "x_corpus.json"
     path.write_text(json.dumps([{"title": title, "text": text} for title, text in passages]))
@@ -169,7 +169,9 @@ def test_hipporag(tmp_path_factory, passages, asked, folder):
 
 @ONCE
 @given(corpus=corpora(), cuts=st.integers(1, 4), placed=st.booleans(), joined=st.booleans())
-def test_chunks(tmp_path_factory, corpus, cuts, placed, joined):
+def test_given_chunks_keep_their_place_in_the_document(
+    tmp_path_factory, corpus, cuts, placed, joined
+):
     """Of documents that are known, or joined from them when every chunk says where it stands."""
     folder = tmp_path_factory.mktemp("chunks")
     rows, pieces = [], []
@@ -196,7 +198,7 @@ def test_chunks(tmp_path_factory, corpus, cuts, placed, joined):
 
 @ONCE
 @given(corpus=corpora(), lacking=st.sampled_from(["answers", "documents", "both"]))
-def test_questions_without_answers_or_without_documents(tmp_path_factory, corpus, lacking):
+def test_questions_may_lack_answers_or_documents(tmp_path_factory, corpus, lacking):
     folder = tmp_path_factory.mktemp("questions")
     dropped = ("answers", "documents") if lacking == "both" else (lacking,)
     rows = [{k: v for k, v in vars(q).items() if k not in dropped} for q in corpus.questions]
@@ -212,23 +214,23 @@ def test_questions_without_answers_or_without_documents(tmp_path_factory, corpus
         assert questions == reread.questions and remarks == []
 
 
-def test_chunks_without_places_follow_one_another(tmp_path):
+def test_chunks_without_positions_are_joined_in_order(tmp_path):
     rows = [("a", "d", "One."), ("b", "e", "Two."), ("c", "d", "Three.")]
     fields = ("id", "document", "text")
     lines = (json.dumps(dict(zip(fields, row, strict=True))) for row in rows)
     (tmp_path / "f.jsonl").write_text("\n".join(lines))
     corpus = readers.load(tmp_path / "f.jsonl")
     assert dict(corpus.texts) == {"d": "One.\n\nThree.", "e": "Two."}
-    assert [(c.id, c.start, c.end) for c in corpus.chunks] == [
-        ("a", 0, 4),
-        ("b", 0, 4),
-        ("c", 6, 12),
-    ]
+    places = [(c.id, c.start, c.end) for c in corpus.chunks]
+    assert places == [("a", 0, 4), ("b", 0, 4), ("c", 6, 12)]
+
+
+def test_a_gap_before_a_positioned_chunk_is_filled_with_line_breaks(tmp_path):
     (tmp_path / "f.jsonl").write_text('{"id": "x", "document": "d", "text": "y", "start": 4}')
     assert dict(readers.load(tmp_path / "f.jsonl").texts) == {"d": "\n\n\n\ny"}
 
 
-def test_several_parquet_files_are_one(tmp_path):
+def test_several_parquet_files_are_read_as_one(tmp_path):
     rows = [
         {"_id": i, "input": "Who?", "context": f"Ada {i}.", "answers": ["Ada"]} for i in range(5)
     ]
@@ -252,7 +254,7 @@ def test_several_parquet_files_are_one(tmp_path):
             {"f.jsonl": '{"question": "Who?", "answers": ["Ada"]}'},
             "holds questions and no documents",
         ),
-        ({"f.csv": "id,text,text\n1,a,b\n"}, "the column 'text' comes twice; rename one"),
+        ({"f.csv": "id,text,text\n1,a,b\n"}, "the column 'text' occurs twice; rename one"),
         ({"f.jsonl": '{"user_input": [{"content": "Hi"}], "reference": "x"}'}, "is a conversation"),
         ({"f.json": '{"data": [{"paragraphs": [{"context": "x", "qas"'}, "invalid JSON"),
         ({"f.json": '{"data": [{"paragraphs": [{"qas": []}]}]}'}, "item 1: context is missing"),
@@ -280,54 +282,75 @@ def test_several_parquet_files_are_one(tmp_path):
         ),
     ],
 )
-def test_faults(tmp_path, files, words):
+def test_faulty_files_are_reported(tmp_path, files, words):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     _, problems = readers.read(tmp_path / name)
     assert words in str(problems[0]), problems
 
 
-def test_rows_without_ids_that_repeat_are_read_once_and_told(tmp_path):
+def test_repeated_rows_without_ids_are_read_once(tmp_path):
     (tmp_path / "documents.csv").write_text("text\nOne.\nOne.\nTwo.\n")
     (tmp_path / "questions.csv").write_text("Question,Answer\nWho?,Ada\nWho?,Ada\nWho?,Eve\n")
     corpus, problems = readers.read(tmp_path)
     assert not problems and list(corpus.texts.values()) == ["One.", "Two."]
     assert [q.answers for q in corpus.questions] == [("Ada",), ("Eve",)]
     assert [(r.line, r.message) for r in corpus.remarks] == [
-        (3, "the line is that of line 2 again; it is read once")
+        (3, "the line repeats line 2; it is read once")
     ] * 2
 
 
-def test_a_beir_corpus_alone(tmp_path):
+def test_a_beir_corpus_needs_no_questions(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "T", "text": "x"}\n')
     corpus = readers.load(tmp_path)
     assert (len(corpus.documents), corpus.questions, corpus.format) == (1, [], "beir")
     assert "questions: none" in readers.summary(corpus)
+
+
+def test_beir_judgments_without_queries_are_a_problem(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "T", "text": "x"}\n')
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
     _, problems = readers.read(tmp_path)
     assert [str(p).split(":")[0] for p in problems] == [str(tmp_path / "queries.jsonl")]
 
 
-def test_a_test_set_of_its_own(tmp_path):
+def test_a_test_question_on_an_unknown_document_is_refused(tmp_path):
+    write_test_set(tmp_path / "test.jsonl")
+    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
+        readers.read_questions(tmp_path / "test.jsonl", {"d": "The tide rose."})
+
+
+def test_a_test_question_on_an_unknown_document_can_be_tolerated(tmp_path):
+    write_test_set(tmp_path / "test.jsonl")
     texts = {"d": "The tide rose."}
+    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
+    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
+
+
+def test_a_test_set_without_questions_is_refused(tmp_path):
+    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
+    with pytest.raises(BadInput, match="no questions"):
+        readers.read_questions(tmp_path / "only.jsonl", {"d": "The tide rose."})
+
+
+def test_a_missing_test_set_is_refused_with_the_nearest_file(tmp_path):
+    write_test_set(tmp_path / "test.jsonl")
+    with pytest.raises(BadInput, match=r"did you mean test\.jsonl"):
+        readers.read_questions(tmp_path / "tset.jsonl", {"d": "The tide rose."})
+
+
+def write_test_set(path):
+    """Three questions, the third on a document that the corpus does not have."""
     rows = [
         {"id": "a", "question": "What?", "answers": ["the tide"]},
         {"id": "b", "question": "What?", "documents": ["d"], "evidence": ["tide rose"]},
         {"id": "c", "question": "What?", "documents": ["none"]},
     ]
-    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
-        readers.read_questions(tmp_path / "test.jsonl", texts)
-    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
-    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
-    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
-    for name, words in (("only.jsonl", "no questions"), ("tset.jsonl", "did you mean test.jsonl")):
-        with pytest.raises(BadInput, match=words):
-            readers.read_questions(tmp_path / name, texts)
+    path.write_text("\n".join(map(json.dumps, rows)))
 
 
-def test_a_test_set_brings_documents_of_its_own_or_has_those_of_the_input(tmp_path):
+def test_a_test_set_may_bring_its_own_documents(tmp_path):
     texts = {"d": "The tide rose."}
     question = {"id": "a", "question": "What?", "answers": ["tide"], "documents": ["d"]}
     (tmp_path / "test.jsonl").write_text(json.dumps(question))
@@ -348,7 +371,7 @@ def test_a_test_set_brings_documents_of_its_own_or_has_those_of_the_input(tmp_pa
     assert problems.fatal  # no tolerance covers it
 
 
-def test_a_refusal_says_what_it_takes_to_read_the_rest(tmp_path):
+def test_a_refusal_names_the_tolerance_that_would_accept_the_rest(tmp_path):
     rows = [json.dumps({"id": f"d{i}", "text": "x" if i else ""}) for i in range(40)]
     (tmp_path / "documents.jsonl").write_text("\n".join(rows))
     with pytest.raises(BadInput) as raised:
@@ -359,7 +382,7 @@ def test_a_refusal_says_what_it_takes_to_read_the_rest(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
-def test_a_misspelled_column_is_one_problem_of_the_file(tmp_path, suffix):
+def test_a_misspelled_column_is_reported_once(tmp_path, suffix):
     (tmp_path / "documents.jsonl").write_text('{"id": "d", "text": "The tide rose."}')
     path = tmp_path / f"questions.{suffix}"
     columns = {"question": [f"What {i}?" for i in range(30)], "document": ["d"] * 30}
@@ -376,7 +399,7 @@ def test_a_misspelled_column_is_one_problem_of_the_file(tmp_path, suffix):
     assert problems.fatal and corpus.questions == []
 
 
-def test_faults_of_a_beir_folder(tmp_path):
+def test_faults_of_a_beir_folder_are_reported(tmp_path):
     corpus = '{"_id": "a", "title": "", "text": "x"}\n{"_id": "b", "title": "Only", "text": ""}\n'
     (tmp_path / "corpus.jsonl").write_text(corpus)
     (tmp_path / "queries.jsonl").write_text(

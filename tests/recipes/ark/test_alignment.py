@@ -75,20 +75,20 @@ def unified(table: pa.Table, **changes) -> dict[str, dict[str, float]]:
         ),
     ],
 )
-def test_scores_by_hand(changes, expected):
+def test_alignment_scores_equal_values_computed_by_hand(changes, expected):
     scores = unified(TABLE, **changes)
     assert scores["q"] == pytest.approx(expected, abs=1e-6)
     assert list(scores) == ["q", "other"]
 
 
-def test_a_lone_chunk_and_equal_scores_are_half():
+def test_min_max_gives_one_half_to_a_single_chunk():
     """Min-max over no spread has no answer; a half takes no side."""
     assert unified(TABLE, answers="first", normalise="minmax")["other"] == {
         "a": pytest.approx(0.5 + 0.15 + 0.5)
     }
 
 
-def test_both_the_best_and_the_mean_over_answers_are_kept():
+def test_the_best_and_mean_scores_over_answers_are_stored():
     row = alignment.unify(TABLE, weighing(answers="first")).to_pylist()[0]
     assert row == {
         "question": "q",
@@ -103,13 +103,13 @@ def test_both_the_best_and_the_mean_over_answers_are_kept():
 
 
 @pytest.mark.parametrize("changes", [{"answers": "last"}, {"normalise": "zscore"}])
-def test_an_unknown_weighing_is_refused_by_name(changes):
+def test_an_unknown_weighing_is_refused(changes):
     ((field, value),) = changes.items()
     with pytest.raises(ValueError, match=f"score.{field}='{value}'"):
         alignment.unify(TABLE, weighing(**changes))
 
 
-def test_the_best_are_selected_and_ties_go_by_name():
+def test_the_best_chunks_are_selected_with_ties_in_order_of_id():
     scores = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}}
     rows = [
         {"question": q, "chunk": chunk, "score": score}
@@ -126,7 +126,7 @@ def test_the_best_are_selected_and_ties_go_by_name():
     ),
     st.sampled_from([None, 1, 3, 200]),
 )
-def test_the_best_are_those_of_all_rows_in_order(ranked, count):
+def test_the_best_chunks_equal_those_of_a_full_sort(ranked, count):
     rows = [{"question": q, "chunk": f"d#{i}", "score": x / 4} for q, i, x in ranked]
     plain: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row["question"], -row["score"], row["chunk"])):
@@ -151,7 +151,7 @@ def test_the_best_are_those_of_all_rows_in_order(ranked, count):
     st.sampled_from(["none", "minmax"]),
     st.sampled_from([1, 4, alignment.BLOCK]),
 )
-def test_rows_in_any_order_are_unified_by_question(rows, answers, normalise, block):
+def test_unifying_in_blocks_equals_unifying_in_memory(rows, answers, normalise, block):
     """As if all rows were in memory: questions and chunks in the order of their first row."""
     table, chosen = scores(*rows), weighing(answers=answers, normalise=normalise)
     groups: dict[str, dict[str, list[dict]]] = {}
@@ -172,7 +172,7 @@ def test_rows_in_any_order_are_unified_by_question(rows, answers, normalise, blo
     assert unified.schema == plain.schema
 
 
-def test_questions_are_kept_by_how_far_their_positives_lead():
+def test_the_questions_with_the_clearest_positives_are_kept():
     scores = {
         "clear": (-1, -3, -3),
         "tied": (-1, -1, -4),
@@ -243,7 +243,7 @@ def test_passages_of_any_script_are_cut_to_fit(byte_level_folder, mesh, script, 
     assert fitter._prompt_tokens(passage, fields) <= limit < fitter._prompt_tokens(longer, fields)
 
 
-def test_a_question_that_leaves_no_room_names_question_and_chunk(byte_level_folder, mesh):
+def test_a_question_without_room_for_a_passage_is_named(byte_level_folder, mesh):
     lm = dataclasses.replace(LanguageModel.from_pretrained(byte_level_folder), max_length=40)
     questions, candidates = one_candidate("The tide.", SCRIPTS["Amharic"], "the tide")
     message = r"'q1', answer 0, chunk 'd#0': question, answer and prompt take \d+ of the 40 tokens"
@@ -253,7 +253,7 @@ def test_a_question_that_leaves_no_room_names_question_and_chunk(byte_level_fold
         )
 
 
-def test_a_score_that_is_not_finite_names_question_and_chunk(byte_level_folder, mesh):
+def test_a_non_finite_score_is_reported_with_question_and_chunk(byte_level_folder, mesh):
     lm = LanguageModel.from_pretrained(byte_level_folder)
     norm = lm.model.norm
     norm[...] = norm[...].at[3].set(jnp.nan)
@@ -267,7 +267,7 @@ def test_a_score_that_is_not_finite_names_question_and_chunk(byte_level_folder, 
             lm.generate(["The tide"], max_new_tokens=20, temperature=temperature)
 
 
-def test_a_vector_that_is_not_finite_names_its_text(tmp_path, mesh):
+def test_a_non_finite_vector_is_reported_with_its_text(tmp_path, mesh):
     retriever = Retriever.from_pretrained(tiny.write(tmp_path / "encoder", "bert", tokenizer="cls"))
     with_it, without = retriever.tokenize(["The harbour", "The tide"], kind="document")
     token = (set(with_it) - set(without)).pop()

@@ -32,7 +32,7 @@ def find(world, workdir, **settings):
     return context, load_candidates(context)
 
 
-def test_by_default_they_are_the_chunks_of_the_documents(world, tmp_path):
+def test_the_default_candidates_are_all_chunks_of_the_documents(world, tmp_path):
     context, candidates = find(world, tmp_path)
     chunks = stored_chunks(context).by_document
     questions = load_questions(context, "train")

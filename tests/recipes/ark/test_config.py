@@ -50,7 +50,7 @@ def refused(name: str, value: object) -> str:
 
 
 @pytest.mark.parametrize("name", config_goldens.NAMES)
-def test_a_config_is_as_recorded(name):
+def test_every_preset_equals_its_golden_values(name):
     resolved, golden = config_goldens.resolve(name), config_goldens.read(name)
     changes = [
         f"{field}: was {golden.get(field, 'absent')!r}, is {resolved.get(field, 'absent')!r}"
@@ -61,7 +61,7 @@ def test_a_config_is_as_recorded(name):
 
 
 @pytest.mark.parametrize("name", config_goldens.NAMES)
-def test_a_config_passes_its_own_check(name):
+def test_every_preset_is_valid(name):
     check_ark(config_goldens.make_config(name))
 
 
@@ -73,12 +73,12 @@ def test_every_field_is_explained():
 
 @pytest.mark.parametrize("name", NUMERIC)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, [], {}])
-def test_what_is_no_finite_number_is_refused(name, value):
+def test_a_numeric_field_refuses_anything_but_finite_numbers(name, value):
     refused(name, in_place(name, value))
 
 
 @pytest.mark.parametrize("name", [n for n in NUMERIC if n not in IDS])
-def test_text_is_no_number(name):
+def test_a_numeric_field_refuses_text(name):
     refused(name, in_place(name, "1"))
 
 
@@ -99,13 +99,13 @@ def test_a_number_just_outside_its_bounds_is_refused(name):
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_a_misspelt_choice_is_refused(name):
+def test_a_misspelled_choice_is_refused(name):
     message = refused(name, in_place(name, "mispelt"))
     assert all(str(choice) in message for choice in FIELDS[name].rule.choices)
 
 
 @pytest.mark.parametrize("name", [n for n, field in FIELDS.items() if field.lengths])
-def test_a_tuple_of_another_length_is_refused(name):
+def test_a_tuple_with_a_wrong_length_is_refused(name):
     refused(name, (1,) * (max(FIELDS[name].lengths) + 1))
 
 
@@ -133,7 +133,7 @@ PLACES = [*FIELDS, *schema.sections(Ark)]
 
 
 @given(st.dictionaries(st.sampled_from(PLACES), JUNK, min_size=1, max_size=4))
-def test_junk_is_refused_by_a_value_error_or_taken(junk):
+def test_any_invalid_config_raises_only_a_value_error(junk):
     """Whatever a config holds, the check ends well or with a ValueError."""
     values = as_dict()
     for name in sorted(junk, key=lambda name: -name.count(".")):  # sections last

@@ -147,7 +147,7 @@ def finished(retriever, tmp_path_factory):
         return Finished(workdir, run(settings(retriever), workdir), encoded)
 
 
-def test_each_stage_mines_with_the_model_of_the_one_before(retriever, finished):
+def test_each_stage_mines_with_the_model_of_the_previous_stage(retriever, finished):
     assert list(finished.counts) == ["stage1", "mine2", "stage2", "mine3", "stage3"]
     assert [finished.counts[name]["model"] for name in ("mine2", "mine3")] == ["stage1", "stage2"]
     for stage, model, sizes in ((2, "stage1", ("large",)), (3, "stage2", ("small",))):
@@ -184,7 +184,7 @@ def by_hand(opened: Retriever, sizes: tuple[str, ...]) -> dict[str, list[tuple]]
     return out
 
 
-def test_every_chunk_is_embedded_once_a_mining(finished):
+def test_every_mining_embeds_each_chunk_once(finished):
     documents = [(label, texts) for kind, label, texts in finished.encoded if kind == "document"]
     assert documents == [("embed chunks", len(CHUNKS))] * 2
     questions = [(label, texts) for kind, label, texts in finished.encoded if kind == "query"]
@@ -196,7 +196,7 @@ def test_every_chunk_is_embedded_once_a_mining(finished):
     ]
 
 
-def test_how_hard_negatives_are_is_counted_and_logged(finished):
+def test_the_hardness_of_negatives_is_measured_and_logged(finished):
     opened = Retriever.from_pretrained(str(finished.workdir / "stage1" / "model"))
     texts = {x.id: x.text for x in CHUNKS}
     gaps = []
@@ -230,7 +230,7 @@ def test_how_hard_negatives_are_is_counted_and_logged(finished):
         assert logged[name].items() >= finished.counts[name].items()
 
 
-def test_every_stage_has_the_rate_of_its_own_length(finished):
+def test_every_stage_has_a_learning_rate_schedule_of_its_own_length(finished):
     for stage, epochs, peak in ((1, 2, 1e-3), (2, 1, 8e-4), (3, 1, 4e-4)):
         steps = math.ceil(8 * epochs / 3)
         rate = optim.schedule(peak, steps, 0.1)
@@ -242,7 +242,7 @@ def test_every_stage_has_the_rate_of_its_own_length(finished):
 
 
 @pytest.mark.parametrize("chosen", [(2, 3), (2,), (3,)], ids=str)
-def test_a_warm_start_goes_on_as_if_it_had_never_stopped(chosen, retriever, finished, tmp_path):
+def test_starting_from_an_earlier_stage_gives_the_same_bytes(chosen, retriever, finished, tmp_path):
     """From what an earlier stage left, with the settings of the stages by their numbers."""
     c = settings(finished.workdir / f"stage{chosen[0] - 1}" / "model")
     c.train.stages = chosen
@@ -254,7 +254,7 @@ def test_a_warm_start_goes_on_as_if_it_had_never_stopped(chosen, retriever, fini
             assert (tmp_path / file).read_bytes() == (finished.workdir / file).read_bytes(), file
 
 
-def test_no_curriculum_is_one_stage_on_all_negatives_of_the_base_model(retriever, tmp_path):
+def test_without_a_curriculum_one_stage_uses_all_negatives(retriever, tmp_path):
     c = settings(retriever)
     ARK["VARIANTS"]["no_curriculum"](c)
     counts = run(c, tmp_path)
@@ -271,27 +271,30 @@ def test_no_curriculum_is_one_stage_on_all_negatives_of_the_base_model(retriever
     assert all(len(e.negatives) == 2 and set(e.positives) for e in examples)
 
 
-def test_presets_and_variants_are_words_behind_the_colon():
+def test_presets_and_variants_follow_the_colon_of_a_config_path():
     get, as_dict = ARK["get_config"], lambda c: c.to_dict()
     assert as_dict(get()) == as_dict(get("default")) == as_dict(config.ark())
+    assert as_dict(get("paper")) == as_dict(config.ark("paper"))
     best = get("best")
     assert (best.retriever.vectors, best.evaluate.fusion) == ("tokens", "chosen")
-    assert (
-        as_dict(get("paper")) == as_dict(config.ark("paper"))
-        and get("official").train.denominator == "batch"
-    )
+    assert get("official").train.denominator == "batch"
     assert get("no_curriculum").train.stages == (0,) and get("stage=2").train.stages == (2,)
-    both = get("official,stage=3")
-    assert (
-        both.train.stages == (3,) and both.mine.model == "base" and both.train.epochs == (3, 4, 3)
+
+
+def test_a_preset_and_a_variant_can_be_joined_in_a_config_path():
+    both = ARK["get_config"]("official,stage=3")
+    assert both.train.stages == (3,)
+    assert both.mine.model == "base" and both.train.epochs == (3, 4, 3)
+
+
+@pytest.mark.parametrize("words", ["nope", "best,nope", "stage=4", "no_curriculum,paper"])
+def test_an_unknown_preset_in_a_config_path_is_refused(words):
+    message = (
+        f"preset {words.split(',')[-1]!r}: must be one of default, best, paper, official, "
+        "no_curriculum, stage=1"
     )
-    for words in ("nope", "best,nope", "stage=4", "no_curriculum,paper"):
-        message = (
-            f"preset {words.split(',')[-1]!r}: must be one of default, best, paper, official, "
-            "no_curriculum, stage=1"
-        )
-        with pytest.raises(ValueError, match=re.escape(message)):
-            get(words)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ARK["get_config"](words)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +314,7 @@ def test_presets_and_variants_are_words_behind_the_colon():
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, dict) else None,
 )
-def test_a_graph_is_built_only_where_a_stage_reads_it(changes, builds, rewrites, retriever):
+def test_a_graph_is_built_only_if_a_stage_reads_it(changes, builds, rewrites, retriever):
     c = settings(retriever)
     c.llm.backend, c.mine.by = "openai", "auto"
     c.update_from_flattened_dict(changes)
@@ -325,7 +328,7 @@ def test_a_graph_is_built_only_where_a_stage_reads_it(changes, builds, rewrites,
     assert ("llm" in named.roles(RECIPE, c)) == rewrites
 
 
-def test_the_released_code_mines_both_times_with_the_base_model(retriever, tmp_path):
+def test_both_minings_can_use_the_base_model(retriever, tmp_path):
     c = settings(retriever)
     c.mine.model, c.train.epochs = "base", (1, 1, 1)
     run(c, tmp_path)
@@ -334,7 +337,7 @@ def test_the_released_code_mines_both_times_with_the_base_model(retriever, tmp_p
         assert inputs.keys() == {"data", "rewrite", "positives"}
 
 
-def test_rules_of_mining_are_settings(retriever, finished, tmp_path):
+def test_the_margin_and_spare_settings_drop_negatives(retriever, finished, tmp_path):
     """What they take is counted; a question may be left without negatives."""
     c = settings(retriever)
     c.train.stages, c.train.batch = (2,), 8
@@ -360,7 +363,7 @@ def test_rules_of_mining_are_settings(retriever, finished, tmp_path):
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_copies_are_one_chunk_of_the_examples_or_not(merged, retriever, tmp_path):
+def test_copies_of_a_chunk_are_merged_only_if_configured(merged, retriever, tmp_path):
     """The last chunks of both documents read alike and are positives of q0 and q5."""
     c = settings(retriever)
     c.train.stages, c.train.merge_copies, c.train.epochs, c.train.batch = (1,), merged, (1, 1, 1), 8
@@ -392,7 +395,7 @@ def test_copies_are_one_chunk_of_the_examples_or_not(merged, retriever, tmp_path
         ("learning_rates", (1e-5, 1e-5), "config.train.learning_rates"),
     ],
 )
-def test_stages_that_cannot_be_are_refused_by_name(field, value, message):
+def test_invalid_stage_settings_are_refused(field, value, message):
     c = config.ark()
     c.train[field] = value
     with pytest.raises(ValueError, match=message):

@@ -127,9 +127,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_with_a_third_of_the_requests_failing_the_graph_and_the_questions_are_the_same(
-    seed, sound, world, tmp_path
-):
+def test_failing_requests_do_not_change_the_graph_or_the_questions(seed, sound, world, tmp_path):
     draw = llm_server.random_faults(seed, **FAULTS)
     # No request fails for good: neither three times in a row nor when asked about its reply.
     faults = lambda said, attempt: (
@@ -149,7 +147,7 @@ def test_with_a_third_of_the_requests_failing_the_graph_and_the_questions_are_th
     assert counts(context, "rewrite")["quarantined"] == 0
 
 
-def test_a_run_is_accounted_for(sound):
+def test_the_calls_tokens_and_cost_of_a_run_add_up(sound):
     context, requests = sound
     extract, rewrite = (counts(context, stage)["llm"] for stage in ("extract", "rewrite"))
     assert (
@@ -168,7 +166,7 @@ def test_a_run_is_accounted_for(sound):
     assert all(row["seconds"] > 0 for row in rows)
 
 
-def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
+def test_a_rejected_passage_does_not_affect_other_passages(sound, world, tmp_path):
     with llm_server.serving(
         model, lambda conversation, attempt: "400" if "Tidal Board" in conversation else None
     ) as server:
@@ -187,7 +185,7 @@ def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
     assert other_facts(context) == other_facts(sound[0]) and other_facts(context)
 
 
-def test_replies_that_are_never_valid_are_quarantined_whole(world, tmp_path):
+def test_invalid_replies_are_quarantined_completely(world, tmp_path):
     said = lambda messages: (
         "I would rather not." if "Great Surge" in messages[0]["content"] else model(messages)
     )
@@ -204,7 +202,7 @@ def test_replies_that_are_never_valid_are_quarantined_whole(world, tmp_path):
     assert set(per_chunk.values()) == {1} and len(again) == len(per_chunk)
 
 
-def test_a_question_that_cannot_be_rewritten_goes_on_as_it_is(sound, world, tmp_path):
+def test_a_question_that_cannot_be_rewritten_is_kept_unchanged(sound, world, tmp_path):
     context, _ = sound
     for stage in ("data", "candidates", "extract", "graph", "communities"):
         shutil.copytree(context / stage, tmp_path / stage)
@@ -250,7 +248,7 @@ def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
     assert all(messages[1]["content"] == forgetful(messages[:1]) for messages in shown)
 
 
-def test_the_key_is_written_nowhere(world, tmp_path, capfd):
+def test_the_api_key_is_never_printed_or_stored(world, tmp_path, capfd):
     """Not even where the server repeats it to a user."""
     call_here(world, tmp_path, "data")
     for fault, message in (
@@ -288,7 +286,7 @@ def test_the_key_is_written_nowhere(world, tmp_path, capfd):
     ] == []
 
 
-def test_an_interrupt_says_at_once_how_to_go_on(world, tmp_path):
+def test_an_interrupt_stops_within_two_seconds_and_says_how_to_resume(world, tmp_path):
     call_here(world, tmp_path, "data")
     with llm_server.serving(model, lambda conversation, attempt: "hang") as server:
         flags = (

@@ -34,13 +34,15 @@ def small_shards(monkeypatch, processes):
     monkeypatch.setattr(map_shards, "_cores", lambda: processes)
 
 
-def test_two_processes_write_the_files_of_one(world, one_process, tmp_path, monkeypatch):
+def test_two_worker_processes_write_the_same_files_as_one(
+    world, one_process, tmp_path, monkeypatch
+):
     small_shards(monkeypatch, 2)
     assert data_and_extract(world, tmp_path) == one_process
     assert one_process[1]["extract"]["entities"] > 50
 
 
-def test_a_killed_extraction_goes_on_with_its_shards(world, one_process, tmp_path, monkeypatch):
+def test_a_killed_extraction_reuses_its_finished_shards(world, one_process, tmp_path, monkeypatch):
     small_shards(monkeypatch, 1)
     data_and_extract(world, tmp_path, wanted=("data",))
     stored = []
@@ -65,7 +67,7 @@ def test_a_killed_extraction_goes_on_with_its_shards(world, one_process, tmp_pat
     assert again and not set(again) & set(stored)
 
 
-def test_a_run_asks_the_engine_of_its_config(world, tmp_path, monkeypatch):
+def test_a_run_uses_the_engine_of_its_config(world, tmp_path, monkeypatch):
     monkeypatch.setattr(map_shards, "FEW", 1)
     monkeypatch.delenv(ray_shards.ADDRESS, raising=False)
     c = tiny_config(world)
@@ -75,7 +77,7 @@ def test_a_run_asks_the_engine_of_its_config(world, tmp_path, monkeypatch):
     assert map_shards._engine.get() == "local"
 
 
-def test_records_of_another_system_go_to_the_chunks_that_name_them(world, tmp_path):
+def test_openie_records_are_assigned_to_the_chunks_that_name_them(world, tmp_path):
     c = tiny_config(world)
     c.questions.source, c.graph.openie = "written", str(tmp_path / "openie.json")
     context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))

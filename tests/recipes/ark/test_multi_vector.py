@@ -58,7 +58,7 @@ def finished(world, tmp_path_factory):
 
 
 @pytest.mark.parametrize("pool", ["documents", "corpus"])
-def test_a_whole_run(world, finished, pool):
+def test_a_run_with_token_vectors_ranks_by_maxsim(world, finished, pool):
     context = finished(pool)
     base = MultiVectorRetriever.from_pretrained(str(settings(world, pool).retriever.path))
     tuned = MultiVectorRetriever.from_pretrained(str(context / "export"))
@@ -82,7 +82,7 @@ def test_a_whole_run(world, finished, pool):
     assert abs(moved[0, 0] - still[0, 0]) > 1e-5  # it has been trained
 
 
-def test_vectors_of_a_corpus_are_stored_once_and_decide_nothing(world, finished, tmp_path):
+def test_stored_corpus_vectors_do_not_change_the_results(world, finished, tmp_path):
     c = settings(world, "corpus")
     stored = finished("corpus").workdir
     values = np.load(stored / "vectors" / "base.npy", mmap_mode="r")
@@ -92,7 +92,7 @@ def test_vectors_of_a_corpus_are_stored_once_and_decide_nothing(world, finished,
     assert differences(stored, forgotten) == []
 
 
-def test_another_kind_of_vectors_keeps_the_data_and_nothing_else(world, finished):
+def test_changing_the_kind_of_vectors_keeps_only_the_data_stage(world, finished):
     c = settings(world, "documents")
     workdir = finished("documents").workdir
     c.retriever.vectors = "text"

@@ -77,7 +77,7 @@ def due(root) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_takes_functions_of_the_users_own(own_world):
+def test_a_run_uses_the_functions_of_the_user(own_world):
     done = run(own_world)
     assert done.returncode == 0, done.stderr
     w = own_world / "w"
@@ -108,7 +108,7 @@ def test_a_run_takes_functions_of_the_users_own(own_world):
     assert due(own_world) == behind
 
 
-def test_functions_are_checked_before_a_run_and_a_plan(own_world):
+def test_user_functions_are_checked_before_a_run_and_a_plan(own_world):
     c = own_config(own_world)
     recipe.check_all(c)
     for field, path, message in [
@@ -124,7 +124,7 @@ def test_functions_are_checked_before_a_run_and_a_plan(own_world):
                 look(wrong)
 
 
-def test_a_loss_must_be_one_number(own_world, mesh):
+def test_a_loss_that_returns_an_array_is_refused(own_world, mesh):
     (own_world / "my_parts.py").write_text("def rows(q, p, a, b, *, temperature): return q[:, 0]\n")
     c = own_config(own_world)
     c.train.loss = "my_parts:rows"
@@ -143,7 +143,7 @@ def test_a_loss_must_be_one_number(own_world, mesh):
         ({"q": [1, 1]}, "returned index 1 twice"),
     ],
 )
-def test_what_a_miner_returns_is_checked(mined, message):
+def test_invalid_results_of_a_miner_are_refused(mined, message):
     task = MiningTask({"q": "who?"}, {"q": [0, 1]}, list("abcd"), {}, np.eye(4), top=2)
     assert own_candidates(lambda task: {"q": np.array([1, 0, 7])}, task) == {"q": [1, 0]}
     with pytest.raises(ValueError, match=message):

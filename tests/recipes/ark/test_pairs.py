@@ -41,7 +41,7 @@ def write_triplets(path: Path) -> Path:
 def config_of(world: Path, data: Path):
     """The config that `ark-jax init` writes, with tiny models."""
     path = world / "pairs_config.py"
-    path.write_text(new_config.text_of(new_config.understand(str(data), {}), str(path)))
+    path.write_text(new_config.config_text(new_config.draft_config(str(data), {}), str(path)))
     written = runpy.run_path(str(path))["get_config"]()
     c = tiny_config(world)
     c.data.path, c.data.held_out_documents = written.data.path, ()
@@ -60,7 +60,7 @@ def run(tmp_path_factory):
     return context
 
 
-def test_a_run_trains_from_data_to_export_without_language_model_or_graph(run):
+def test_training_on_pairs_needs_no_language_model_or_graph(run):
     names = [stage.name for stage in stages(run.config)]
     assert not {"extract", "graph", "communities", "rewrite"} & {*names}
     assert all((run.workdir / name / "manifest.json").is_file() for name in names)
@@ -83,7 +83,7 @@ def test_positives_are_the_marked_documents(run):
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_given_negatives_come_first_and_copies_of_a_positive_are_spared(run, stage):
+def test_given_negatives_come_first_without_copies_of_a_positive(run, stage):
     negatives = curriculum.load_negatives(run / curriculum.mine_name(stage))
     chunks = stored_chunks(run).by_id
     for question in load_questions(run, "train"):
@@ -92,7 +92,7 @@ def test_given_negatives_come_first_and_copies_of_a_positive_are_spared(run, sta
         assert copy not in {chunks[id].document for id in negatives[question.id]}
 
 
-def test_held_out_questions_are_measured_by_their_documents(run):
+def test_relevance_of_held_out_questions_is_judged_by_documents(run):
     rows = load_rows(run / "evaluate" / "questions.parquet")
     assert {row["system"] for row in rows} >= {"base", "stage1", "stage2", "stage3"}
     assert all(row["ndcg@10"] is not None and row["answer"] is None for row in rows)
@@ -117,7 +117,7 @@ def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
     }
 
 
-def test_a_plan_scores_nothing_and_reads_no_answer(run, tmp_path, monkeypatch, mesh):
+def test_a_plan_for_pairs_contains_only_embedding_and_training(run, tmp_path, monkeypatch, mesh):
     monkeypatch.setattr(devices, "product_speed", lambda *_: 1e9)
     root = run.workdir.parent
     c = config_of(root, root / "pairs.jsonl")

@@ -12,7 +12,11 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.documents.ingest import ingest
-from ark_jax.recipes.documents.written_questions import defect, materials_to_ask, question_calls
+from ark_jax.recipes.documents.written_questions import (
+    materials_to_ask,
+    pair_defect,
+    question_calls,
+)
 from ark_jax.runtime.log import Metrics
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs $ARK_DATA/fairytaleqa")
@@ -30,7 +34,7 @@ def read_study(monkeypatch) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_recording_answers_every_seeds_prompts(real_models, monkeypatch, tmp_path):
+def test_the_recording_answers_all_prompts_for_any_seed(real_models, monkeypatch, tmp_path):
     study = read_study(monkeypatch)
     c = study["get_config"]("recorded")
     (tmp_path / "data").mkdir()
@@ -50,14 +54,14 @@ def test_the_recording_answers_every_seeds_prompts(real_models, monkeypatch, tmp
     asked = []
     for call, material in zip(calls, materials, strict=True):
         pairs = parse_pairs(*answers.texts[call.item])
-        assert [defect(pair, material) for pair in pairs] == [""] * len(pairs)
+        assert [pair_defect(pair, material) for pair in pairs] == [""] * len(pairs)
         asked += [same_words(pair.question) for pair in pairs]
     assert len(set(asked)) == len(asked) == 373
     test = load_rows(tmp_path / "data" / "questions_held_out.parquet")
     assert [x for row in test if (x := same_words(row["question"])) in asked] == []
 
 
-def test_an_arm_trains_on_the_questions_that_its_name_says(monkeypatch):
+def test_each_arm_of_the_study_uses_the_questions_of_its_name(monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
     study = read_study(monkeypatch)
     for name, changes in study["SWEEPS"]["questions"].items():

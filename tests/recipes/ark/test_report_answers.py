@@ -36,7 +36,7 @@ def shown(c, rows=ROWS) -> dict:
     return answers_shown(c, rows, ("base", "stage3"), QUESTIONS, is_cut)
 
 
-def test_answers_that_fill_their_tokens_are_left_out(config):
+def test_truncated_answers_are_left_out_of_the_report(config):
     config.evaluate.max_new_tokens = 6
     section = shown(config)
     assert [(row["question"], row["given"]) for row in section["rows"]] == [
@@ -48,7 +48,7 @@ def test_answers_that_fill_their_tokens_are_left_out(config):
     )
 
 
-def test_where_all_are_cut_the_report_says_what_helps(config):
+def test_the_report_explains_how_to_avoid_truncated_answers(config):
     config.evaluate.max_new_tokens = 1
     section = shown(config)
     assert section["rows"] == [] and section["about"] == (
@@ -63,7 +63,7 @@ def test_where_all_are_cut_the_report_says_what_helps(config):
     ("backend", "who"),
     [("openai", "gpt-4.1-mini"), ("replay", "recorded replies"), ("mine:read", "mine:read")],
 )
-def test_of_other_readers_all_answers_are_shown(config, backend, who):
+def test_all_answers_of_other_readers_are_shown(config, backend, who):
     config.reader.backend = backend
     section = shown(config)
     assert section["about"] == f"Answers of {who} from the passages that each system retrieves."

@@ -20,7 +20,7 @@ def context(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [ROWS, []], ids=len)
-def test_rows_of_a_few_questions(tmp_path, rows):
+def test_rows_of_the_chosen_questions_are_read_up_to_the_limit(tmp_path, rows):
     path = tmp_path / "rows.parquet"
     save_rows(rows, path)
 
@@ -32,14 +32,14 @@ def test_rows_of_a_few_questions(tmp_path, rows):
     check()
 
 
-def test_cosines_of_a_stage_that_found_no_negative(context):
+def test_cosines_are_loaded_for_a_stage_without_negatives(context):
     save_rows(ROWS, context / "mine2" / "positives.parquet")
     save_rows([], context / "mine2" / "negatives.parquet")
     positive = [row["cosine"] for row in ROWS]
     assert report.load_cosines(context, 2) == {"positive": positive, "negative": []}
 
 
-def test_the_first_replies_of_each_step_that_could_not_be_used(context):
+def test_the_first_quarantined_replies_are_shown(context):
     lost = [{"chunk": f"c{i}", "reason": "broken", "text": "("} for i in range(3)]
     save_rows(lost, context / "extract" / "quarantine.parquet")
     save_rows([], context / "rewrite" / "quarantine.parquet")

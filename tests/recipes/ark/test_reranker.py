@@ -92,7 +92,7 @@ def finished(retriever, classifier, tmp_path_factory):
     return run(settings(retriever, classifier), tmp_path_factory.mktemp("finished"))
 
 
-def test_a_list_has_the_shares_of_its_scores(finished):
+def test_list_weights_are_the_softmax_of_the_scores(finished):
     lists = train.load_lists(finished, 3)
     assert [one.left for one in lists] == [question.question for question in QUESTIONS[:4]]
     # The positive is 1, the mined chunk 4 was not scored, 2 and 3 score half a nat less each.
@@ -104,7 +104,7 @@ def test_a_list_has_the_shares_of_its_scores(finished):
     assert lists[0].rights == tuple(TEXTS[i] for i in (0, 3, 1, 2))
 
 
-def test_a_list_is_as_long_as_the_config_says(finished, retriever, classifier, tmp_path):
+def test_lists_have_at_most_the_configured_length(finished, retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
     c.reranker.candidates = 2
     context = engine.Context(c, finished.workdir, finished.metrics)
@@ -113,7 +113,7 @@ def test_a_list_is_as_long_as_the_config_says(finished, retriever, classifier, t
     assert [len(one.rights) for one in train.load_lists(context, None)] == [3, 3, 3, 3]
 
 
-def test_the_scorer_ranks_as_the_language_model_does(finished):
+def test_the_trained_reranker_ranks_like_the_language_model(finished):
     folder = finished / "reranker"
     counts = json.loads((folder / "manifest.json").read_text())["counts"]
     assert counts["lists"] == 4 and counts["steps"] == 20 * 2
@@ -126,7 +126,7 @@ def test_the_scorer_ranks_as_the_language_model_does(finished):
     assert best.count(0) >= 3
 
 
-def test_a_stopped_stage_goes_on_bitwise_the_same(
+def test_a_resumed_reranker_stage_gives_the_same_bytes(
     finished, retriever, classifier, tmp_path, monkeypatch
 ):
     train_step = fit.train_step
@@ -147,7 +147,7 @@ def test_a_stopped_stage_goes_on_bitwise_the_same(
         assert bytes_of[0] == bytes_of[1], name
 
 
-def test_it_may_begin_as_a_cross_encoder(retriever, classifier, tmp_path):
+def test_reranker_training_can_start_from_a_cross_encoder(retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
     c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
     context = run(c, tmp_path / "w")
@@ -160,7 +160,7 @@ def test_it_may_begin_as_a_cross_encoder(retriever, classifier, tmp_path):
     np.testing.assert_array_equal(exported, base)
 
 
-def test_an_adapter_of_the_reranker(retriever, classifier, tmp_path):
+def test_a_reranker_can_be_trained_as_an_adapter(retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
     c.reranker.epochs = 1
     c.train.lora_rank, c.train.lora_targets = 2, ("q",)
@@ -171,18 +171,22 @@ def test_an_adapter_of_the_reranker(retriever, classifier, tmp_path):
     np.testing.assert_array_equal(tuned.k[...], begun.k[...])
 
 
-def test_a_decoder_is_refused_before_any_work(retriever, classifier, tmp_path):
+def test_an_encoder_or_an_unknown_model_may_be_the_base(retriever, classifier):
     c = settings(retriever, classifier)
     train.check_base(c)
-    c.reranker.path = str(tiny.write(tmp_path / "decoder", "qwen3", tokenizer="plain"))
-    with pytest.raises(ValueError, match=r"config.reranker.path='.*decoder': model_type 'qwen3' "):
-        run(c, tmp_path / "w")
-    assert not (tmp_path / "w" / "reranker").exists()
     c.reranker.path = "owner/model-that-no-cache-has"
     train.check_base(c)
 
 
-def test_the_retriever_learns_the_shares_of_all_scored_chunks(retriever, classifier, tmp_path):
+def test_a_decoder_is_refused_before_any_work(retriever, classifier, tmp_path):
+    c = settings(retriever, classifier)
+    c.reranker.path = str(tiny.write(tmp_path / "decoder", "qwen3", tokenizer="plain"))
+    with pytest.raises(ValueError, match=r"config.reranker.path='.*decoder': model_type 'qwen3' "):
+        run(c, tmp_path / "w")
+    assert not (tmp_path / "w" / "reranker").exists()
+
+
+def test_distillation_trains_the_retriever_on_all_scored_chunks(retriever, classifier, tmp_path):
     """Of question 4 too, which is not kept; chunk 5 counts as chunk 1."""
     c = settings(retriever, classifier)
     c.train.kind, c.train.loss, c.train.teacher_temperature = "bi", "distil", 0.7
@@ -218,7 +222,7 @@ def test_the_retriever_learns_the_shares_of_all_scored_chunks(retriever, classif
         ("kind=cross", "evaluate.rerank", "a/b", "config.evaluate.rerank='a/b': config.train.kind"),
     ],
 )
-def test_settings_that_contradict_are_refused(train, field, value, message):
+def test_contradictory_settings_are_refused(train, field, value, message):
     c = config.ark()
     name, _, chosen = train.partition("=")
     c.train[name] = chosen

@@ -44,7 +44,7 @@ from ark_jax.runtime.log import Metrics
         ("", []),
     ],
 )
-def test_rewritten_questions_are_read(reply, questions):
+def test_rewritten_questions_are_parsed_from_replies(reply, questions):
     assert extract.parse_questions(reply) == questions
 
 
@@ -52,7 +52,7 @@ BRACKETS = st.sampled_from(['{"questions": [', "[", "]", "{", "}", '"', ",", "a"
 
 
 @given(st.text() | st.lists(BRACKETS).map("".join))
-def test_no_reply_of_a_rewriter_raises(reply):
+def test_any_reply_parses_to_nonempty_questions(reply):
     assert all(isinstance(x, str) and x.strip() for x in extract.parse_questions(reply))
 
 
@@ -70,12 +70,14 @@ def test_no_reply_of_a_rewriter_raises(reply):
         ),
     ],
 )
-def test_what_the_model_is_told(questions, words):
-    complaint = extract.remark(questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2)
+def test_the_model_is_told_how_many_questions_are_missing(questions, words):
+    complaint = extract.rewrite_remark(
+        questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2
+    )
     assert complaint is None if words is None else words in complaint
 
 
-def test_questions_of_several_replies_are_told_apart():
+def test_repeated_questions_of_several_replies_are_dropped():
     assert extract.parse_questions('["Why A?", "Why B?"]', "No.", '["why  b", "Why C?"]') == [
         "Why A?",
         "Why B?",
@@ -86,7 +88,7 @@ def test_questions_of_several_replies_are_told_apart():
 @pytest.mark.parametrize(
     "text", ["[" * 6000, '{"questions": ["Who is he?", ' * 220, '{"a":' * 3000]
 )
-def test_a_reply_nested_too_deeply_has_no_question_beyond_its_first(text):
+def test_a_reply_that_is_nested_too_deeply_gives_at_most_one_question(text):
     assert extract.parse_questions(text) in ([], ["Who is he?"])
 
 
@@ -104,7 +106,7 @@ def test_a_reply_nested_too_deeply_has_no_question_beyond_its_first(text):
         ('{"questions": ["a?", "b?', ["a?", "b?"]),
     ],
 )
-def test_questions_are_read_from_real_replies(reply, questions):
+def test_questions_are_parsed_from_real_replies(reply, questions):
     assert extract.parse_questions(reply) == questions
 
 
@@ -117,12 +119,12 @@ def test_questions_are_read_from_real_replies(reply, questions):
         ("Did Ada or Eve build it?", "Was it Ada or Eve?", False),  # the original gives a choice
     ],
 )
-def test_a_version_gives_the_answer_away_only_if_its_original_does_not(text, asked, exposed):
+def test_a_rewrite_reveals_the_answer_only_if_its_original_does_not(text, asked, exposed):
     question = Question("q", asked, ("Ada",), ("d",))
     assert extract.gives_away_answer(text, question) is exposed
 
 
-def test_versions_that_give_the_answer_away_are_dropped_and_counted(tmp_path):
+def test_rewrites_that_reveal_the_answer_are_dropped(tmp_path):
     questions = [Question(id, "Who built the mill?", ("Ada",), ("d",)) for id in ("part", "whole")]
     exposed = "What of Ada, who built the mill?"
     versions = {"part": [exposed, "Whose mill is it?"], "whole": [exposed, "Is the mill by Ada?"]}

@@ -24,7 +24,7 @@ def dense_ranks(graph: KnowledgeGraph, seeds: list[list[int]]) -> np.ndarray:
     return np.linalg.solve(np.eye(n) - 0.85 * step, 0.15 * start.T).T
 
 
-def test_communities_are_the_same_by_elimination_and_by_walks(tmp_path, monkeypatch):
+def test_elimination_and_walks_give_the_same_communities(tmp_path, monkeypatch):
     pairs = random_matrix(400, 900, symmetric=False).tocoo()
     graph = KnowledgeGraph.from_triples(
         (str(a), "to", str(b)) for a, b in zip(*pairs.coords, strict=True) if a != b

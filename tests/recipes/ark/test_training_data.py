@@ -90,7 +90,7 @@ def context_of(c, workdir: Path) -> engine.Context:
 
 
 @pytest.mark.parametrize("form", trainer_formats.FORMATS)
-def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
+def test_the_training_data_of_each_stage_is_exported(form, workdir, capsys):
     c, folder = workdir("stage3")  # only what it builds on is needed, not the stage itself
     capsys.readouterr()
     train.write_training_files(context_of(c, folder), form, stages(c))
@@ -161,7 +161,7 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
         ),
     ],
 )
-def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, message, workdir):
+def test_exporting_before_a_required_stage_is_refused(until, change, message, workdir):
     c, folder = workdir(until)
     c.update_from_flattened_dict(change)
     with pytest.raises(engine.Interrupted, match=message):
@@ -169,7 +169,7 @@ def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, me
     assert not list(folder.glob("export*"))
 
 
-def test_shares_have_no_place_in_files_of_positives(workdir):
+def test_exporting_shares_to_files_of_positives_is_refused(workdir):
     c, folder = workdir("stage3")
     c.train.loss = "distil"
     with pytest.raises(ValueError, match=r"distil learns a share .* for which ms-swift files have"):
@@ -177,7 +177,7 @@ def test_shares_have_no_place_in_files_of_positives(workdir):
     assert not list(folder.glob("export*"))
 
 
-def test_the_command_writes_beside_the_exported_model(workdir, tmp_path):
+def test_the_export_command_writes_training_files_for_a_trainer(workdir, tmp_path):
     c, folder = workdir()
     (tmp_path / "config.py").write_text(f"""
 from ark_jax.recipes.ark import config

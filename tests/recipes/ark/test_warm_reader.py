@@ -33,14 +33,14 @@ def run(tmp_path_factory) -> Context:
     return context
 
 
-def test_the_reader_is_trained_only_where_it_is_asked_for(tmp_path):
+def test_the_reader_is_trained_only_on_request(tmp_path):
     names = [stage.name for stage in stages(tiny_config(tmp_path))]
     assert names.index("candidates") < names.index("warm") < names.index("evaluate")
     assert "warm" not in {stage.name for stage in stages(worlds.tiny_config(tmp_path))}
 
 
 @pytest.mark.slow
-def test_the_reader_learns_and_answers_in_its_form(run, monkeypatch, mesh):
+def test_the_trained_reader_answers_with_its_own_prompt(run, monkeypatch, mesh):
     manifest = read_manifest(run / "warm")
     assert manifest["inputs"].keys() == {"data", "candidates"}
     counts = manifest["counts"]
@@ -59,20 +59,20 @@ def test_the_reader_learns_and_answers_in_its_form(run, monkeypatch, mesh):
 
 
 @pytest.mark.slow
-def test_its_answers_belong_to_its_weights(run):
+def test_a_trained_reader_has_its_own_reply_cache(run):
     warm = ask.llm_settings(run.config, "reader", str(run / "warm" / "model"))
     assert warm.model != ask.llm_settings(run.config, "reader").model
 
 
 @pytest.mark.slow
-def test_the_report_shows_its_answers(run, mesh):
+def test_the_report_mentions_the_trained_reader(run, mesh):
     engine.run(stages(run.config), run)
     page = (run / "report" / "report.html").read_text()
     assert "generator, which this run trained to answer," in page
     assert "generator, trained in 8 steps" in page
 
 
-def test_only_a_local_reader_is_trained(tmp_path):
+def test_training_a_remote_reader_is_refused(tmp_path):
     c = tiny_config(tmp_path)
     c.reader.backend = "openai"
     with pytest.raises(ValueError, match="warm=True trains a local reader"):

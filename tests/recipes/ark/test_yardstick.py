@@ -78,7 +78,7 @@ def test_gold_positives_are_the_chunks_of_the_evidence(yardstick):
     }
 
 
-def test_no_graph_is_built_where_none_is_read(yardstick):
+def test_a_run_that_reads_no_graph_builds_none(yardstick):
     for stage in ("extract", "graph", "communities", "rewrite"):
         assert not (yardstick / stage).exists()
     page = (yardstick.workdir / "report.html").read_text()
@@ -89,7 +89,7 @@ def test_no_graph_is_built_where_none_is_read(yardstick):
 
 
 @pytest.mark.parametrize("loss", ["info_nce", "distil"])
-def test_the_questions_learned_from_are_those_of_the_examples(loss, yardstick):
+def test_the_learned_questions_are_those_of_the_examples(loss, yardstick):
     c = yardstick.config.copy_and_resolve_references()
     c.train.loss = loss
     context = dataclasses.replace(yardstick, config=c)
@@ -97,7 +97,7 @@ def test_the_questions_learned_from_are_those_of_the_examples(loss, yardstick):
     assert set(learned_questions(context)) == {example.question for example in examples}
 
 
-def test_a_merge_lies_between_base_and_last_stage(yardstick, mesh):
+def test_the_merged_model_interpolates_base_and_last_stage(yardstick, mesh):
     path = yardstick.config.retriever.path
     base, last, merged = (
         jax.tree.leaves(Retriever.from_pretrained(folder).model)
@@ -116,7 +116,7 @@ def test_a_merge_lies_between_base_and_last_stage(yardstick, mesh):
     assert exported == (yardstick / "merged" / "model" / "model.safetensors").read_bytes()
 
 
-def test_only_as_many_are_answered_as_asked_for(yardstick):
+def test_only_the_requested_number_of_questions_is_answered(yardstick):
     rows = pq.read_table(yardstick / "evaluate" / "questions.parquet").to_pylist()
     for name in ("base", "stage0", "merged"):
         of_system = [row for row in rows if row["system"] == name]
@@ -140,7 +140,7 @@ def test_only_as_many_are_answered_as_asked_for(yardstick):
     assert "No answers were read" not in page
 
 
-def test_without_answers_the_rest_is_measured_and_told(yardstick, tmp_path):
+def test_retrieval_is_measured_without_reading_answers(yardstick, tmp_path):
     c = yardstick.config.copy_and_resolve_references()
     c.evaluate.read = 0
     workdir = shutil.copytree(yardstick.workdir, tmp_path / "unread")
@@ -156,7 +156,7 @@ def test_without_answers_the_rest_is_measured_and_told(yardstick, tmp_path):
     assert "answer F1" not in (workdir / "export" / "README.md").read_text()
 
 
-def test_random_negatives_are_those_of_the_question_whoever_else_is_asked():
+def test_random_negatives_do_not_depend_on_other_questions():
     texts, pools = [f"text {i}" for i in range(9)], {"q0": range(3, 9), "q1": range(3)}
     candidates = mining.baseline_candidates("random", {"q0": "?", "q1": "?"}, pools, texts, top=4)
     assert {q: len(set(chunks)) for q, chunks in candidates.items()} == {"q0": 4, "q1": 3}
@@ -168,7 +168,7 @@ def test_random_negatives_are_those_of_the_question_whoever_else_is_asked():
     assert candidates["q0"] != sorted(candidates["q0"])
 
 
-def test_a_preset_is_a_run_of_a_sweep():
+def test_a_preset_can_be_expressed_as_a_run_of_a_sweep():
     c = config.ark()
     assert config.differences(c, "default") == {}
     c.train.epochs, c.score.shard = (9, 9, 9), 7
@@ -194,7 +194,7 @@ def test_a_preset_is_a_run_of_a_sweep():
 @pytest.mark.parametrize(
     ("name", "trained_on", "held_out"), [("musique", 70, 30), ("fairytale", 359, 1025)]
 )
-def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, monkeypatch):
+def test_a_study_does_not_tune_on_its_test_questions(name, trained_on, held_out, monkeypatch):
     monkeypatch.setenv("ARK_DATA", str(DATA))
     monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
     study = runpy.run_path(str(REPOSITORY / "configs" / f"{name}.py"))
@@ -221,7 +221,7 @@ def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, mo
 
 
 @pytest.mark.parametrize("name", ["musique", "fairytale"])
-def test_a_study_without_its_data_says_where_they_are_sought(name, tmp_path):
+def test_a_study_without_its_data_names_the_expected_folder(name, tmp_path):
     command = [
         sys.executable,
         "-m",

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 
 @pytest.mark.slow
-def test_transformers_opens_the_export_and_agrees(run):
+def test_the_exported_reader_gives_the_same_likelihoods_in_transformers(run):
     folder = run / "export"
     form = ReadingPrompt.read(folder)
     prompt = form.fill("Of what is the bell of Arl?", "The bell of Arl is of tin.")

@@ -19,7 +19,7 @@ from ark_jax.select.scorer import Selector
 pytestmark = pytest.mark.slow
 
 
-def test_a_killed_run_ends_with_the_same_bytes(world):
+def test_a_killed_and_resumed_run_gives_the_same_bytes(world):
     """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
     uninterrupted, workdir = world / "whole", world / "killed"
     assert call(world, uninterrupted).returncode == 0
@@ -38,7 +38,7 @@ def test_a_killed_run_ends_with_the_same_bytes(world):
 
 
 @pytest.mark.parametrize("kill", ["select-1", "read-1"])
-def test_a_kill_between_two_steps_of_a_stage(world, kill):
+def test_a_stage_killed_between_two_steps_gives_the_same_bytes(world, kill):
     """The process is killed as soon as the draws of the second step are on disk."""
     uninterrupted, workdir = world / "whole", world / f"killed in {kill}"
     if not (uninterrupted / "report.html").is_file():
@@ -53,7 +53,9 @@ def test_a_kill_between_two_steps_of_a_stage(world, kill):
     assert outputs(workdir) == outputs(uninterrupted)
 
 
-def test_a_mesh_changes_no_draw_and_hardly_a_weight(run, world, tmp_path, any_mesh):
+def test_training_on_a_mesh_gives_the_same_draws_and_nearly_the_same_weights(
+    run, world, tmp_path, any_mesh
+):
     """The selector's and the reader's training, from the stages of a run on one device."""
     with jax.set_mesh(any_mesh):
         for name, train in (("select-1", select.train_selector), ("read-1", read.train_reader)):

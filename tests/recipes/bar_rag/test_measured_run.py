@@ -33,7 +33,7 @@ def texts(run: Context) -> dict[str, str]:
     return {id: chunk.passage for id, chunk in stored_chunks(run).by_id.items()}
 
 
-def test_every_reader_gets_the_same_sets(run):
+def test_every_reader_reads_the_same_passages(run):
     questions = evaluate.measured_questions(run)
     pools = {pooled.id: list(pooled.chunk_ids) for pooled in questions}
     assert len(pools) == 4 and {len(ids) for ids in pools.values()} == {4}
@@ -55,7 +55,7 @@ def test_every_reader_gets_the_same_sets(run):
         }
 
 
-def test_p_and_answers_are_those_of_the_model(run):
+def test_stored_likelihoods_and_answers_equal_those_of_the_model(run):
     rows, passages = sets(run, system="warm", set=evaluate.RETRIEVED), texts(run)
     asked = {pooled.id: pooled.question for pooled in evaluate.measured_questions(run)}
     questions = [asked[row["question"]] for row in rows]
@@ -125,7 +125,7 @@ def test_readers_are_compared_with_the_warm_one(run):
     assert outcome.system == "read-1" and set(outcome.values) == set(RECIPE.metrics)
 
 
-def test_ways_to_choose_passages_are_compared_under_the_selectors_reader(run):
+def test_ways_to_choose_passages_are_compared_with_one_reader(run):
     ways = load_json(run / "evaluate" / "metrics.json")["ways"]
     assert ways["reader"] == "warm"
     assert [row["system"] for row in ways["table"]] == ["random", "nearest", "selected"]
@@ -154,7 +154,7 @@ def test_the_last_reader_is_exported_with_its_prompt(run):
     assert "reading_prompt.json" in card and "AutoModelForCausalLM" in card
 
 
-def test_ark_asks_an_exported_reader_as_it_was_trained(run):
+def test_ark_uses_the_prompt_of_an_exported_reader(run):
     c = ark_config.ark()
     c.reader.path = str(run / "export")
     form = reader.reading_prompt(c)
@@ -162,7 +162,7 @@ def test_ark_asks_an_exported_reader_as_it_was_trained(run):
     assert form.fill("Who?", form.join(["A.", "B."])) == "A.\n\nB.\n\nQuestion: Who?\nAnswer:"
 
 
-def test_the_page_shows_what_was_measured(run):
+def test_the_report_page_shows_all_measurements(run):
     page = (run.workdir / "report.html").read_text()
     for head in (
         "exact match by number of passages",
@@ -176,7 +176,7 @@ def test_the_page_shows_what_was_measured(run):
     assert "p of selected and of random sets" in page and 'id="learning-3-title"' not in page
 
 
-def test_a_reader_that_was_measured_is_not_loaded_again(run, tmp_path, monkeypatch):
+def test_measured_readers_are_not_loaded_again(run, tmp_path, monkeypatch):
     with jax.set_mesh(make_mesh((1, 1, 1))):
         rows = evaluate.measure_reader(run, "warm", tmp_path)
     stored = load_rows(run / "baselines" / "sets.parquet")
@@ -185,7 +185,7 @@ def test_a_reader_that_was_measured_is_not_loaded_again(run, tmp_path, monkeypat
     assert evaluate.measure_reader(run, "warm", tmp_path) == rows
 
 
-def test_without_a_warm_start_one_reader_is_measured(run, world, tmp_path):
+def test_without_a_warm_start_only_one_reader_is_measured(run, world, tmp_path):
     """So a reader of another run is measured on other questions."""
     context = bar_world.context_of(world, run.workdir, **{"warm.steps": 0})
     with jax.set_mesh(make_mesh((1, 1, 1))):

@@ -8,7 +8,7 @@ from ark_jax.recipes.bar_rag import evaluate
 from ark_jax.recipes.bar_rag.recipe import stages
 
 
-def test_an_answer_rests_on_the_chunks_that_contain_it():
+def test_holders_are_the_chunks_that_contain_the_answer():
     chunks = [
         Chunk("a", "d", 0, 9, 1, "The bell is of tin."),
         Chunk("b", "d", 0, 9, 1, "The bell is of Tin, not of iron."),
@@ -25,7 +25,7 @@ def test_an_answer_rests_on_the_chunks_that_contain_it():
         ({"evaluate.passages": 6}, "config.evaluate.passages: 6 passages"),
     ],
 )
-def test_more_passages_than_a_pool_has_are_refused(tmp_path, changes, message):
+def test_more_passages_than_the_pool_size_are_refused(tmp_path, changes, message):
     c = bar_world.tiny_config(tmp_path)
     c.update_from_flattened_dict(changes)
     with pytest.raises(ValueError, match=message):

@@ -40,7 +40,7 @@ def own(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_reader_learns_by_a_loss_of_ones_own(run, world, tmp_path, mesh):
+def test_a_users_token_loss_trains_the_reader(run, world, tmp_path, mesh):
     """Nothing is clipped in the first update from answers, so this one is the built-in loss."""
     curves = {}
     for loss in ("clipped", "my_bar_parts:reinforce"):
@@ -58,7 +58,7 @@ def test_a_reader_learns_by_a_loss_of_ones_own(run, world, tmp_path, mesh):
 
 
 @pytest.mark.slow
-def test_a_reader_of_ones_own_is_compared_first(run, world, tmp_path, mesh):
+def test_a_users_reader_is_listed_first(run, world, tmp_path, mesh):
     changes = {"reader.backend": "my_bar_parts:metal", "warm.steps": 0}
     context = bar_world.context_of(world, run.workdir, **changes)
     evaluate.measure_baselines(context, tmp_path)
@@ -72,7 +72,7 @@ def test_a_reader_of_ones_own_is_compared_first(run, world, tmp_path, mesh):
     assert alone and all(row["chunk_ids"] for row in alone)
 
 
-def test_functions_are_checked_before_a_run(tmp_path, mesh):
+def test_user_functions_are_checked_before_a_run(tmp_path, mesh):
     context = bar_world.context_of(tmp_path, tmp_path)
     for field, function, message in (
         ("read.loss", "metal", r"is called with \(log_probs, old, advantages, mask\)"),
@@ -85,7 +85,7 @@ def test_functions_are_checked_before_a_run(tmp_path, mesh):
             RECIPE.check(c)
 
 
-def test_a_loss_has_a_number_for_each_token(tmp_path, mesh):
+def test_a_token_loss_with_a_wrong_shape_is_refused(tmp_path, mesh):
     c = bar_world.tiny_config(tmp_path)
     c.read.loss = "my_bar_parts:number"
     ones = jnp.ones((2, 3))

@@ -8,15 +8,24 @@ from ark_jax.recipes.bar_rag.recipe import stages
 LEARNING = ["data", "pool", "warm", "filter-1", "select-1", "evidence-1", "read-1"]
 
 
-def test_stages_follow_the_config(tmp_path):
+def test_an_iteration_selects_and_reads_before_the_measurements(tmp_path):
+    names = [stage.name for stage in stages(bar_world.tiny_config(tmp_path))]
+    assert names[: len(LEARNING)] == LEARNING
+
+
+def test_random_evidence_leaves_out_the_training_of_the_selector(tmp_path):
     c = bar_world.tiny_config(tmp_path)
-    names = lambda: [stage.name for stage in stages(c)]
-    assert names()[: len(LEARNING)] == LEARNING
     c.iterations, c.read.evidence = 2, "random"
+    names = [stage.name for stage in stages(c)]
     without = [name for name in LEARNING if name != "select-1"]
-    assert names()[: len(without) + 3] == [*without, "filter-2", "evidence-2", "read-2"]
+    assert names[: len(without) + 3] == [*without, "filter-2", "evidence-2", "read-2"]
+
+
+def test_without_iterations_only_the_first_stages_run(tmp_path):
+    c = bar_world.tiny_config(tmp_path)
     c.iterations = 0
-    assert names()[:3] == LEARNING[:3] and "read-1" not in names()
+    names = [stage.name for stage in stages(c)]
+    assert names[:3] == LEARNING[:3] and "read-1" not in names
 
 
 @pytest.mark.parametrize(
@@ -30,7 +39,7 @@ def test_stages_follow_the_config(tmp_path):
         ({"data.fold": (3, 2)}, r"config\.data\.fold"),
     ],
 )
-def test_values_that_fail_later_are_refused(tmp_path, changes, message):
+def test_invalid_config_values_are_refused(tmp_path, changes, message):
     c = bar_world.tiny_config(tmp_path)
     c.update_from_flattened_dict(changes)
     with pytest.raises(ValueError, match=message):

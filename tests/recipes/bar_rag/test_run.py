@@ -32,7 +32,7 @@ def rows_of(run: Context, path: str) -> list[dict]:
     return load_rows(run.workdir / path)
 
 
-def test_pools_hold_the_nearest_chunks(run):
+def test_pools_hold_the_nearest_chunks_in_order(run):
     rows = rows_of(run, "pool/pool.parquet")
     assert [row["rank"] for row in rows[:4]] == [0, 1, 2, 3]
     parts = {row["question_id"]: row["part"] for row in rows}
@@ -44,7 +44,7 @@ def test_pools_hold_the_nearest_chunks(run):
     np.testing.assert_allclose(vectors.passages @ vectors.question, pooled.cosines, atol=1e-6)
 
 
-def test_the_warm_reader_has_learned_the_metals(run, world):
+def test_the_warm_reader_has_learned_the_possible_answers(run, world):
     """Half of its probability is on either; before, none was."""
     texts = [f"The bell of {place} is of tin." for place in PLACES[:3]]
     form, after = reading_prompt(run.config), []
@@ -58,7 +58,7 @@ def test_the_warm_reader_has_learned_the_metals(run, world):
     assert ReadingPrompt.read(run.workdir / "warm" / "model") == form
 
 
-def test_the_filter_says_what_it_finds_of_each_question(run):
+def test_the_filter_records_a_decision_for_each_question(run):
     rows, sets = rows_of(run, "filter-1/questions.parquet"), rows_of(run, "filter-1/sets.parquet")
     assert len(rows) == 16 and len(sets) == 16 * 4
     p = [one["p"] for one in sets if one["question_id"] == rows[0]["question_id"]]
@@ -72,7 +72,7 @@ def test_the_filter_says_what_it_finds_of_each_question(run):
     assert counts["sets_computed"] + counts["sets_remembered"] == len(sets)
 
 
-def test_sets_that_the_filter_knows_are_not_computed_again(run):
+def test_sets_scored_by_the_filter_are_not_computed_again(run):
     """p of a set is one number in a run, wherever it was drawn."""
     known, rows = rows_of(run, "filter-1/sets.parquet"), rows_of(run, "select-1/sets.parquet")
     key = lambda row: (row["question_id"], tuple(row["chunk_ids"]))
@@ -84,7 +84,7 @@ def test_sets_that_the_filter_knows_are_not_computed_again(run):
     assert counts["sets_computed"] + counts["sets_remembered"] == len(rows) == 3 * 4 * 3
 
 
-def test_a_selector_is_rewarded_at_the_edge(run):
+def test_the_selector_reward_is_highest_at_the_boundary(run):
     rows = rows_of(run, "select-1/sets.parquet")
     for row in rows:
         assert row["boundary"] == pytest.approx(min(row["p"], 1 - row["p"]) / 0.5)
@@ -129,14 +129,14 @@ def test_other_evidence_needs_no_selector(run, world, tmp_path, by):
 # Faults.
 
 
-def test_no_question_in_the_zone_ends_with_advice(run, world, tmp_path):
+def test_a_filter_that_keeps_no_question_is_refused_with_advice(run, world, tmp_path):
     changes = {"filter.low": 0.98, "filter.high": 1.0, "filter.questions": 3}
     context = context_of(world, run.workdir, **changes)
     with pytest.raises(ValueError, match=r"none of 3 questions .* 0\.\d: \d.*longer before"):
         select.filter_questions(context, tmp_path, iteration=1)
 
 
-def test_a_question_without_a_usable_answer_is_left_out(run, world, tmp_path):
+def test_questions_without_a_usable_answer_are_left_out(run, world, tmp_path):
     workdir = tmp_path / "other"
     shutil.copytree(run.workdir / "data", workdir / "data")
     path = workdir / "data" / "questions_train.parquet"
@@ -152,7 +152,7 @@ def test_a_question_without_a_usable_answer_is_left_out(run, world, tmp_path):
         selectors.find_pools(context, tmp_path)
 
 
-def test_p_that_is_not_finite_names_its_question(run, world):
+def test_a_non_finite_likelihood_names_its_question(run, world):
     context = context_of(world, run.workdir)
     lm = LanguageModel.from_pretrained(run.workdir / "warm" / "model")
     broken = dataclasses.replace(lm, model=jax.tree.map(lambda x: x * np.nan, lm.model))
@@ -164,7 +164,7 @@ def test_p_that_is_not_finite_names_its_question(run, world):
         Success(context, "warm").p([(one, one.chunk_ids[:2])])
 
 
-def test_a_generator_without_an_end_cannot_be_trained(run, world, tmp_path):
+def test_a_generator_without_an_end_token_is_refused(run, world, tmp_path):
     folder = tiny.write(
         tmp_path / "endless", "llama", tokenizer="plain", changes={"eos_token_id": None}
     )
@@ -177,7 +177,7 @@ def test_a_generator_without_an_end_cannot_be_trained(run, world, tmp_path):
         read.train_warm(context, tmp_path)
 
 
-def test_without_a_passage_that_holds_an_answer_nothing_warms_up(run, world, tmp_path):
+def test_a_warm_start_without_gold_passages_is_refused(run, world, tmp_path):
     workdir = tmp_path / "other"
     for name in ("data", "pool"):
         shutil.copytree(run.workdir / name, workdir / name)
@@ -187,7 +187,7 @@ def test_without_a_passage_that_holds_an_answer_nothing_warms_up(run, world, tmp
         read.train_warm(context_of(world, workdir), tmp_path)
 
 
-def test_groups_that_are_all_dead_change_nothing(run, world, tmp_path, capsys):
+def test_dead_groups_do_not_change_the_weights(run, world, tmp_path, capsys):
     """The references are no answer that a reader of this world gives."""
     workdir = tmp_path / "other"
     for name in ("data", "pool", "warm", "filter-1", "evidence-1"):
@@ -210,7 +210,7 @@ class Killed(RuntimeError):
 
 
 @pytest.mark.parametrize("stage", ["select-1", "read-1"])
-def test_an_interrupted_stage_ends_with_the_same_bytes(run, world, tmp_path, monkeypatch, stage):
+def test_an_interrupted_stage_resumes_with_the_same_bytes(run, world, tmp_path, monkeypatch, stage):
     """It stops when the draws of a step are on disk and the weights do not know of them yet."""
     train = {"select-1": select.train_selector, "read-1": read.train_reader}[stage]
     whole_step = StepRows.rows
@@ -233,7 +233,7 @@ def test_an_interrupted_stage_ends_with_the_same_bytes(run, world, tmp_path, mon
     }
 
 
-def test_p_of_samples_is_drawn_alike_wherever_it_is_asked_for(run, world, tmp_path):
+def test_sampled_success_rates_are_reproducible(run, world, tmp_path):
     changes = {"success.by": "samples", "success.answers": 6, "filter.questions": 3}
     changes |= {"filter.low": 0.0, "filter.chance": False}
     context = context_of(world, run.workdir, **changes)
@@ -245,7 +245,7 @@ def test_p_of_samples_is_drawn_alike_wherever_it_is_asked_for(run, world, tmp_pa
     assert Success(context, "warm").p(last) == [row["p"] for row in rows[-2:]]
 
 
-def test_answers_are_used_twice_beside_a_reference_policy(run, world, tmp_path):
+def test_a_second_update_uses_the_stored_reference_policy(run, world, tmp_path):
     """With an adapter, whose frozen weights are the reader before the stage."""
     changes = {"read.updates": 2, "read.kl": "k3", "read.steps": 1, "train.lora_rank": 2}
     context = context_of(world, run.workdir, **changes)
@@ -261,14 +261,14 @@ def test_answers_are_used_twice_beside_a_reference_policy(run, world, tmp_path):
     assert settings["task_type"] == "CAUSAL_LM"
 
 
-def test_supervised_steps_take_the_same_sets(run, world, tmp_path):
+def test_the_reader_can_be_trained_with_supervision(run, world, tmp_path):
     context = context_of(world, run.workdir, **{"read.train": "supervised", "read.steps": 2})
     counts = read.train_reader(context, tmp_path, iteration=1)
     assert counts["steps"] == 2 and counts["questions"] == 8
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-def test_a_plan_counts_rollouts_before_the_run(run):
+def test_a_plan_counts_rollouts_in_advance(run):
     config, foreseen = run.config, RECIPE.forecast(run, set())
     assert foreseen.inputs["sets to judge, at most"] == 16 * 4 + 3 * 4 * 3
     assert foreseen.inputs["answers to sample, at most"] == 3 * 4 * 6

@@ -45,7 +45,7 @@ def until_evidence(context: Context) -> list:
 
 
 @pytest.mark.slow
-def test_what_is_written_is_drawn_judged_and_learned(written):
+def test_written_selections_are_parsed_and_rewarded(written):
     rows = load_rows(written / "select-1" / "sets.parquet")
     assert len(rows) == 3 * 4 * 3
     pools = {pooled.id: pooled for pooled in load_pools(written, "train")}
@@ -71,7 +71,7 @@ def numbers(reply: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_trained_writer_chooses_the_readers_evidence(written, world):
+def test_the_trained_writer_chooses_the_evidence_of_the_reader(written, world):
     rows = {row["question_id"]: row for row in load_rows(written / "evidence-1" / "sets.parquet")}
     pools = [pooled for pooled in load_pools(written, "train") if pooled.id in rows]
     with jax.set_mesh(make_mesh((1, 1, 1))):
@@ -87,7 +87,7 @@ def test_the_trained_writer_chooses_the_readers_evidence(written, world):
 
 
 @pytest.mark.slow
-def test_a_writer_that_stops_goes_on_with_its_replies(written, world, tmp_path, monkeypatch):
+def test_an_interrupted_writer_resumes_with_the_same_bytes(written, world, tmp_path, monkeypatch):
     whole_step = StepRows.rows
 
     def stop_at_last_step(rows, step, make):
@@ -110,7 +110,7 @@ def test_a_writer_that_stops_goes_on_with_its_replies(written, world, tmp_path, 
 
 
 @pytest.mark.slow
-def test_replies_without_tags_end_with_advice(run, world, tmp_path):
+def test_replies_without_tags_are_refused_with_advice(run, world, tmp_path):
     """The untrained generator writes no list of passages."""
     context = written_context(world, run.workdir, "", **{"filter.questions": 2})
     with (
@@ -130,7 +130,7 @@ class Replies:
         return self.texts
 
 
-def test_an_unreadable_choice_becomes_the_nearest_passages(monkeypatch):
+def test_an_unreadable_choice_is_replaced_by_the_nearest_passages(monkeypatch):
     c = config.bar_rag()
     monkeypatch.setattr(WritingSelector, "_prompts", lambda self, questions: questions)
     pooled = PooledQuestion(0, Question("q", "?", ("x",), ()), tuple("abcd"), (0.9,) * 4, ())
@@ -152,7 +152,7 @@ def test_an_unreadable_choice_becomes_the_nearest_passages(monkeypatch):
         ({"prompts.select": "none.txt"}, r"config\.prompts\.select"),
     ],
 )
-def test_a_selector_that_fails_later_is_refused(tmp_path, changes, message):
+def test_invalid_selector_settings_are_refused(tmp_path, changes, message):
     c = bar_world.tiny_config(tmp_path)
     c.update_from_flattened_dict(changes)
     with pytest.raises(ValueError, match=message):
@@ -161,7 +161,7 @@ def test_a_selector_that_fails_later_is_refused(tmp_path, changes, message):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mesh")
-def test_a_plan_counts_what_a_writer_computes(run, world):
+def test_a_plan_counts_more_tokens_for_a_writer_than_for_vectors(run, world):
     tokens = {}
     for name in ("vectors", "writer"):
         context = context_of(world, run.workdir, **{"selector.kind": name})

@@ -56,18 +56,18 @@ FIELDS = {  # field -> small, paper, official
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_preset_has_the_value_of_its_source(field):
+def test_every_preset_has_the_values_of_its_source(field):
     section, name = field.split(".")
     assert tuple(c[section][name] for c in (SMALL, PAPER, OFFICIAL)) == FIELDS[field]
 
 
-def test_the_filter_judges_as_training_does_unless_it_is_told_otherwise():
+def test_the_filter_uses_the_training_rule_by_default():
     assert Rule.of_filter(SMALL) == Rule.of_training(SMALL) == Rule(0.8, 1.0, 1.0)
     assert Rule.of_filter(PAPER) == Rule(0.5, 1.0, 1.0)
     assert Rule.of_filter(OFFICIAL) == Rule(0.8, 0.7, 0.95) != Rule.of_training(OFFICIAL)
 
 
-def test_the_filter_runs_before_the_loop_or_in_each_iteration(tmp_path):
+def test_the_filter_can_run_once_or_in_each_iteration(tmp_path):
     c = bar_world.tiny_config(tmp_path)
     c.iterations = 2
     names = lambda: [stage.name for stage in stages(c)]
@@ -83,7 +83,7 @@ POOLED = PooledQuestion(
 
 def rewarded(c, *p, chunks=("a", "b")):
     sets = [DrawnSet(question_id="q", chunk_ids=list(chunks), p=one) for one in p]
-    return select.rewarded(sets, {"q": POOLED}, c)
+    return select.reward_sets(sets, {"q": POOLED}, c)
 
 
 def test_a_well_formed_set_earns_a_bonus():
@@ -93,38 +93,43 @@ def test_a_well_formed_set_earns_a_bonus():
     assert rewarded(c, 0.5)[0].reward == pytest.approx(plain + 0.1)
 
 
-def test_what_names_no_set_earns_nothing_and_teaches():
-    c = config.bar_rag()
-    good, bad = rewarded(c, 0.4, None)
+def test_an_unreadable_selection_has_zero_reward_and_a_negative_advantage():
+    good, bad = rewarded(config.bar_rag(), 0.4, None)
     assert bad.reward == 0 < good.reward and bad.advantage < 0 < good.advantage
     assert good.live and bad.live
-    nothing = rewarded(c, None, None)
-    assert not any(row.live or row.advantage for row in nothing)
-    shares = select.summary([good, bad])
+
+
+def test_a_group_of_unreadable_selections_does_not_train():
+    rows = rewarded(config.bar_rag(), None, None)
+    assert len(rows) == 2 and not any(row.live or row.advantage for row in rows)
+
+
+def test_unreadable_selections_are_left_out_of_the_mean_likelihood():
+    shares = select.summary(rewarded(config.bar_rag(), 0.4, None))
     assert shares["well_formed"] == 0.5 and shares["p"] == 0.4
-    assert select.summary(nothing)["p"] == 0
+    assert select.summary(rewarded(config.bar_rag(), None, None))["p"] == 0
 
 
-def test_which_numbers_are_citations():
+def test_the_citable_setting_limits_which_citations_count():
     c = config.bar_rag("paper")
     c.read.citations, form = 1, ReadingPrompt("{passages} {question}", cite=True)
     reply = "<think> Doc [7] says so. </think>\n<answer> tin </answer>"
     rollout = Rollout(question_id="q", sample=0, ids=[5], text=reply, ended=True)
     asked = [reading.Asked(POOLED, 2, "", [5])] * 2
-    judge = lambda: reading.rewarded([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
+    judge = lambda: reading.reward_replies([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
     assert judge().citations == [] and judge().reward == pytest.approx(0.8 + 0.2 * 0.5)
     c.read.citable = 31
     assert judge().citations == [7] and judge().reward == pytest.approx(1.0)
 
 
-def test_the_form_of_a_selection():
+def test_only_the_lenient_form_accepts_a_malformed_selection():
     reply = "I pick <answer> 3 and 9 </answer>"
     assert parse_choice(reply, 5, strict=SMALL.selector.strict).problem
     lenient = parse_choice(reply, 5, strict=OFFICIAL.selector.strict)
     assert lenient.numbers == (3,) and not lenient.problem
 
 
-def test_measured_answers_are_drawn_at_the_temperature(monkeypatch):
+def test_measured_answers_use_the_configured_temperature(monkeypatch):
     asked = {}
 
     class Reader:
@@ -139,7 +144,7 @@ def test_measured_answers_are_drawn_at_the_temperature(monkeypatch):
         assert asked["temperature"] == temperature
 
 
-def test_a_ratio_of_whole_answers_is_a_switch():
+def test_the_clipped_ratio_can_be_per_token_or_per_answer():
     """Above one update, the tokens of an answer share one clipped ratio."""
     logs = jnp.array([[-1.0, -1.0]])
     old = jnp.array([[-1.5, -0.8]])

@@ -38,7 +38,7 @@ def pooled(number: int, chunks: int = 4, gold=((2,),), answers=("tin",)) -> Pool
 
 
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 2**31 - 1))
-def test_each_pass_takes_every_question_once(count, batch, seed):
+def test_every_pass_takes_each_question_once(count, batch, seed):
     steps = list(itertools.islice(questions_of_steps(count, batch, seed), 3 * count))
     assert all(len(set(step)) == len(step) == min(batch, count) for step in steps)
     drawn = np.concatenate(steps)
@@ -61,7 +61,7 @@ class Row:
     step: int = 0
 
 
-def test_rows_of_a_step_are_made_once(tmp_path):
+def test_rows_of_a_step_are_computed_once_despite_a_kill(tmp_path):
     """Rows whose lists are all empty in one step join those of a step that has numbers."""
     path, steps_made = tmp_path / "sets.parquet", []
 
@@ -90,7 +90,7 @@ def test_rows_of_a_step_are_made_once(tmp_path):
     assert steps_made == [0, 1, 1, 2]
 
 
-def test_warm_sets_hold_gold_among_others():
+def test_warm_start_sets_hold_gold_chunks_at_random_places():
     questions = [pooled(0), pooled(1, gold=((0,), (3,))), pooled(2, chunks=1, gold=((0,),))]
     sets = sets_with_gold(questions, steps=40, batch=2, size=2, seed=3)
     assert len(sets) == 80
@@ -113,38 +113,61 @@ def drawn_sets(pools, p) -> list[DrawnSet]:
     ]
 
 
-def test_sets_are_rewarded_by_the_config():
+def test_set_rewards_equal_values_computed_by_hand():
     c = config.bar_rag()
     c.select.centre, c.select.boundary, c.select.relevance = 0.4, 2.0, 0.3
     one, single = pooled(0), pooled(1, chunks=1)
     rows = drawn_sets([one, single], [(0.1, 0.7), (0.2, 0.2)])
-    out = select.rewarded(rows, {"q0": one, "q1": single}, c)
+    out = select.reward_sets(rows, {"q0": one, "q1": single}, c)
     near = [0.25, 0.5, 0.5, 0.5]
     relevant = [(1 + 0.85) / 2] * 2 + [0.95] * 2
     for row, b, r in zip(out, near, relevant, strict=True):
         assert row.boundary == pytest.approx(b) and row.relevance == pytest.approx(r)
         assert row.reward == pytest.approx(2 * b + 0.3 * r)
-    # A pool of fewer candidates than a set has passages costs nothing.
-    assert [row.penalty for row in out] == [0] * 4
-    assert SetReward(target=2)(0.2, [0.9]).penalty == 0.5
+    # Two values, which differ in the first group alone, are 1/sqrt(2) deviations off their mean.
     assert [row.live for row in out] == [True, True, False, False]
     assert [round(row.advantage, 3) for row in out] == [-0.707, 0.707, 0, 0]
 
 
-def test_groups_without_a_difference_of_outcome_teach_only_where_they_may():
-    """The paper's rule turns a difference of relevance into advantages of .7."""
+def test_a_set_of_a_pool_that_is_too_small_costs_nothing():
     c = config.bar_rag()
+    single = pooled(1, chunks=1)
+    out = select.reward_sets(drawn_sets([single], [(0.2, 0.2)]), {"q1": single}, c)
+    assert [row.penalty for row in out] == [0, 0]
+    assert SetReward(target=2)(0.2, [0.9]).penalty == 0.5  # else half of the set is missing
+
+
+def advantages_of_equal_outcomes(c) -> list[float]:
+    """The advantages of two sets of other relevance: p differs by less than the default spread."""
     one = pooled(0)
     rows = drawn_sets([one], [(0.2, 0.205)])
     rows[1] = dataclasses.replace(rows[1], chunk_ids=["c0-0", "c0-2"])
-    advantages = lambda: [row.advantage for row in select.rewarded(rows, {"q0": one}, c)]
-    assert advantages() == [0, 0]
+    return [row.advantage for row in select.reward_sets(rows, {"q0": one}, c)]
+
+
+def test_groups_with_equal_outcomes_do_not_train_by_default():
+    assert advantages_of_equal_outcomes(config.bar_rag()) == [0, 0]
+
+
+def test_groups_with_equal_outcomes_train_under_the_papers_rule():
+    """The paper's rule turns a difference of relevance into advantages of .7."""
+    c = config.bar_rag()
     c.select.outcome_decides = False
-    assert sorted(map(abs, advantages())) == pytest.approx([0.707, 0.707], abs=1e-3)
-    c.select.outcome_decides, c.select.spread = True, 0.001
-    assert advantages()[0] != 0
-    c.success.by, c.select.spread = "samples", 0.9  # a share of answers counts if it differs
-    assert advantages()[0] != 0
+    advantages = advantages_of_equal_outcomes(c)
+    # Of two values, each is 1/sqrt(2) sample deviations from their mean.
+    assert sorted(map(abs, advantages)) == pytest.approx([0.707, 0.707], abs=1e-3)
+
+
+def test_groups_with_outcomes_further_apart_than_the_spread_train():
+    c = config.bar_rag()
+    c.select.spread = 0.001
+    assert advantages_of_equal_outcomes(c)[0] != 0
+
+
+def test_groups_with_any_difference_in_the_share_of_right_answers_train():
+    c = config.bar_rag()
+    c.success.by, c.select.spread = "samples", 0.9
+    assert advantages_of_equal_outcomes(c)[0] != 0
 
 
 def answers(texts, owner, c, form=PLAIN):
@@ -153,28 +176,39 @@ def answers(texts, owner, c, form=PLAIN):
         for i, text in enumerate(texts)
     ]
     asked = drawn.Asked(owner, 2, "", [5])
-    return drawn.rewarded(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
+    return drawn.reward_replies(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
 
 
-def test_answers_are_judged_and_compared():
+def test_answer_rewards_equal_values_computed_by_hand():
     c = config.bar_rag()
     c.read.f1 = 0.6
     out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
     assert [row.answer for row in out] == ["tin", "", "the tin bell", "iron"]
     assert [row.em for row in out] == [1, 0, 0, 0]
+    # "the tin bell" has precision 1/2 and recall 1, as articles do not count: F1 is 2/3.
     assert [row.reward for row in out] == pytest.approx([1, 0, 0.6 * 2 / 3, 0])
     assert [row.well_formed for row in out] == [True, False, True, True]
-    assert all(row.live for row in out)
+
+
+def test_answers_of_different_outcomes_have_advantages_that_sum_to_0():
+    c = config.bar_rag()
+    c.read.f1 = 0.6
+    out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
+    assert all(row.live for row in out) and drawn.summary(out)["phantom"] == 0
     assert sum(row.advantage for row in out) == pytest.approx(0, abs=1e-6)
-    c.read.outcome = "exact_match"
+
+
+def test_answers_of_equal_outcomes_train_only_if_configured():
+    c = config.bar_rag()
+    c.read.f1, c.read.outcome = 0.6, "exact_match"
     dead = answers([" tin bell", " iron"], pooled(0), c)
     assert not any(row.live or row.advantage for row in dead)
-    assert drawn.summary(dead)["phantom"] == 1 and drawn.summary(out)["phantom"] == 0
+    assert drawn.summary(dead)["phantom"] == 1
     c.read.outcome_decides = False
     assert answers([" tin bell", " iron"], pooled(0), c)[0].advantage > 0.7
 
 
-def test_citations_count_where_a_reader_cites():
+def test_citations_are_rewarded_if_the_reader_cites():
     c = config.bar_rag("paper")
     c.read.citations, c.read.citation = 1, 0.25
     form = reading_prompt(c)
@@ -201,12 +235,16 @@ def test_presets_and_studies_are_valid(tmp_path):
     assert {name for name in arms if steps[name] > base.read.steps} == supervised
 
 
-def test_presets_share_what_paper_and_code_do():
-    for c in (config.bar_rag("paper"), config.bar_rag("official")):
-        assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
-        assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead
-        assert not (c.filter.chance or c.select.outcome_decides or c.read.outcome_decides)
-        assert (c.filter.low, c.filter.high, c.filter.variance) == (0.25, 0.85, 0.02)
-        assert (c.pool.size, c.select.passages, c.iterations) == (25, 5, 3)
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_the_paper_and_official_presets_share_their_common_settings(preset):
+    c = config.bar_rag(preset)
+    assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
+    assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead
+    assert not (c.filter.chance or c.select.outcome_decides or c.read.outcome_decides)
+    assert (c.filter.low, c.filter.high, c.filter.variance) == (0.25, 0.85, 0.02)
+    assert (c.pool.size, c.select.passages, c.iterations) == (25, 5, 3)
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="must be one of small, paper, official"):
         config.bar_rag("best")

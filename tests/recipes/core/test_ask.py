@@ -13,7 +13,7 @@ from ark_jax.runtime.log import Metrics
 
 
 @pytest.mark.parametrize("role", ["llm", "reader", "judge"])
-def test_our_own_models_replies_hang_on_its_type_and_draws_on_the_seed(role, tmp_path):
+def test_the_reply_key_of_a_local_model_covers_dtype_and_seed(role, tmp_path):
     c = config.ark()
     c.generator.path, c[role].backend, c[role].temperature = str(tmp_path), "local", 0.0
     key = lambda: llm_settings(c, role).key(("x",))
@@ -28,7 +28,7 @@ def test_our_own_models_replies_hang_on_its_type_and_draws_on_the_seed(role, tmp
 
 
 @pytest.mark.usefixtures("mesh")
-def test_our_own_model_writes_questions_too(tmp_path):
+def test_a_local_model_can_write_questions(tmp_path):
     """The role "questions" has no section of a model: `llm` says which one it is."""
     world = make_world(tmp_path)
     c = tiny_config(world)

@@ -26,7 +26,7 @@ def named(platform: str, monkeypatch, **paths: str) -> ConfigDict:
     return c
 
 
-def test_a_cpu_gets_the_models_of_the_demo_and_fetches_nothing(cache, monkeypatch, capsys):
+def test_a_cpu_defaults_to_the_models_of_the_demo(cache, monkeypatch, capsys):
     c = named("cpu", monkeypatch)
     assert c.retriever.path == str(cache / "models" / "all-minilm-l6-v2")
     assert c.generator.path == str(cache / "models" / "smollm2-135m-instruct")
@@ -39,7 +39,7 @@ def test_a_cpu_gets_the_models_of_the_demo_and_fetches_nothing(cache, monkeypatc
     assert not any(cache.iterdir())
 
 
-def test_an_accelerator_gets_models_of_the_hub(cache, monkeypatch, capsys):
+def test_an_accelerator_defaults_to_models_of_the_hub(cache, monkeypatch, capsys):
     c = named("cuda", monkeypatch)
     assert c.retriever.path == "Qwen/Qwen3-Embedding-0.6B"
     assert c.generator.path == "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -47,7 +47,7 @@ def test_an_accelerator_gets_models_of_the_hub(cache, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("platform", "types"), [("cpu", "float32"), ("tpu", "bfloat16")])
-def test_types_suit_the_device_unless_they_are_named(platform, types, cache, monkeypatch):
+def test_default_types_follow_the_device(platform, types, cache, monkeypatch):
     c = named(platform, monkeypatch)
     assert (c.retriever.compute, c.generator.dtype) == (types, types)
     assert c.retriever.attention == "auto"  # depends on shapes, and decides no result
@@ -56,19 +56,19 @@ def test_types_suit_the_device_unless_they_are_named(platform, types, cache, mon
     assert c.generator.dtype == "float16"
 
 
-def test_a_named_model_stays_and_is_not_mentioned(cache, monkeypatch, capsys):
+def test_a_named_model_is_kept(cache, monkeypatch, capsys):
     c = named("cpu", monkeypatch, retriever="own/model")
     assert c.retriever.path == "own/model"
     assert capsys.readouterr().out.startswith("generator: ")
 
 
-def test_a_config_of_another_recipe_stays():
+def test_a_config_of_another_recipe_is_unchanged():
     c = ConfigDict({"recipe": "words", "retriever": "a word"})
     run_models.suit_device(c)
     assert c.to_dict() == {"recipe": "words", "retriever": "a word"}
 
 
-def test_only_folders_of_the_demo_are_made(cache, monkeypatch):
+def test_only_the_models_of_the_demo_are_fetched(cache, monkeypatch):
     folders = []
     monkeypatch.setattr(models, "prepare", lambda model, root: folders.append((model.name, root)))
     folder = cache / "models" / "all-minilm-l6-v2"

@@ -42,7 +42,7 @@ def run(world, root, loss: str):
 
 
 @pytest.mark.parametrize(("world", "loss"), [(gpr_world, "softmax"), (star_world, "margins")])
-def test_it_is_minimised_and_its_file_is_recorded(world, loss, own, tmp_path):
+def test_a_users_loss_is_minimised_and_recorded(world, loss, own, tmp_path):
     folder = run(world, tmp_path, loss)
     manifest = read_manifest(folder)
     assert "function train.loss" in manifest["external"]
@@ -51,12 +51,12 @@ def test_it_is_minimised_and_its_file_is_recorded(world, loss, own, tmp_path):
     assert 0 < sum(curve[-third:]) < sum(curve[:third])
 
 
-def test_a_loss_that_is_no_number_is_named(own, tmp_path):
+def test_a_loss_that_returns_an_array_is_refused(own, tmp_path):
     with pytest.raises(ValueError, match=r"my_graph_losses:vector' returned an array of shape"):
         run(gpr_world, tmp_path, "vector")
 
 
-def test_a_loss_of_other_parameters_is_refused_before_any_work(own, tmp_path):
+def test_a_loss_with_wrong_parameters_is_refused_before_training(own, tmp_path):
     with pytest.raises(ValueError, match=r"is called with \(scores, present, weights\)"):
         run(star_world, tmp_path, "softmax")
     assert not (tmp_path / "w").exists()

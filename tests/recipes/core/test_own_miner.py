@@ -55,7 +55,7 @@ def losses(context: Context) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-def test_gpr_learns_against_the_triples_that_are_found(own, tmp_path):
+def test_gpr_trains_on_the_negatives_of_a_users_miner(own, tmp_path):
     context = run(gpr_world, tmp_path, "nearest", **{"train.epochs": 2})
     manifest = read_manifest(context.workdir / "train")
     assert "function train.negatives" in manifest["external"]
@@ -71,7 +71,7 @@ def test_gpr_learns_against_the_triples_that_are_found(own, tmp_path):
     assert 0 < sum(curve[-third:]) < sum(curve[:third])
 
 
-def test_star_learns_against_the_paths_that_are_found(own, tmp_path):
+def test_star_trains_on_the_negatives_of_a_users_miner(own, tmp_path):
     context = run(star_world, tmp_path, "last_words")
     manifest = read_manifest(context.workdir / "mine")
     assert "function mine.by" in manifest["external"]
@@ -87,19 +87,19 @@ def test_star_learns_against_the_paths_that_are_found(own, tmp_path):
 
 
 @pytest.mark.parametrize("world", FIELDS)
-def test_a_candidate_of_no_pool_is_named(world, own, tmp_path):
+def test_a_mined_index_outside_the_pool_is_refused(world, own, tmp_path):
     message = rf"config\.{FIELDS[world]}='my_miners:outside': .* which is not an index of its pool"
     with pytest.raises(ValueError, match=message):
         run(world, tmp_path, "outside")
 
 
 @pytest.mark.parametrize("world", FIELDS)
-def test_a_miner_of_other_parameters_is_refused_before_any_work(world, own, tmp_path):
+def test_a_miner_with_wrong_parameters_is_refused_before_mining(world, own, tmp_path):
     with pytest.raises(ValueError, match=r"nothing'.* is called with \(task\)"):
         run(world, tmp_path, "nothing")
     assert not (tmp_path / "w").exists()
 
 
-def test_star_draws_or_mines(own, tmp_path):
+def test_a_miner_with_random_choice_is_refused(own, tmp_path):
     with pytest.raises(ValueError, match=r"nearest' chooses negatives, .*mine\.choose=similar"):
         run(star_world, tmp_path, "nearest", **{"mine.choose": "random"})

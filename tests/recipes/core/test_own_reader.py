@@ -28,7 +28,7 @@ def own(tmp_path_factory):
 
 
 @pytest.mark.parametrize("make", [gpr, star])
-def test_it_reads_the_facts_of_each_system(make, own):
+def test_a_users_reader_answers_from_the_facts_of_each_system(make, own):
     config = make()
     config.reader.backend, config.evaluate.read = "my_fact_reader:keeper", -1
     config.retriever.path = config.generator.path = config.data.path = str(own)
@@ -42,7 +42,7 @@ def test_it_reads_the_facts_of_each_system(make, own):
 
 
 @pytest.mark.parametrize("recipe", ["gpr", "star"])
-def test_one_that_is_not_there_is_refused_before_any_work(recipe, own):
+def test_a_missing_reader_function_is_refused(recipe, own):
     config = {"gpr": gpr, "star": star}[recipe]()
     config.reader.backend = "my_fact_reader:kepper"
     config.retriever.path = config.generator.path = config.data.path = str(own)

@@ -23,7 +23,7 @@ def documents_of(questions) -> set[str]:
     return {d for q in questions for d in q.documents}
 
 
-def test_ids_may_be_numbers():
+def test_held_out_document_ids_may_be_numbers():
     questions = [Question(f"q{i}", "?", ("x",), (str(i),)) for i in range(4)]
     parts, by = split(questions, held_out_documents=(3,), ignored_questions=("q0",))
     assert (
@@ -33,7 +33,7 @@ def test_ids_may_be_numbers():
     )
 
 
-def test_documents_that_a_question_joins_are_split_together():
+def test_documents_joined_by_a_question_stay_in_one_part():
     """Twenty paragraphs a question, as in MuSiQue: drawn one by one, hardly a question would have
     all in one part."""
     questions = [
@@ -48,14 +48,14 @@ def test_documents_that_a_question_joins_are_split_together():
     assert [q for q in more["held_out"] if q.id != "new"] == parts["held_out"]
 
 
-def test_questions_over_one_pool_of_documents_are_split_one_by_one(capsys):
+def test_questions_over_one_pool_of_documents_are_split_individually(capsys):
     questions = [Question(f"q{i}", "?", ("a",), (f"d{i}", f"d{i + 1}")) for i in range(100)]
     parts, by = split(questions)
     assert by == "question" and 8 <= len(parts["held_out"]) <= 35
     assert "the split is by question" in capsys.readouterr().out
 
 
-def test_named_documents_are_held_out_and_what_straddles_is_left_out():
+def test_questions_across_held_out_and_other_documents_are_unused():
     question_on = lambda *documents: Question(" ".join(documents), "?", ("a",), documents)
     parts, by = split(
         [
@@ -76,7 +76,7 @@ def test_named_documents_are_held_out_and_what_straddles_is_left_out():
     assert by == "document"
 
 
-def test_named_questions_are_held_out_whatever_their_documents():
+def test_named_questions_are_held_out_regardless_of_documents():
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(5)]
     parts, by = split(questions, held_out_questions=("q3", "q1"), ignored_questions=("q0", "q1"))
     assert {name: [q.id for q in part] for name, part in parts.items()} == {
@@ -85,11 +85,15 @@ def test_named_questions_are_held_out_whatever_their_documents():
         "unused": ["q0", "q1"],
     }
     assert by == "question"
+
+
+def test_holding_out_both_questions_and_documents_is_refused():
+    questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(5)]
     with pytest.raises(ValueError, match="only one of them"):
         split(questions, held_out_questions=("q3",), held_out_documents=("d",))
 
 
-def test_separate_documents_stay_separate_however_large_the_share():
+def test_a_large_held_out_share_still_splits_by_document():
     """Eight documents of five questions each: no question joins two of them."""
     questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 8}",)) for i in range(40)]
     parts, by = split(questions, held_out=0.9)
@@ -97,23 +101,27 @@ def test_separate_documents_stay_separate_however_large_the_share():
     assert not documents_of(parts["train"]) & documents_of(parts["held_out"])
 
 
-def test_few_documents_fill_both_sides():
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.8])
+def test_two_documents_are_split_into_one_each(share):
     """By chance alone, most of these draws would leave a side empty."""
     questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 2}",)) for i in range(6)]
-    for share in (0.1, 0.2, 0.8):
-        parts, by = split(questions, held_out=share)
-        assert by == "document" and [len(parts[p]) for p in parts] == [3, 3, 0]
+    parts, by = split(questions, held_out=share)
+    assert by == "document" and [len(parts[p]) for p in parts] == [3, 3, 0]
+
+
+def test_nothing_is_held_out_on_request():
+    questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 2}",)) for i in range(6)]
     parts, _ = split(questions, held_out=0.0)
     assert not parts["held_out"]
 
 
-def test_questions_on_a_single_document_are_split_one_by_one():
+def test_questions_on_a_single_document_are_split_individually():
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(50)]
     parts, by = split(questions)
     assert by == "question" and parts["train"] and parts["held_out"]
 
 
-def test_questions_without_documents_are_split_one_by_one():
+def test_questions_without_documents_are_split_individually():
     questions = [Question(f"q{i}", "?", ("a",), ()) for i in range(50)]
     parts, by = split(questions)
     assert by == "question" and 3 <= len(parts["held_out"]) <= 20
@@ -124,6 +132,10 @@ def test_a_question_without_answers_is_never_trained_on():
     parts, _ = split(questions)
     assert {len(q.answers) for q in parts["train"]} == {1}
     assert sum(not q.answers for q in parts["held_out"]) == 20
+
+
+def test_a_question_without_answers_is_unused_if_others_are_held_out_by_name():
+    questions = [Question(f"q{i}", "?", ("a",) * (i % 2), (f"d{i}",)) for i in range(40)]
     named, _ = split(questions, held_out_questions=("q1",))
     assert [q.id for q in named["held_out"]] == ["q1"]
     assert {len(q.answers) for q in named["unused"]} == {0}
@@ -131,7 +143,7 @@ def test_a_question_without_answers_is_never_trained_on():
 
 @pytest.mark.parametrize("supervision", ["alignment", "gold"])
 @pytest.mark.parametrize("by", ["rewritten", "question"])
-def test_what_is_marked_trains_a_question_without_answers_if_nothing_needs_answers(supervision, by):
+def test_unanswered_questions_train_only_if_no_setting_needs_answers(supervision, by):
     c = config.ark()
     c.score.supervision, c.mine.by = supervision, by
     questions = [Question(f"q{i}", "?", ("a",) * (i % 2), (f"d{i}",)) for i in range(40)]
@@ -141,18 +153,32 @@ def test_what_is_marked_trains_a_question_without_answers_if_nothing_needs_answe
     assert not parts.unused
 
 
-def test_a_test_set_of_its_own_is_all_that_is_held_out():
+def test_a_separate_test_set_is_all_that_is_held_out():
+    c, train, test = with_test_set()
+    parts = split_questions(train, test, c)
+    assert (parts.train, parts.held_out, parts.by) == (train, test, "file")
+
+
+def test_a_question_in_both_training_and_test_set_is_refused():
+    c, train, test = with_test_set()
+    with pytest.raises(ValueError, match=r"the question 'q1' of test\.jsonl is also in"):
+        split_questions(train, [*test, train[1]], c)
+
+
+def test_held_out_questions_next_to_a_test_set_are_refused():
+    c, train, test = with_test_set()
+    c.data.held_out_questions = ("q1",)
+    with pytest.raises(ValueError, match="only one of them"):
+        split_questions(train, test, c)
+
+
+def with_test_set():
+    """A config that names a test set, four training questions and two test questions."""
     c = config.ark()
     c.data.test = "test.jsonl"
     train = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(4)]
     test = [Question(f"t{i}", "?", ("a",), ("d",)) for i in range(2)]
-    parts = split_questions(train, test, c)
-    assert (parts.train, parts.held_out, parts.by) == (train, test, "file")
-    with pytest.raises(ValueError, match=r"the question 'q1' of test\.jsonl is also in"):
-        split_questions(train, [*test, train[1]], c)
-    c.data.held_out_questions = ("q1",)
-    with pytest.raises(ValueError, match="only one of them"):
-        split_questions(train, test, c)
+    return c, train, test
 
 
 def folds_of(questions, folds: int, **changes) -> list[dict]:
@@ -196,7 +222,7 @@ def test_folds_hold_out_every_question_once(named, folds):
     strategies.integers(2, 6),
     strategies.integers(0, 3),
 )
-def test_folds_are_as_equal_as_groups_allow(sizes, folds, seed):
+def test_folds_have_sizes_as_equal_as_the_groups_allow(sizes, folds, seed):
     keys = [f"d{i}" for i, size in enumerate(sizes) for _ in range(size)]
     folds = min(folds, len(sizes))
     fold_of = assign_folds(keys, folds, seed)
@@ -207,7 +233,7 @@ def test_folds_are_as_equal_as_groups_allow(sizes, folds, seed):
 
 
 @pytest.mark.parametrize("documents", [20, 199, 204, 1000])
-def test_a_new_document_moves_few_others_to_another_fold(documents):
+def test_a_new_document_moves_few_others_between_folds(documents):
     keys = [f"d{i}" for i in range(documents) for _ in range(2)]
     before = assign_folds(keys, 5, 0)
     for i in range(10):
@@ -217,11 +243,15 @@ def test_a_new_document_moves_few_others_to_another_fold(documents):
     assert sum(before[key] != other_seed[key] for key in before) > documents / 4
 
 
-def test_folds_are_refused_beside_another_choice_and_when_there_are_too_many():
+def test_folds_next_to_named_held_out_parts_are_refused():
     questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 3}",)) for i in range(12)]
     for other in ({"held_out_documents": ("d1",)}, {"held_out_questions": ("q1",)}):
         with pytest.raises(ValueError, match="only one of them"):
             split(questions, fold=(1, 3), **other)
+
+
+def test_more_folds_than_groups_of_documents_are_refused():
+    questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 3}",)) for i in range(12)]
     with pytest.raises(ValueError, match=r"fold=\(1, 4\).* 3 groups of documents.*fewer folds"):
         split(questions, fold=(1, 4))
     assert [len(part["held_out"]) for part in folds_of(questions, 3)] == [4, 4, 4]

@@ -65,7 +65,9 @@ def counting(monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_it_is_the_best_mean_of_the_references_tokens(world, tmp_path, monkeypatch, chat, mesh):
+def test_the_answer_likelihood_is_the_best_mean_over_the_references(
+    world, tmp_path, monkeypatch, chat, mesh
+):
     lm = LanguageModel.from_pretrained(world / "generator")
     form, calls = ReadingPrompt(TEMPLATE, chat=chat), counting(monkeypatch)
     filled = filled_prompts(form)
@@ -86,7 +88,7 @@ def test_it_is_the_best_mean_of_the_references_tokens(world, tmp_path, monkeypat
     assert calls == [2, 1, 1]
 
 
-def test_a_reference_that_does_not_fit_says_how_much_room_it_needs(world, tmp_path, mesh):
+def test_a_reference_that_does_not_fit_is_refused_with_the_needed_length(world, tmp_path, mesh):
     lm = LanguageModel.from_pretrained(world / "generator")
     form = ReadingPrompt(TEMPLATE, chat=False)
     asked = Question("long", "Why?", ("tin", "the tide rose " * 400), ("d",))
@@ -97,7 +99,9 @@ def test_a_reference_that_does_not_fit_says_how_much_room_it_needs(world, tmp_pa
         answer_likelihoods(lm, form, filled, [asked], tmp_path, 0)
 
 
-def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, monkeypatch, mesh):
+def test_a_run_that_measures_only_likelihoods_resumes_after_a_kill(
+    world, tmp_path, monkeypatch, mesh
+):
     c = worlds.tiny_config(world)
     c.llm.backend, c.evaluate.baselines, c.evaluate.max_new_tokens = "none", ("full",), 64
     c.train.stages, c.train.epochs, c.evaluate.read = (0,), (1, 0, 0), 2

@@ -14,7 +14,7 @@ from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.documents.choose_fusion import STAGE, candidates, choose_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, stored_chunks
-from ark_jax.recipes.documents.retrieve import load_kept, ranked_file, retrieve_all
+from ark_jax.recipes.documents.retrieve import load_search, ranked_file, retrieve_all
 from ark_jax.retrieval.fusion import Fusion, load_fusion
 
 
@@ -25,7 +25,7 @@ def choose(run, questions: list[Question], learned=frozenset()) -> dict:
     return choose_fusion(run.context, folder, systems_of=systems, learned=lambda context: learned)
 
 
-def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run):
+def test_the_best_fusion_on_training_questions_is_chosen(run):
     asked = [
         Question("t0", "which lamp and tide?", ("lamp",), ("a",)),
         Question("t1", "which pilot?", ("pilot",), ("b",)),
@@ -38,7 +38,7 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     chunks = stored_chunks(run.context)
     gold, _ = gold_passages(run.context, asked, chunks.by_document)
     names = ("bm25", "stage3")
-    found = {name: load_kept(ranked_file(folder, name), asked[:3]) for name in names}
+    found = {name: load_search(ranked_file(folder, name), asked[:3]) for name in names}
     words, vectors = (
         {q.id: x.pairs() for q, x in zip(asked[:3], found[name].rankings, strict=True)}
         for name in names
@@ -54,7 +54,7 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     assert counts == {"questions": 3, "by": chosen.by, "dense": chosen.dense}
 
 
-def test_questions_that_were_not_learned_from_choose_if_they_are_enough(run, monkeypatch, capsys):
+def test_unlearned_questions_choose_the_fusion_if_there_are_enough(run, monkeypatch, capsys):
     asked = [
         Question("t0", "which lamp and tide?", ("lamp",), ("a",)),
         Question("t1", "which pilot?", ("pilot",), ("b",)),
@@ -83,7 +83,7 @@ def test_questions_that_were_not_learned_from_choose_if_they_are_enough(run, mon
     assert [2 * value for value in without] == pytest.approx(rest)
 
 
-def test_the_stage_is_there_if_it_is_asked_for():
+def test_the_fusion_stage_is_added_only_on_request():
     c = config.ark()
     c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
     names = lambda: [stage.name for stage in stages(c)]
@@ -92,7 +92,7 @@ def test_the_stage_is_there_if_it_is_asked_for():
     assert names()[names().index("stage3") :][:4] == ["stage3", "baselines", STAGE, "evaluate"]
 
 
-def test_without_a_question_that_can_be_answered_ranks_are_joined(run):
+def test_without_usable_questions_the_default_fusion_is_kept(run):
     assert choose(run, [Question("t", "the tide?", ("again",), ("a",))])["questions"] == 0
     assert load_fusion(run.context / STAGE) == Fusion()
 

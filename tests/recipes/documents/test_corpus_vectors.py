@@ -58,9 +58,7 @@ def run(c, workdir: Path, *, forget: bool = False) -> Path:
     return workdir
 
 
-def test_each_model_embeds_the_corpus_once_and_the_bytes_are_those_without(
-    world, tmp_path, embedded
-):
+def test_storing_vectors_saves_embeddings_without_changing_the_bytes(world, tmp_path, embedded):
     c = searching_corpus(world)
     stored = run(c, tmp_path / "stored")
     graph = 1  # the entities, which are no passages
@@ -91,7 +89,7 @@ def encode(context, passages) -> tuple[np.ndarray, int]:
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut short", "no array", "no description", "false"])
-def test_damaged_vectors_are_made_again(searched, embedded, capsys, world, damage):
+def test_damaged_vectors_are_computed_again(searched, embedded, capsys, world, damage):
     passages = passages_of(searched)
     expected, cut = encode(searched, passages)
     retriever = load_retriever(searched, "base")
@@ -120,7 +118,7 @@ def test_damaged_vectors_are_made_again(searched, embedded, capsys, world, damag
     assert np.array_equal(encode(searched, passages)[0], expected) and embedded[world.name] == 1
 
 
-def test_they_belong_to_passages_model_and_settings(searched, embedded, world):
+def test_stored_vectors_are_valid_only_for_their_passages_and_settings(searched, embedded, world):
     passages = passages_of(searched)
     encode(searched, passages)
     encode(searched, passages[::-1])
@@ -132,7 +130,7 @@ def test_they_belong_to_passages_model_and_settings(searched, embedded, world):
     assert files == {"base.npy", "base.json"}
 
 
-def test_a_run_over_the_documents_of_questions_stores_none(world, tmp_path):
+def test_a_run_over_the_documents_of_questions_stores_no_vectors(world, tmp_path):
     c = searching_corpus(world)
     c.data.pool = "documents"
     context = context_of(c, tmp_path / "w")

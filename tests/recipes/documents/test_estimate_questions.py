@@ -15,7 +15,7 @@ def world(tmp_path_factory):
     return make_world_without_questions(tmp_path_factory.mktemp("world"))
 
 
-def test_a_plan_counts_questions_that_are_yet_to_be_written(world, tmp_path, monkeypatch):
+def test_a_plan_estimates_questions_that_are_not_written_yet(world, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "product_speed", lambda *_: RATE)
     c = documents_alone(world, joined=0.5)
     c.llm.backend, c.llm.price = "openai", (1.0, 10.0)
@@ -36,7 +36,7 @@ def test_a_plan_counts_questions_that_are_yet_to_be_written(world, tmp_path, mon
     assert calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "questions") == questions
 
 
-def test_a_plan_after_the_stage_knows_its_questions(world, tmp_path, monkeypatch):
+def test_a_plan_counts_questions_that_are_already_written(world, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "product_speed", lambda *_: RATE)
     c = documents_alone(world)
     for stage in ("data", "extract", "graph", "questions"):

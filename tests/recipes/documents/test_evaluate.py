@@ -14,7 +14,7 @@ from ark_jax.recipes.documents.corpus import gold_passages
 from ark_jax.report.results import metric_heading
 
 
-def test_a_question_whose_answer_is_nowhere_is_not_measured(run):
+def test_a_question_without_any_gold_passage_is_not_measured(run):
     """As trec_eval leaves out queries without judgements; where all are such, the table says zero
     and the run how many."""
     run.c.evaluate.read = 0
@@ -85,31 +85,47 @@ def test_differences_to_base_are_tested_and_corrected():
     )  # full is a third comparison
 
 
-def test_the_closing_table_marks_what_differs():
+NO_MARK = "  No difference from base has p < 0.05: paired randomisation test, two-sided"
+MARK = (
+    "  * differs from base, p < 0.05: paired randomisation test, two-sided, "
+    "Holm-corrected over systems"
+)
+
+
+def text_table() -> list[str]:
+    """The lines of a table where stage 1 alone differs from the base, and full has no value."""
     table = tabulated(
         full=[None] * 8,
         stage1=[x + 0.1 for x in BASE],
         stage2=[x + 0.05 * (i < 3) for i, x in enumerate(BASE)],
     )
-    lines = as_text(table, COLUMNS).splitlines()
+    return as_text(table, COLUMNS).splitlines()
+
+
+def test_the_text_table_has_a_line_for_each_system():
+    lines = text_table()
     assert len(lines) == 6 and lines[0].split() == ["system", "nDCG@10", "recall@5", "answer", "F1"]
     assert [line.split()[0] for line in lines[1:5]] == ["base", "full", "stage1", "stage2"]
-    assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0] and lines[2].count("–") == 2
+    assert lines[2].count("–") == 2
+
+
+def test_the_text_table_marks_significant_differences():
+    lines = text_table()
+    assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0]
+    assert lines[5] == MARK
+
+
+def test_the_columns_of_the_text_table_stand_under_their_headings():
+    lines = text_table()
     ends = {line.index("]", 11) for line in lines[1:5] if "–" not in line}
-    assert (
-        len(ends) == 1 and lines[0].index("nDCG@10") + len("nDCG@10") - 1 in ends
-    )  # columns stand under their heads
-    assert (
-        lines[5] == "  * differs from base, p < 0.05: paired randomisation test, two-sided, "
-        "Holm-corrected over systems"
-    )
-    unmarked = as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
-    assert (
-        unmarked == "  No difference from base has p < 0.05: paired randomisation test, two-sided"
-    )
+    assert ends == {lines[0].index("nDCG@10") + len("nDCG@10") - 1}
 
 
-def test_columns_stand_under_their_heads_where_values_are_long():
+def test_a_text_table_without_significant_differences_says_so():
+    assert as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1] == NO_MARK
+
+
+def test_columns_are_aligned_even_with_long_values():
     """Log-likelihoods are negative, and their intervals longer than those of shares."""
     measured = rows(base=BASE, stage1=[x + 0.1 for x in BASE])
     for row in measured:
@@ -151,14 +167,14 @@ def test_columns_stand_under_their_heads_where_values_are_long():
         ),
     ],
 )
-def test_the_verdict_tells_what_chance_may_explain(moved, says):
+def test_the_verdict_states_the_significance_of_differences(moved, says):
     table = tabulated(stage1=[x + y for x, y in zip(BASE, moved, strict=True)])
     verdict = evaluate.verdict(table, COLUMNS, ("stage1", "stage2"))
     assert verdict.startswith(says) and "(paired randomisation test, two-sided)." in verdict
     assert verdict.endswith("nDCG@10 fell at stage1.") == (moved[0] < 0)
 
 
-def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
+def test_a_verdict_describes_gains_and_losses_of_the_last_stage():
     measured = rows(
         base=BASE, full=[None] * 8, stage1=[x - 0.1 for x in BASE], stage2=[x + 0.1 for x in BASE]
     )
@@ -174,7 +190,7 @@ def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
     assert verdict.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
 
 
-def test_gold_may_be_passages_or_answers(run):
+def test_gold_passages_are_marked_ones_or_those_with_an_answer(run):
     documents = [Document("a", "", "the tide. the lamp. the tide again.")]
     save_rows(documents, run.context / "data" / "documents.parquet")
     chunks = {
@@ -217,7 +233,7 @@ def test_metrics_are_shown_by_their_usual_names(metric, shown):
     assert metric_heading(metric) == shown
 
 
-def test_another_system_than_the_first_may_be_the_base():
+def test_any_system_can_be_the_base():
     table = tabulate(
         rows(base=BASE, stage1=[x + 0.1 for x in BASE]),
         COLUMNS,
@@ -244,7 +260,7 @@ def test_questions_of_a_document_count_as_one():
     assert alone["against_base"]["p"] == 2 / 256
 
 
-def test_a_hybrid_is_tested_against_bm25_too_and_earns_no_star_below_it():
+def test_a_hybrid_is_also_tested_against_bm25():
     """Better than the base by more than chance, but worse than BM25 alone."""
     scores = rows(
         base=BASE,

@@ -3,7 +3,7 @@
 import pytest
 
 from ark_jax.pipeline.manifest import write_manifest
-from ark_jax.pipeline.reads import nothing_read
+from ark_jax.pipeline.reads import empty_record
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core.tables import tabulate
 from ark_jax.recipes.documents.evaluate import pool_folds
@@ -22,8 +22,8 @@ def finished(workdir, fold: int, rows, gold=None, digest="one", seed=3, metrics=
     for stage in ("data", "evaluate"):
         (workdir / stage).mkdir(parents=True)
     divided = {"config": {"data.fold": (fold, 2), "seed": seed}, "external": {"input": digest}}
-    write_manifest(workdir / "data", "data", nothing_read({}) | divided, {}, {})
-    measured = nothing_read({}) | {"config": EVALUATION}
+    write_manifest(workdir / "data", "data", empty_record({}) | divided, {}, {})
+    measured = empty_record({}) | {"config": EVALUATION}
     write_manifest(workdir / "evaluate", "evaluate", measured, {}, {})
     table = tabulate(rows, metrics, draws=10, flips=10, seed=0)
     gold = gold or {each["question"]: [["c"]] for each in rows}
@@ -40,7 +40,7 @@ def rows_of(questions, gain: float = 0.25) -> list[dict]:
     ]
 
 
-def test_the_pooled_table_is_that_of_one_run_over_all_questions(tmp_path):
+def test_the_pooled_table_equals_that_of_one_run_over_all_questions(tmp_path):
     first, second = rows_of("abc"), rows_of("de", gain=0.5)
     pooled = pool_folds([finished(tmp_path / "1", 1, first), finished(tmp_path / "2", 2, second)])
     systems = ("base", "stage3")
@@ -90,7 +90,7 @@ def test_a_likelihood_needs_no_gold_chunk(tmp_path):
         ([row("base", "d", 0.5)], {}, "only one of 2 and 1 measured 'stage3'"),
     ],
 )
-def test_what_are_no_folds_of_one_input_is_not_pooled(tmp_path, second, changes, says):
+def test_runs_that_are_not_folds_of_one_input_are_not_pooled(tmp_path, second, changes, says):
     first = finished(tmp_path / "1", 1, rows_of("abc"))
     with pytest.raises(ValueError, match=says):
         pool_folds([first, finished(tmp_path / "2", 2, second, **changes)])

@@ -52,9 +52,7 @@ def ingested(world, workdir, **changes):
 
 
 @pytest.mark.parametrize("chunking", ["tokens", "sentences"])
-def test_a_chunk_is_as_long_as_the_retriever_reads_beside_its_title(
-    world, tmp_path, chunking, capsys
-):
+def test_the_default_chunk_and_title_fit_the_retriever(world, tmp_path, chunking, capsys):
     context = ingested(world, tmp_path / "w", chunk_tokens=0, chunking=chunking)
     assert "chunks have at most 62 tokens, less their title" in capsys.readouterr().out
     folder = world / "retriever"
@@ -70,17 +68,17 @@ def test_a_chunk_is_as_long_as_the_retriever_reads_beside_its_title(
     assert all(chunk.title for chunks in by_document.values() for chunk in chunks)
 
 
-def test_an_explicit_length_stays_as_it_is(world, tmp_path):
+def test_an_explicit_chunk_length_is_kept(world, tmp_path):
     chunks = chunks_by_document(ingested(world, tmp_path / "w", chunk_tokens=80))
     assert {c.tokens for group in chunks.values() for c in group[:-1]} == {80}
 
 
-def test_an_overlap_that_the_retriever_leaves_no_room_for_is_refused(world, tmp_path):
+def test_an_overlap_above_the_chunk_length_is_refused(world, tmp_path):
     with pytest.raises(ValueError, match=r"chunk_overlap=40: must be below 31, the least tokens"):
         ingested(world, tmp_path / "w", chunk_tokens=0, chunk_overlap=40)
 
 
-def test_questions_may_lie_elsewhere(world, tmp_path):
+def test_questions_may_be_in_a_separate_file(world, tmp_path):
     documents, questions = (world / "corpus" / f"{x}.jsonl" for x in ("documents", "questions"))
     elsewhere = tmp_path / "asked.json"
     elsewhere.write_text(f"[{','.join(questions.read_text().splitlines())}]")
@@ -95,10 +93,10 @@ def test_questions_may_lie_elsewhere(world, tmp_path):
     (status,) = examine(data, c, tmp_path / "run")
     assert status.why == "the input of config.data.questions changed"
     with pytest.raises(BadInput, match=r"asked\.json"):
-        ingest.look_at(c)
+        ingest.describe_input(c)
 
 
-def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world, tmp_path):
+def test_questions_without_any_answer_are_refused_with_the_fix(world, tmp_path):
     corpus = tmp_path / "corpus"
     shutil.copytree(world / "corpus", corpus)
     rows = map(json.loads, (corpus / "questions.jsonl").read_text().splitlines())
@@ -110,7 +108,7 @@ def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world
     assert "--config.score.supervision=gold --config.mine.by=question" in done.stderr
 
 
-def test_a_run_says_that_a_question_searches_its_own_documents(world, tmp_path):
+def test_a_run_reports_that_questions_search_only_their_documents(world, tmp_path):
     done = call_here(world, tmp_path / "w", "data")
     assert done.returncode == 0, done.stderr
     assert "config.data.pool=corpus searches all 78 chunks" in done.stdout + done.stderr

@@ -113,7 +113,7 @@ def by_length(messages: list[dict]) -> str:
     return says("1" if first < second else "2" if second < first else "tie")
 
 
-def test_a_judge_of_short_answers_finds_them_in_either_place(tmp_path):
+def test_a_judge_that_prefers_short_answers_finds_them_in_both_orders(tmp_path):
     with llm_server.serving(by_length) as server:
         results, rows, counts = compare(tmp_path, server)
         asked = [
@@ -173,7 +173,7 @@ def test_a_judge_of_short_answers_finds_them_in_either_place(tmp_path):
     assert counts["llm"]["cost"] > 0
 
 
-def test_a_judge_who_prefers_the_first_is_found_out(tmp_path):
+def test_a_judge_that_prefers_the_first_place_is_detected(tmp_path):
     with llm_server.serving(lambda messages: says("1")) as server:
         results, rows, _ = compare(tmp_path, server)
     for tally in results["pairs"][0]["criteria"].values():
@@ -188,7 +188,7 @@ def test_a_judge_who_prefers_the_first_is_found_out(tmp_path):
     assert {row["overall"] for row in rows} == {"first"}
 
 
-def test_what_a_judge_is_shown(tmp_path):
+def test_the_judge_sees_the_passages_of_both_systems_without_their_names(tmp_path):
     with llm_server.serving(by_length) as server:
         compare(tmp_path, server, repeats=1)
         text = next(
@@ -203,7 +203,7 @@ def test_what_a_judge_is_shown(tmp_path):
     assert not re.search(r"stage|base", text)
 
 
-def test_rubbish_is_asked_for_again_and_then_counts_for_nobody(tmp_path):
+def test_unreadable_verdicts_are_disqualified_after_one_correction(tmp_path):
     def judge_of_moods(messages: list[dict]) -> str:
         text = messages[0]["content"]
         if "q0" in text:
@@ -230,7 +230,7 @@ def test_rubbish_is_asked_for_again_and_then_counts_for_nobody(tmp_path):
     assert counts["llm"]["asked_again"] == 8
 
 
-def test_a_judge_of_nothing_but_rubbish_gives_no_rate(tmp_path):
+def test_without_any_readable_verdict_there_is_no_win_rate(tmp_path):
     with llm_server.serving(lambda messages: "no") as server:
         results, _, _ = compare(tmp_path, server, against=("stage1",))
     tally = results["pairs"][0]["criteria"]["faithfulness"]
@@ -238,7 +238,7 @@ def test_a_judge_of_nothing_but_rubbish_gives_no_rate(tmp_path):
     assert tally["by_repeat"] == [None, None]
 
 
-def test_the_same_verdicts_give_the_same_files_and_are_asked_once(tmp_path):
+def test_repeated_judging_reuses_verdicts_and_gives_the_same_files(tmp_path):
     with llm_server.serving(by_length) as server:
         compare(tmp_path / "a", server, against=("base", "stage1"))
         requests = len(server.requests)
@@ -260,7 +260,7 @@ def test_the_same_verdicts_give_the_same_files_and_are_asked_once(tmp_path):
     assert [pair["against"] for pair in results["pairs"]] == ["base", "stage1"]
 
 
-def test_equal_answers_need_no_judge(tmp_path):
+def test_equal_answers_are_not_sent_to_the_judge(tmp_path):
     with llm_server.serving(by_length) as server:
         context = answered(tmp_path, server.url)
         rows = pq.read_table(tmp_path / "evaluate" / "questions.parquet").to_pylist()
@@ -277,7 +277,7 @@ def test_equal_answers_need_no_judge(tmp_path):
     assert pair["same"] == 6 and pair["criteria"]["overall"]["win_rate"]["mean"] == 0.5
 
 
-def test_a_system_without_answers_is_refused_by_name(tmp_path):
+def test_comparing_with_a_system_without_answers_is_refused(tmp_path):
     for other in ("bm25", "stage3"):
         with pytest.raises(
             ValueError,
@@ -286,7 +286,7 @@ def test_a_system_without_answers_is_refused_by_name(tmp_path):
             judge_stage.judge_calls(answered(tmp_path, "", against=(other,)), "stage3")
 
 
-def test_the_judge_is_a_stage_only_where_it_is_asked_for(tmp_path):
+def test_the_judge_stage_is_added_only_on_request(tmp_path):
     c = answered(tmp_path, "http://x", repeats=0).config
     c.data.path = c.retriever.path = c.generator.path = str(tmp_path)
     names = lambda: [stage.name for stage in stages(c)]
@@ -303,7 +303,7 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     c.evaluate.baselines, c.evaluate.hybrids = (), ()
     tokenizer = load_tokenizer(c.generator.path)
     words = lambda text: len(tokenizer(text)["input_ids"])
-    [judged] = [x for x in shared_plan.answering(context, systems(c))[0] if x.kind == "ask"]
+    [judged] = [x for x in shared_plan.answer_works(context, systems(c))[0] if x.kind == "ask"]
     # 2 orders, repeats, systems; 6 questions
     assert (judged.label, judged.stage, judged.total, judged.items) == ("judge", "judge", 48, 48)
     shown = words(prompts.load_template("judge"))
@@ -313,12 +313,12 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     assert judged.cost == pytest.approx(48 * each) and judged.waiting > 0
     c.judge.update({"repeats": 0})
     c.reader.update({"backend": "openai", "model": "nobody-knows"})
-    [read] = shared_plan.answering(context, systems(c))[0]
+    [read] = shared_plan.answer_works(context, systems(c))[0]
     assert (read.label, read.model, read.items, read.written) == ("reading", "reader", 24, 32)
     assert read.cost is None
 
 
-def test_a_judge_beyond_the_limit_of_cost_is_not_begun(tmp_path):
+def test_a_judge_above_the_cost_limit_is_not_started(tmp_path):
     world = tmp_path / "world"
     world.mkdir()
     c = tiny_config(make_world(world))

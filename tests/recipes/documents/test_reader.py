@@ -28,7 +28,7 @@ def world(tmp_path, **reader) -> engine.Context:
     return engine.Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
 
 
-def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch):
+def test_a_remote_reader_gets_each_prompt_once(tmp_path, monkeypatch):
     pytest.importorskip(
         "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
     )
@@ -66,7 +66,7 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
     assert kinds == ["read"] * 4
 
 
-def test_what_fails_at_the_readers_endpoint_is_told_in_its_name(tmp_path, monkeypatch):
+def test_errors_of_a_remote_reader_name_its_settings(tmp_path, monkeypatch):
     pytest.importorskip(
         "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
     )
@@ -95,7 +95,7 @@ class Lamplighter:
             done(i, f" {text.split()[1]} it was ")
 
 
-def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, monkeypatch):
+def test_a_local_reader_reads_each_prompt_once(tmp_path, monkeypatch):
     loaded = []
     monkeypatch.setattr(
         ask, "load_generator", lambda context, path: loaded.append(path) or Lamplighter()

@@ -20,7 +20,7 @@ from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
 
 
-def test_each_system_ranks_and_the_last_stage_stands_last(run):
+def test_each_system_ranks_the_chunks_of_a_question(run):
     run.c.evaluate.baselines, run.c.evaluate.retrievers = ("full", "bm25"), ("/models/other-one/",)
     run.c.evaluate.hybrids = ("bm25+stage3", "base+other-one")
     rankings = rank(run)
@@ -60,7 +60,7 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "trained"])
-def test_a_reranker_orders_what_the_last_system_retrieves(kind, run, tmp_path, mesh):
+def test_a_reranker_reorders_the_results_of_the_last_system(kind, run, tmp_path, mesh):
     folder = tmp_path / "reranker"
     if kind == "trained":
         folder = run.folder / "w" / "reranker" / "model"
@@ -86,7 +86,7 @@ def test_a_reranker_orders_what_the_last_system_retrieves(kind, run, tmp_path, m
     assert rank(run) == ranked
 
 
-def test_hyde_is_a_row_of_the_base_retriever_and_recorded_passages(run):
+def test_hyde_is_evaluated_as_a_system_of_its_own(run):
     passages = {"q0": "The lamp stands in the tower.", "q1": "A pilot in wool."}
     recording = run.folder / "recorded.jsonl"
     rows = [{"item": f"hyde/{q}", "reply": completion(text)} for q, text in passages.items()]
@@ -108,7 +108,7 @@ def test_hyde_is_a_row_of_the_base_retriever_and_recorded_passages(run):
     assert rank(run) == ranked
 
 
-def test_by_default_words_and_a_fusion_are_ranked_beside_base_and_stages(run):
+def test_bm25_and_a_fusion_are_evaluated_by_default(run):
     ranked = rank(run)
     assert list(ranked) == ["base", "bm25", "bm25+stage3", "stage1", "stage2", "stage3"]
     assert ranked["bm25+stage3"]["q1"] == fuse([ranked["bm25"]["q1"], ranked["stage3"]["q1"]], 20)
@@ -116,7 +116,7 @@ def test_by_default_words_and_a_fusion_are_ranked_beside_base_and_stages(run):
     assert systems(run.c).names == ["base", "bm25", "bm25+stage0", "stage0"]
 
 
-def test_lists_reach_as_far_as_metrics_and_reader_look(run):
+def test_rankings_are_as_deep_as_metrics_and_reader_need(run):
     run.c.evaluate.scope = "corpus"
     assert systems(run.c).depth == 20 and len(rank(run)["base"]["q0"]) == 6
     run.c.evaluate.metrics = ("recall@30", "map", "hit@100", "ndcg@5")
@@ -144,7 +144,7 @@ def tokenizer(tmp_path_factory):
     )
 
 
-def test_whole_documents_fill_the_window_and_no_more(tokenizer):
+def test_whole_documents_are_cut_to_the_context_window(tokenizer):
     ranked = {"full": {}, "base": {"q0": ["a#1", "a#0"], "q1": ["b#0"]}}
     texts = {x.id: x.text for chunks in CHUNKS.values() for x in chunks}
     size = lambda q, text, lm: len(

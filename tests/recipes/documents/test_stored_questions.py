@@ -10,7 +10,7 @@ PLAIN = Question("a", "When?", ("1802",), ("d",), ("in 1802",), "dates")
 PAIR = Question("b", "Where?", (), ("d",), negatives=("n",))
 
 
-def test_negatives_are_a_column_only_if_there_are_any(tmp_path):
+def test_the_negatives_column_is_stored_only_if_needed(tmp_path):
     for name, questions in (("none", []), ("plain", [PLAIN]), ("both", [PLAIN, PAIR])):
         save_questions(questions, tmp_path / name)
         assert load_rows(tmp_path / name, Question) == questions

@@ -52,8 +52,8 @@ GOOD = Pair("Who put up the mill?", "Ada", ("Ada built it in 1790.",))
         (BOTH, {"evidence": (*GOOD.evidence, "Ada's farm had nine cows.")}, ""),
     ],
 )
-def test_defects_of_a_pair(material, changes, words):
-    defect = written_questions.defect(dataclasses.replace(GOOD, **changes), material)
+def test_the_defect_of_a_question_pair_is_named(material, changes, words):
+    defect = written_questions.pair_defect(dataclasses.replace(GOOD, **changes), material)
     assert words in defect and bool(words) == bool(defect)
 
 
@@ -76,8 +76,8 @@ BAD = dataclasses.replace(GOOD, answer="Eve")
         (reply(GOOD)[:-2], True, None),
     ],
 )
-def test_what_the_model_is_told(text, is_cut, words):
-    said = written_questions.remark(text, ALONE, is_cut)
+def test_the_model_is_told_why_its_pairs_are_unusable(text, is_cut, words):
+    said = written_questions.reply_remark(text, ALONE, is_cut)
     assert said is None if words is None else words in said
 
 
@@ -154,7 +154,7 @@ def held_out_pair(drawn: list[Material]) -> dict[int, list[Pair]]:
     return {i: [pair_about(drawn[i])]}
 
 
-def test_what_a_model_is_asked(world, workdir):
+def test_prompts_cover_single_and_joined_training_passages(world, workdir):
     drawn = materials(world, workdir, passages=45, joined=0.25)
     parts = [(x.part, len(x.chunks)) for x in drawn]
     singles = sum(part == ("train", 1) for part in parts)
@@ -174,7 +174,7 @@ def test_what_a_model_is_asked(world, workdir):
     }
 
 
-def test_joined_passages_share_an_entity_and_no_text(world, workdir):
+def test_joined_passages_share_an_entity_but_do_not_overlap(world, workdir):
     from ark_jax.graph.store import KnowledgeGraph
 
     graph = KnowledgeGraph.load(workdir / "graph")
@@ -185,7 +185,7 @@ def test_joined_passages_share_an_entity_and_no_text(world, workdir):
         assert any({a.id, b.id} <= set(chunks) for chunks in graph.chunks)
 
 
-def test_each_filter_drops_and_counts(world, workdir):
+def test_each_filter_drops_its_questions_with_a_reason(world, workdir):
     drawn = materials(world, workdir)
     first, second = [i for i, x in enumerate(drawn) if x.part == "train" and not x.chunks[1:]][:2]
     good = pair_about(drawn[first])
@@ -224,7 +224,7 @@ def test_each_filter_drops_and_counts(world, workdir):
 
 
 @pytest.mark.slow
-def test_the_margin_drops_answers_that_the_passage_makes_no_likelier(world, workdir):
+def test_the_margin_drops_questions_whose_passage_does_not_help(world, workdir):
     drawn = materials(world, workdir)
     answers = {i: [pair_about(x)] for i, x in enumerate(drawn) if not x.chunks[1:]}
     c = record(world, workdir, answers, round_trip=0)
@@ -277,7 +277,7 @@ def test_replies_without_a_pair_are_quarantined(world, workdir):
     assert row["text"] == "No." and "could be read" in row["reason"]
 
 
-def test_a_stage_that_keeps_no_question_says_why(world, workdir):
+def test_a_stage_that_keeps_no_question_is_refused_with_the_reason(world, workdir):
     c = documents_alone(world, margin=1e6)
     with pytest.raises(ValueError, match=r"does not help.*lower config\.questions\.margin"):
         run(c, workdir, "questions")
@@ -290,14 +290,15 @@ sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from ark_jax.recipes.documents import filter_questions
 from support import documents_alone as here
-score, put = filter_questions._score_shard, filter_questions._put
+score, put = filter_questions._score_shard, filter_questions._publish_shard
 def tell(context, shard, number):
     print("shard", number, flush=True)
     return score(context, shard, number)
 def wait(path):
     put(path)
     time.sleep({pause})
-filter_questions.SHARD, filter_questions._score_shard, filter_questions._put = 2, tell, wait
+filter_questions.SHARD, filter_questions._score_shard = 2, tell
+filter_questions._publish_shard = wait
 here.run(here.documents_alone(Path({world!r})), Path({workdir!r}), "questions")
 """
 
@@ -314,7 +315,7 @@ def write_slowly(world: Path, workdir: Path, pause: float) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir):
+def test_a_killed_question_stage_resumes_with_the_same_bytes(world, workdir):
     process = write_slowly(world, workdir, pause=30.0)
     partial = workdir / ".partial" / "questions"
     try:
@@ -348,7 +349,7 @@ def get_config():
 
 
 @pytest.mark.slow
-def test_documents_alone_end_in_an_export(world):
+def test_documents_without_questions_can_be_trained_to_an_export(world):
     """The whole pipeline without a language model and without a question, by the command line."""
     config = world / "alone.py"
     config.write_text(CONFIG_FILE.format(tests=str(REPOSITORY / "tests"), world=str(world)))
@@ -384,7 +385,7 @@ def test_documents_alone_end_in_an_export(world):
     assert {row["question"] for row in measured} == by_part["held_out"]
 
 
-def test_a_corpus_without_questions_names_the_setting(world, tmp_path):
+def test_a_corpus_without_questions_is_refused_with_the_setting(world, tmp_path):
     done = call(world, tmp_path / "w", "data", "--config.data.held_out_documents=()")
     assert done.returncode == 1 and "config.questions.source=written" in done.stderr
 
@@ -392,7 +393,7 @@ def test_a_corpus_without_questions_names_the_setting(world, tmp_path):
 # --- the demo's recording -------------------------------------------------------------------------
 
 
-def test_the_demos_recording_holds_what_it_should():
+def test_all_recorded_question_pairs_of_the_demo_are_valid():
     """Every recorded pair but for its filters by models: read, verbatim, no answer given away."""
     folder = importlib.resources.files("ark_jax.demo")
     read = lambda name: map(json.loads, (folder / name).read_text(encoding="utf-8").splitlines())
@@ -405,7 +406,7 @@ def test_the_demos_recording_holds_what_it_should():
         assert held_out.isdisjoint(names)
         chunks = tuple(Chunk(name, name, 0, 0, 0, documents[name]) for name in dict.fromkeys(names))
         pairs = parse_pairs(row["reply"]["choices"][0]["message"]["content"])
-        assert [written_questions.defect(x, Material("train", chunks)) for x in pairs] == [
+        assert [written_questions.pair_defect(x, Material("train", chunks)) for x in pairs] == [
             ""
         ] * len(pairs)
         asked |= {x.question for x in pairs}

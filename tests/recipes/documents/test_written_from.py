@@ -48,24 +48,24 @@ def sides(tmp_path, split, c, documents=DOCUMENTS) -> set[str]:
         ("written", {"held_out_questions": ("q2",)}, [], [2], [3, 0, 1]),
     ],
 )
-def test_the_inputs_questions_become_the_test(source, data, train, held_out, unused):
+def test_given_questions_are_reserved_for_the_test(source, data, train, held_out, unused):
     split = written_questions.reserve_for_test(parts([0, 1], [2], [3]), make_config(source, **data))
     assert split == parts(train, held_out, unused)
 
 
-def test_without_questions_the_fix_is_named():
+def test_an_input_without_questions_is_refused_with_the_fix():
     with pytest.raises(ValueError, match=r"config\.questions\.source=written"):
-        written_questions.parts_of_the_input(0, make_config("given"))
-    assert written_questions.parts_of_the_input(0, make_config("written")) == ()
-    assert written_questions.parts_of_the_input(10, make_config("both")) == ("held_out",)
+        written_questions.parts_that_need_questions(0, make_config("given"))
+    assert written_questions.parts_that_need_questions(0, make_config("written")) == ()
+    assert written_questions.parts_that_need_questions(10, make_config("both")) == ("held_out",)
 
 
-def test_nothing_is_stored_where_nothing_is_written(tmp_path):
+def test_without_written_questions_no_sides_are_stored(tmp_path):
     written_questions.save_sides(DOCUMENTS, parts([0], [1]), make_config("given"), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_test_documents_are_left_alone(tmp_path):
+def test_no_questions_are_written_from_test_documents(tmp_path):
     # The split is by document: nothing is written from the documents of held-out questions.
     assert sides(tmp_path, parts([0], [1, 2]), make_config("both")) == {"d1", "d2"}
     # It is by question: their documents are training documents too.
@@ -78,14 +78,14 @@ def test_test_documents_are_left_alone(tmp_path):
 
 
 @given(st.integers(2, 10), st.floats(0, 1), st.integers(0, 50))
-def test_documents_alone_are_split_in_two(count, share, seed):
+def test_documents_without_questions_are_split_in_two(count, share, seed):
     c = make_config("written", held_out=share)
     c.seed = seed
     held_out = written_questions.held_out_documents(DOCUMENTS[:count], parts(), c)
     assert 0 < len(held_out) < count
 
 
-def test_a_new_document_moves_no_other():
+def test_a_new_document_does_not_move_other_documents():
     c = make_config("written", held_out=0.4)
     held_out = lambda rows: written_questions.held_out_documents(rows, parts(), c)
     more = [*DOCUMENTS, *(f"e{i}" for i in range(20))]
@@ -129,7 +129,7 @@ def test_passages_are_drawn_evenly(context):
     assert fewer < set(drawn(context, "train"))  # more passages keep those of fewer
 
 
-def test_a_test_of_ones_own_leaves_nothing_to_write_for_it(context):
+def test_no_test_questions_are_written_if_a_test_is_given(context):
     save_rows(ASKED[1:2], context / "data" / "questions_held_out.parquet", Question)
     assert drawn(context, "held_out") == [] and len(drawn(context, "train")) == 10
 

@@ -35,7 +35,7 @@ def finished(run):
     return run.workdir, run.said
 
 
-def test_a_run_fills_every_stage(world, finished):
+def test_a_run_completes_every_stage(world, finished):
     workdir, said = finished
     assert [stage.name for stage in stages(gpr_world.tiny_config(world))] == STAGES
     counts = {name: read_manifest(workdir / name)["counts"] for name in STAGES}
@@ -65,7 +65,7 @@ def test_the_export_is_the_trained_towers(finished, mesh):
     assert "no labelled question was used" in card and "| gpr, 3 hops |" in card
 
 
-def test_rows_of_all_systems_are_stored(finished):
+def test_results_of_all_systems_are_stored(finished):
     workdir, _ = finished
     rows = load_rows(workdir / "evaluate" / "questions.parquet")
     systems = dict.fromkeys(row["system"] for row in rows)
@@ -74,7 +74,7 @@ def test_rows_of_all_systems_are_stored(finished):
     assert set(metrics["groups"]) == {"1 hop", "2 hops"}
 
 
-def test_a_plan_comes_before_the_run(world):
+def test_a_plan_can_be_made_before_the_run(world):
     done = call_here(world, world / "none", "plan")
     assert "- memory of train: remat=products, 1 piece: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +82,7 @@ def test_a_plan_comes_before_the_run(world):
     assert not (world / "none").exists()
 
 
-def test_a_model_may_word_relations_and_a_reader_answer(world):
+def test_recorded_wordings_and_a_reader_can_be_used(world):
     """The demo's recording words the relations; the tiny generator reads two questions."""
     flags = (
         "--config.llm.backend=replay",
@@ -126,20 +126,20 @@ def test_without_questions_nothing_is_measured(world):
         ("--config.train.loss=hinge", "must be triplet, nce or module:function"),
     ],
 )
-def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
+def test_user_errors_are_reported_in_one_line(world, flag, message):
     done = call_here(world, world / "wrong", "run", flag)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1], done.stderr
 
 
-def test_one_triple_is_refused(world):
+def test_a_graph_of_one_triple_is_refused(world):
     (world / "one.tsv").write_text("a\tr\tb\n")
     done = call_here(world, world / "one", "run", f"--config.data.path={world / 'one.tsv'}")
-    assert done.returncode == 1 and "there is no other one to tell it from" in done.stderr
+    assert done.returncode == 1 and "the graph has only 1 triple" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_bytes(world, finished):
+def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished):
     """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
     workdir, began = world / "killed", time.monotonic()
     seconds = 2.0

@@ -9,13 +9,13 @@ from support.masked_questions import DEMO, context, questions, write
 from support.paths import REPOSITORY
 
 from ark_jax.graph.triples import Triples
-from ark_jax.llm.triple_questions import same_words
+from ark_jax.llm.triple_questions import comparison_key
 
 METAQA = Path(os.environ.get("ARK_DATA", REPOSITORY.parent / "shared" / "data")) / "kg" / "metaqa"
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_wordings_of_the_demo(tmp_path, seed):
+def test_the_recorded_wordings_of_the_demo_are_complete(tmp_path, seed):
     graph = Triples.read(DEMO / "graph.tsv", names=DEMO / "names.tsv")
     run = context(tmp_path, graph, per_triple=8)
     run.config.seed, run.config.questions.replies = seed, str(DEMO / "wordings.jsonl")
@@ -25,13 +25,13 @@ def test_wordings_of_the_demo(tmp_path, seed):
     # Each end has eight questions, but for those that would hold the answer.
     asked = 2 * len(graph) - counts["ends_without_a_name_to_ask_by"]
     assert 0.98 * 8 * asked < counts["questions"] <= 8 * asked
-    written = {same_words(q["text"]) for q in questions(run)}
+    written = {comparison_key(q["text"]) for q in questions(run)}
     lines = (DEMO / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    assert not written & {same_words(json.loads(line)["question"]) for line in lines}
+    assert not written & {comparison_key(json.loads(line)["question"]) for line in lines}
 
 
 @pytest.mark.skipif(not METAQA.is_dir(), reason="needs $ARK_DATA/kg/metaqa")
-def test_wordings_of_metaqa(tmp_path):
+def test_the_recorded_wordings_of_metaqa_are_complete(tmp_path):
     graph = Triples.read(
         *sorted(METAQA.glob("kb_*.tsv")),
         names=METAQA / "kb_entity2text.txt",

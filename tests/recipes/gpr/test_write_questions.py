@@ -65,7 +65,7 @@ def test_rules_ask_for_both_ends(tmp_path):
     assert load_rows(tmp_path / "questions" / "quarantine.parquet") == []
 
 
-def test_several_wordings_of_one_side(tmp_path):
+def test_each_side_gets_the_requested_number_of_wordings(tmp_path):
     run = context(tmp_path, per_triple=3)
     write(run)
     texts = collections.defaultdict(set)
@@ -82,7 +82,7 @@ NAME = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 @given(
     st.lists(st.tuples(NAME, st.sampled_from(["has genre", "born in", "spouse"]), NAME), min_size=1)
 )
-def test_every_question_names_what_is_known_and_not_the_answer(tmp_path_factory, triples):
+def test_every_question_contains_the_known_entity_but_not_the_answer(tmp_path_factory, triples):
     run = context(tmp_path_factory.mktemp("run"), Triples.from_triples(triples))
     try:
         write(run)
@@ -97,7 +97,7 @@ def test_every_question_names_what_is_known_and_not_the_answer(tmp_path_factory,
         assert not contains_words(q["text"], answer)
 
 
-def test_aliases_of_the_answer_are_not_given_away(tmp_path):
+def test_questions_do_not_contain_aliases_of_the_answer(tmp_path):
     graph = Triples.from_triples(
         [("a", "owner", "b")], names={"a": "The Bill", "b": "Dieterle"}, aliases={"b": ["Bill"]}
     )
@@ -107,7 +107,7 @@ def test_aliases_of_the_answer_are_not_given_away(tmp_path):
     assert counts["drop_reasons"] == {"the answer is in the question": 1}
 
 
-def test_without_a_name_nothing_can_be_asked(tmp_path):
+def test_a_graph_without_usable_names_is_refused(tmp_path):
     run = context(tmp_path, Triples.from_triples([("a", "r", "b")], names={"c": "Nobody"}))
     with pytest.raises(
         ValueError, match=r"no question about 1 triples.*2 times the other end.*data\.names"
@@ -115,7 +115,7 @@ def test_without_a_name_nothing_can_be_asked(tmp_path):
         write(run)
 
 
-def test_the_table_is_the_same_each_time_and_streams(tmp_path, demo, monkeypatch):
+def test_writing_questions_is_deterministic_for_any_block_size(tmp_path, demo, monkeypatch):
     from ark_jax.recipes.gpr import masked_questions
 
     first, second = context(tmp_path / "a", demo), context(tmp_path / "b", demo)
@@ -128,7 +128,7 @@ def test_the_table_is_the_same_each_time_and_streams(tmp_path, demo, monkeypatch
     assert questions(first) == questions(second)
 
 
-def test_a_new_triple_changes_no_other_question(tmp_path, demo):
+def test_a_new_triple_leaves_other_questions_unchanged(tmp_path, demo):
     more = Triples.from_triples(
         [*demo, ("abel-tarrant", "spouse", "dinah-rook")],
         names=dict(zip(demo.nodes.ids.to_pylist(), demo.nodes.names.to_pylist(), strict=True)),
@@ -150,7 +150,7 @@ def relation_counts(graph: Triples, rows: np.ndarray) -> dict[str, int]:
     return dict(collections.Counter(names[x] for x in graph.relation[rows].tolist()))
 
 
-def test_the_cap_is_drawn_evenly_over_relations(demo):
+def test_capped_triples_are_drawn_evenly_over_relations(demo):
     rows = draw_rows(demo, 100, 0)
     assert len(set(rows.tolist())) == 100 and np.all(np.diff(rows) > 0)
     counts = relation_counts(demo, rows)
@@ -162,7 +162,7 @@ def test_the_cap_is_drawn_evenly_over_relations(demo):
 
 
 @given(st.integers(1, 400))
-def test_the_cap_is_met_whatever_it_is(demo, count):
+def test_any_cap_is_met_exactly_and_evenly(demo, count):
     rows = draw_rows(demo, count, 3)
     assert len(rows) == min(count, len(demo))
     counts = relation_counts(demo, rows)
@@ -172,7 +172,7 @@ def test_the_cap_is_met_whatever_it_is(demo, count):
     assert not spare or max(counts.values()) <= min(spare) + 1
 
 
-def test_a_larger_cap_adds_to_a_smaller_one(demo):
+def test_a_larger_cap_includes_the_triples_of_a_smaller_one(demo):
     assert set(draw_rows(demo, 60, 0).tolist()) <= set(draw_rows(demo, 150, 0).tolist())
 
 
@@ -197,7 +197,7 @@ def wordings(tail: list[str], head: list[str]) -> str:
 GENRE = wordings(["What sort of film is {entity}?", "genre of {entity}"], ["Name a {entity} film."])
 
 
-def test_one_call_a_relation_serves_all_its_triples(tmp_path):
+def test_one_reply_per_relation_words_all_its_triples(tmp_path):
     run = context(tmp_path, per_triple=2)
     replay(
         run, {"questions/relation/has_genre": [GENRE], "questions/relation/directed_by": ["No."]}
@@ -223,7 +223,7 @@ def test_one_call_a_relation_serves_all_its_triples(tmp_path):
     assert counts["calls"] == 2 and counts["llm"]["calls"] == 2
 
 
-def test_what_is_asked_about_a_relation(tmp_path):
+def test_the_prompt_about_a_relation_holds_facts_and_count(tmp_path):
     run = context(tmp_path, wordings=5)
     run.config.questions.replies = "x"
     calls = {call.item: call for call in writing_calls(run)}
@@ -238,7 +238,7 @@ def test_what_is_asked_about_a_relation(tmp_path):
     assert "Write 7 wordings" in writing_calls(run)[0].turns[0]
 
 
-def test_bad_wordings_are_counted(tmp_path):
+def test_invalid_wordings_are_dropped_and_counted(tmp_path):
     run = context(tmp_path)
     bad = ["What is it?", "{entity} or {entity}?", "{entity}", "Like Kismet, what is {entity}?"]
     reply = wordings([*bad, "Which kind is {entity}?"], ["Which is {entity}?"])
@@ -267,7 +267,7 @@ def reply_to(call, *changes: tuple[int, str, str | None]) -> str:
     return json.dumps({"questions": rows})
 
 
-def test_several_triples_in_a_prompt(tmp_path):
+def test_questions_about_several_triples_are_parsed_from_one_reply(tmp_path):
     run = context(tmp_path, by="triples", triples_per_prompt=3)
     run.config.questions.replies = "x"
     first, second = writing_calls(run)
@@ -317,7 +317,7 @@ BAD_REPLIES = ["", "Of course!", "{}", '{"questions": [{"triple": 7, "ask": "tai
 
 @pytest.mark.parametrize("by", ["triples", "relations"])
 @pytest.mark.parametrize("text", BAD_REPLIES)
-def test_replies_of_no_use(tmp_path, by, text):
+def test_useless_replies_fall_back_to_rules_or_are_refused(tmp_path, by, text):
     run = context(tmp_path, by=by)
     replay(run, {}, text)
     if by == "triples":  # nothing stands in for what the model was to write
@@ -329,7 +329,7 @@ def test_replies_of_no_use(tmp_path, by, text):
         assert {q["source"] for q in questions(run)} == {"template"}
 
 
-def test_a_run_without_replies_names_the_fix(tmp_path):
+def test_a_missing_recording_is_refused(tmp_path):
     run = context(tmp_path)
     run.config.questions.replies = str(tmp_path / "absent.jsonl")
     with pytest.raises(FileNotFoundError, match="no such file"):
@@ -362,7 +362,7 @@ def answer_triples(messages) -> str:
     return json.dumps({"questions": [x for x in rows if len(messages) > 1 or x["triple"] != 2]})
 
 
-def test_an_endpoint_is_told_what_is_missing(tmp_path, monkeypatch):
+def test_an_endpoint_is_asked_again_for_missing_questions(tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
     with serving(reply=answer_triples) as server:
         run = live(tmp_path, server.url)
@@ -380,7 +380,7 @@ def test_an_endpoint_is_told_what_is_missing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_killed_run_asks_for_the_rest_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
+def test_a_killed_run_asks_only_for_the_missing_replies(tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
     tables = {}
     for name in ("whole", "killed"):
@@ -408,7 +408,7 @@ def test_a_killed_run_asks_for_the_rest_and_ends_with_the_same_bytes(tmp_path, m
 # --- the plan -------------------------------------------------------------------------------------
 
 
-def test_the_plan_counts_calls_and_tokens_before_any_is_spent(tmp_path, monkeypatch):
+def test_the_plan_estimates_calls_and_tokens_in_advance(tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
     with serving(reply=answer_triples) as server:
         run = with_retriever(live(tmp_path, server.url), tmp_path)
@@ -424,11 +424,11 @@ def test_the_plan_counts_calls_and_tokens_before_any_is_spent(tmp_path, monkeypa
     assert before.items * before.read == pytest.approx(tokens)
     ends = sum(len(call.fields["asked"]) for call in writing_calls(run))
     rate = tokens / sum(map(len, prompts))
-    assert before.items * before.written == pytest.approx(ends * plan.QUESTION * rate)
+    assert before.items * before.written == pytest.approx(ends * plan.QUESTION_CHARACTERS * rate)
     assert before.cost == pytest.approx(61 * (before.read + 2 * before.written) / 1e6)
 
 
-def test_a_plan_by_relations_is_a_few_calls_and_by_rules_none(tmp_path):
+def test_the_planned_calls_depend_on_how_questions_are_written(tmp_path):
     run = with_retriever(live(tmp_path, "http://127.0.0.1:1/v1", by="relations"), tmp_path)
     assert planned_calls(run).items == 15
     run.config.llm.backend = "none"

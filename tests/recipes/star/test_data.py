@@ -58,14 +58,14 @@ def test_every_question_is_in_one_part(world):
     assert 10 < len(test) == counts["test_questions"] < 32
 
 
-def test_settings_are_chosen_without_held_out_questions(world):
+def test_tuning_uses_no_held_out_question(world):
     held_out, _, _ = run(world)
     rest, _, _ = run(world, **{"evaluate.part": "rest"})
     assert ids(rest, "test") and ids(rest, "test").isdisjoint(ids(held_out, "test"))
     assert ids(rest, "train") == ids(held_out, "train") - ids(rest, "test")
 
 
-def test_few_questions_are_drawn_evenly_over_groups(world):
+def test_a_limited_number_of_questions_is_drawn_evenly_over_groups(world):
     """A group with fewer than its share leaves the rest to the others."""
     few, _, _ = run(world, **{"data.few": 9, "data.held_out": 0.0})
     groups = collections.Counter(q.group for q in data.load_questions(few, "train"))
@@ -76,7 +76,7 @@ def test_few_questions_are_drawn_evenly_over_groups(world):
     assert ids(few, "train") < ids(more, "train")
 
 
-def test_a_topic_has_all_its_questions_in_one_part(world):
+def test_all_questions_of_a_topic_are_in_one_part(world):
     """Topics that are found in the text count as those that are named."""
     questions = read(world)
     again = [{**q, "id": f"{q['id']}-again", "question": f"And {q['id']}?"} for q in questions]
@@ -89,7 +89,7 @@ def test_a_topic_has_all_its_questions_in_one_part(world):
         assert set(topics.values()) == {2}
 
 
-def test_what_cannot_be_learned_from_is_counted(world):
+def test_unusable_training_questions_are_counted(world):
     """A missing topic, an answer that the graph lacks, is the topic, or lies too far away."""
     questions = read(world)
     for question, changes in zip(
@@ -116,13 +116,13 @@ def test_what_cannot_be_learned_from_is_counted(world):
     assert missing and missing.isdisjoint(data.load_paths(measured, "test"))
 
 
-def test_without_any_path_the_stage_refuses(world):
+def test_training_without_any_path_is_refused(world):
     write(world, [{**q, "answers": [q["entities"][0]]} for q in read(world)])
     with pytest.raises(ValueError, match="no training question's answer lies within"):
         run(world)
 
 
-def test_without_a_question_to_train_on_the_stage_refuses(world):
+def test_training_without_questions_is_refused(world):
     write(world, [{**q, "entities": ["nobody"]} for q in read(world)])
     with pytest.raises(ValueError, match="none of 52 questions is left to train on"):
         run(world)

@@ -69,7 +69,7 @@ COLLEAGUES = path("a", ["directed by", BACK, "in language"])  # -> Urdu: wrong t
 @pytest.mark.parametrize("pool", ["graph", "all"])
 @pytest.mark.parametrize("choose", ["similar", "random"])
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_end_is_a_negative_of_every_step_that_search_could_end_at(pool, choose, limit):
+def test_end_is_a_negative_at_every_inner_step_of_a_path(pool, choose, limit):
     """Without it beams end at once: 2-hop hit@1 was 0 in a prototype."""
     lists, _ = lists_of([COLLEAGUES], ["Di"], pool=pool, choose=choose)
     rules = dataclasses.replace(RULES, pool=pool, choose=choose)
@@ -83,7 +83,7 @@ def test_end_is_a_negative_of_every_step_that_search_could_end_at(pool, choose, 
     assert lists[-1].positive == END
 
 
-def test_the_end_of_another_gold_path_is_no_negative():
+def test_the_end_of_another_gold_path_is_not_a_negative():
     gold = [path("a", ["starred"]), path("a", ["starred", "born in"])]
     lists, left_out = lists_of(gold, [])
     by_path = {(one.path, one.taken): one for one in lists}
@@ -92,7 +92,7 @@ def test_the_end_of_another_gold_path_is_no_negative():
     assert left_out["of_other_gold_paths"] == 2
 
 
-def test_paths_that_are_not_learned_are_no_negatives_either():
+def test_gold_paths_that_are_not_learned_are_not_negatives():
     gold = [path("a", ["starred"]), path("a", ["directed by"])]
     learned, _ = lists_of(gold, [], positives=gold[:1])
     assert {one.path for one in learned} == {gold[0].steps}
@@ -101,7 +101,7 @@ def test_paths_that_are_not_learned_are_no_negatives_either():
     assert STEP["directed by"] in alone[0].negatives
 
 
-def test_the_path_of_another_topic_spares_nothing():
+def test_gold_paths_of_another_topic_can_be_negatives():
     gold = [
         path("a", ["starred"]),
         dataclasses.replace(path("a", ["directed by"]), topic=NODE["b"]),
@@ -110,7 +110,7 @@ def test_the_path_of_another_topic_spares_nothing():
     assert STEP["directed by"] in lists[0].negatives
 
 
-def test_what_leads_to_right_answers_is_spared():
+def test_steps_that_lead_to_right_answers_are_not_negatives():
     gold = [path("a", ["starred"])]
     lists, left_out = lists_of(gold, ["Cy", "Thai"], spare=1.0)
     assert STEP["in language"] not in lists[0].negatives and left_out["spared"] >= 1
@@ -123,14 +123,14 @@ def test_what_leads_to_right_answers_is_spared():
     assert END in half[1].negatives and END not in spared[1].negatives
 
 
-def test_the_topic_is_no_answer_of_its_own():
+def test_the_topic_does_not_count_as_its_own_answer():
     there_and_back = path("a", ["directed by", "spouse"])
     lists, _ = lists_of([there_and_back], ["a", "b"], spare=1.0)
     negatives = lists[1].negatives
     assert negatives and STEP[BACK] not in negatives  # leads to a, which does not count, and to b
 
 
-def test_the_frontier_comes_first_and_is_filled_up():
+def test_frontier_steps_come_first_among_the_negatives():
     lists, _ = lists_of([COLLEAGUES], ["Di"])
     leaving = set(STEPS.options(STEPS.walk(NODE["a"], ())).tolist())
     first = with_order(lists[0], list(range(len(lists[0].negatives))), RULES, 4)
@@ -143,7 +143,7 @@ def test_the_frontier_comes_first_and_is_filled_up():
     assert plain[1].negatives[1:3] == tuple(NEAR[plain[1].positive][:2].tolist())
 
 
-def test_a_wide_frontier_gives_its_nearest_and_drawn_steps():
+def test_a_wide_frontier_gives_its_nearest_step_first():
     right = path("a", ["directed by"])
     options = STEPS.options(STEPS.walk(NODE["a"], ())).tolist()
     lists, _ = lists_of([right], ["Ann"], k=1, negatives=1)
@@ -152,7 +152,7 @@ def test_a_wide_frontier_gives_its_nearest_and_drawn_steps():
 
 
 @pytest.mark.parametrize("choose", ["similar", "random"])
-def test_lists_depend_on_seed_and_question_alone(choose):
+def test_lists_depend_only_on_seed_and_question(choose):
     make = lambda **changes: lists_of(
         [COLLEAGUES], ["Di"], choose=choose, pool="all", k=2, **changes
     )[0]
@@ -162,7 +162,7 @@ def test_lists_depend_on_seed_and_question_alone(choose):
     assert other != make()
 
 
-def test_random_negatives_need_no_nearness():
+def test_random_negatives_need_no_nearest_relations():
     nothing = np.zeros((len(STEPS) + 1, 0), np.int64)
     lists, _ = lists_of([COLLEAGUES], ["Di"], choose="random", near=nothing)
     assert set(lists[1].kinds) <= {"end", "frontier", "drawn"}
@@ -179,7 +179,7 @@ def test_a_list_without_negatives_is_left_out():
     assert maker.left_out["lists_without_negative"] == 1
 
 
-def test_counts_are_of_whole_paths_and_of_wrong_steps():
+def test_counts_are_the_frequencies_of_positive_and_negative_paths():
     gold = [path("a", ["starred"])]
     lists = [one for id in ("q1", "q2") for one in lists_of(gold, ["Cy"], id=id)[0]]
     other = path("a", ["starred", "born in"])
@@ -191,7 +191,7 @@ def test_counts_are_of_whole_paths_and_of_wrong_steps():
         assert one.counts == tuple(wrong.count(steps) for steps in one.candidates[1:])
 
 
-def test_weights_go_by_the_logarithm_of_counts():
+def test_weights_fall_linearly_in_the_logarithm_of_the_count():
     weights = tail_weights(np.array([1, 10, 100, 10]), 0.4, 3.0)
     np.testing.assert_allclose(weights, [3.0, 1.7, 0.4, 1.7])
     np.testing.assert_allclose(tail_weights(np.array([5, 5]), 0.5, 2.0), 1.0)
@@ -200,7 +200,7 @@ def test_weights_go_by_the_logarithm_of_counts():
 
 
 @pytest.mark.parametrize("weights", ["both", "positive", "none"])
-def test_texts_are_those_of_search_with_weights_beside_them(weights):
+def test_pair_lists_hold_the_texts_of_search_and_their_weights(weights):
     lists = with_counts(
         lists_of([COLLEAGUES], ["Di"])[0]
         + lists_of([path("a", ["starred"])], ["Cy"], id="q2")[0]
@@ -220,12 +220,12 @@ def test_texts_are_those_of_search_with_weights_beside_them(weights):
     assert all(len(one.rights) == len(one.weights) for one in pairs)
 
 
-def test_a_path_is_written_as_search_writes_it():
+def test_paths_are_written_as_in_search():
     assert text_of(STEPS, NODE["a"], (STEP["starred"], END)) == "a, starred, end"
     assert text_of(STEPS, NODE["a"], ()) == "a"
 
 
-def test_positives_are_at_least_as_similar_as_their_mean():
+def test_hard_positives_are_at_least_as_similar_as_the_mean():
     assert hard_positives([0.1, 0.5, 0.3]) == [False, True, True]
     assert hard_positives([0.7]) == [True]
     third = float(np.float32(0.1))

@@ -40,7 +40,7 @@ def gold(steps: Steps, *paths: tuple[int, ...]) -> list[GoldPath]:
     return [GoldPath(path.topic, path.steps, 1, 1) for path in found_paths(steps, *paths)]
 
 
-def test_of_several_paths(steps):
+def test_metrics_of_several_paths_equal_values_computed_by_hand(steps):
     star_question = question(steps, "Dietrich", "Colman", absent=1)
     paths = found_paths(steps, (DIRECTED,), (DIRECTED, KNEW), (STARRED,))
     values = measure(
@@ -57,7 +57,7 @@ def test_of_several_paths(steps):
     }
 
 
-def test_f1_is_of_the_first_path(steps):
+def test_f1_is_computed_for_the_first_path(steps):
     star_question = question(steps, "Dietrich")
     values = measure(
         steps, star_question, gold(steps, (STARRED,)), found_paths(steps, (STARRED,)), ("f1",)
@@ -75,7 +75,7 @@ def test_unknown_metrics_are_refused(name):
         parse_metric(name)
 
 
-def test_rare_paths_are_the_last_fifth_and_unseen_ones(steps):
+def test_rare_paths_are_the_least_frequent_fifth_and_unseen_ones(steps):
     """Counts are 5, 4, 3, 2, 1: one path of five is rare."""
     counts = {(DIRECTED,): 5, (STARRED,): 4, (WRITTEN,): 3, (KNEW,): 2, (DIRECTED, KNEW): 1}
     train = {

@@ -83,7 +83,7 @@ def mined(workdir: Path, base: Path, **changes) -> tuple[list[PathList], dict, C
     return load_lists(context), counts, context
 
 
-def test_lists_and_counts_tell_the_same(tmp_path, base, mesh):
+def test_the_counts_of_mining_describe_its_lists(tmp_path, base, mesh):
     lists, counts, context = mined(tmp_path, base)
     kinds = [kind for one in lists for kind in one.kinds]
     assert counts["lists"] == len(lists) > 20
@@ -104,7 +104,7 @@ def test_lists_and_counts_tell_the_same(tmp_path, base, mesh):
         assert (END in one.negatives) == ends
 
 
-def test_the_same_lists_are_mined_again(tmp_path, base, mesh):
+def test_mining_is_deterministic(tmp_path, base, mesh):
     mined(tmp_path / "a", base)
     mined(tmp_path / "b", base)
     mined(tmp_path / "c", base, mine__choose="random")
@@ -130,7 +130,7 @@ def test_the_hardest_negatives_are_kept_in_order(tmp_path, base, mesh):
     assert max(len(one.negatives) for one in pool) > 7
 
 
-def test_all_shortest_paths_or_the_similar_ones(tmp_path, base, mesh):
+def test_positives_can_be_all_shortest_paths_or_only_similar_ones(tmp_path, base, mesh):
     _, every, _ = mined(tmp_path / "all", base, mine__positives="all")
     _, similar, context = mined(tmp_path / "similar", base)
     assert every["other_shortest_paths"] == 0
@@ -139,7 +139,7 @@ def test_all_shortest_paths_or_the_similar_ones(tmp_path, base, mesh):
     assert {one.question for one in load_lists(context)} == set(load_paths(context, "train"))
 
 
-def test_weights_are_no_reason_to_mine_again(tmp_path, base, mesh):
+def test_mined_lists_do_not_depend_on_training_weights(tmp_path, base, mesh):
     lists, _, _ = mined(tmp_path / "a", base)
     again, _, _ = mined(tmp_path / "b", base, train__weights="none")
     assert lists == again
@@ -159,7 +159,7 @@ def test_nothing_to_learn_is_refused(tmp_path, base, mesh):
 
 
 @pytest.mark.parametrize("by", ["base", "previous"])
-def test_the_trained_scorer_opens(tmp_path, base, by, mesh):
+def test_the_trained_scorer_can_be_loaded(tmp_path, base, by, mesh):
     settings = {"mine__negatives": 3, "mine__pool": "all", "train__epochs": 3}
     _, _, context = mined(tmp_path, base, mine__by=by, **settings)
     folder = tmp_path / "train"

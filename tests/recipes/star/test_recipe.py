@@ -37,7 +37,7 @@ def finished(run):
     return run.workdir, run.said
 
 
-def test_a_run_fills_every_stage(world, finished):
+def test_a_run_completes_every_stage(world, finished):
     workdir, said = finished
     assert [stage.name for stage in stages(star_world.tiny_config(world))] == STAGES
     counts = {name: read_manifest(workdir / name)["counts"] for name in STAGES}
@@ -69,7 +69,7 @@ def test_the_export_is_the_trained_scorer(finished, mesh):
     assert card.count("\n# ") == 1 and card.startswith("---\n")
 
 
-def test_rows_of_all_systems_are_stored(finished):
+def test_results_of_all_systems_are_stored(finished):
     workdir, _ = finished
     rows = load_rows(workdir / "evaluate" / "questions.parquet")
     assert list(dict.fromkeys(row["system"] for row in rows)) == SYSTEMS
@@ -80,7 +80,7 @@ def test_rows_of_all_systems_are_stored(finished):
     assert outcome.system == "star" and set(outcome.values) >= set(RECIPE.metrics)
 
 
-def test_a_plan_comes_before_the_run(world):
+def test_a_plan_can_be_made_before_the_run(world):
     done = call_here(world, world / "none", "plan")
     assert "- memory of train: remat=products, 1 piece: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
@@ -121,7 +121,7 @@ def test_without_held_out_questions_nothing_is_measured(world):
         ("--config.data.questions=", "config.data.questions is empty"),
     ],
 )
-def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
+def test_user_errors_are_reported_in_one_line(world, flag, message):
     done = call_here(world, world / "wrong", "run", flag)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1], done.stderr
@@ -137,7 +137,7 @@ def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
         ({"prompts.triple_reader": "none.txt"}, "config.prompts.triple_reader"),
     ],
 )
-def test_values_that_fail_later_are_refused(world, changes, message):
+def test_invalid_config_values_are_refused(world, changes, message):
     c = star_world.tiny_config(world)
     c.update_from_flattened_dict(changes)
     with pytest.raises(ValueError, match=message):
@@ -145,7 +145,7 @@ def test_values_that_fail_later_are_refused(world, changes, message):
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_bytes(world, finished):
+def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished):
     """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
     workdir, began = world / "killed", time.monotonic()
     seconds = 2.0
