@@ -204,10 +204,9 @@ def train(
         return distributed.on_first_process(lambda: _rows_digest(run.label, curve_file, step))
 
     with preemption.defer_signals() as stop_requested, Checkpoints(folder, history) as checkpoints:
-        create = functools.partial(_first_state, optimizer=optimizer)
-        state = checkpoints.restore(_abstract_state(create, trainable))
+        state = checkpoints.restore(_abstract_state(trainable, optimizer))
         if state is None:
-            state = jax.jit(create)(trainable)
+            state = _first_state(trainable, optimizer)
         else:
             say(f"  {run.label}: goes on after step {int(state.step)} of {steps}")
         start = int(state.step)
@@ -262,12 +261,13 @@ def train(
     return Trained(current_model(trained, frozen), adapter, curve.rows)
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def _first_state(trainable: Any, optimizer: optax.GradientTransformation) -> State:
     """The state before the first step. The caller keeps its model, since the step donates this."""
     return State.create(jax.tree.map(jnp.copy, trainable), optimizer)
 
 
-def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
+def _abstract_state(trainable: Any, optimizer: optax.GradientTransformation) -> State:
     """Shapes, types and shardings of a state, for restoring onto the current mesh."""
     mesh = jax.sharding.get_mesh()
 
@@ -275,7 +275,7 @@ def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
         sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(placed, jax.eval_shape(create, trainable))
+    return jax.tree.map(placed, _first_state.eval_shape(trainable, optimizer))
 
 
 @dataclasses.dataclass(frozen=True)
