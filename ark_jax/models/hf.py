@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import json
 import math
 import shutil
@@ -245,7 +246,7 @@ def load_model(
         cfg = dataclasses.replace(cfg, tied=True)
     check_divides(cfg.dims, str(folder))
     checkpoint = Checkpoint(folder)
-    model, used = read_module(lambda: model_class(cfg, rngs=nnx.Rngs(0)), cfg, table, checkpoint)
+    model, used = read_module(model_class, cfg, table, checkpoint)
     unread = checkpoint.names() - used
     if tied:
         unread.discard("lm_head.weight")  # some writers store the embedding a second time
@@ -253,30 +254,40 @@ def load_model(
 
 
 def read_module(
-    new: Callable[[], Any], cfg, table: Mapping[str, tuple[str, str]], checkpoint: Checkpoint
+    new: Callable[..., Any], cfg, table: Mapping[str, tuple[str, str]], checkpoint: Checkpoint
 ) -> tuple[Any, set[str]]:
     """A module with the checkpoint's weights, and the names of the tensors it was read from.
 
     Args:
-        new: makes the module; only its shapes are used.
+        new: `new(cfg, rngs=...)` makes the module; only its shapes are used.
         cfg: has the sizes `dims`, the number of `layers` and the `dtype` of the parameters.
         table: a row of weight_names.py for each parameter.
     """
-    abstract = jax.eval_shape(new)
-    leaves, tree = named_parameters(abstract), jax.tree.structure(abstract, is_leaf=_is_param)
-    for name, _ in leaves:  # the last layer first: a config may promise a billion
+    parameters, tree = _outline(new, cfg)
+    for name, _ in parameters:  # the last layer first: a config may promise a billion
         checkpoint.require(checkpoint.stored_name(table[name][0].format(l=cfg.layers - 1)))
-    params: list[Any] = [None] * len(leaves)
+    params: list[Any] = [None] * len(parameters)
     used: set[str] = set()
     # The largest first: reading a parameter takes twice its memory for a moment, which is then
     # less than what the rest will take.
-    for i in sorted(range(len(leaves)), key=lambda i: -leaves[i][1].get_value().size):
-        hf_name, pattern = table[leaves[i][0]]
+    for i in sorted(range(len(parameters)), key=lambda i: -parameters[i][1]):
+        hf_name, pattern = table[parameters[i][0]]
         names = [checkpoint.stored_name(name) for name in _layer_names(hf_name, cfg.layers)]
         used.update(names)
         value = _read_parameter(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, cfg.dtype)
         params[i] = nnx.Param(value)
     return jax.tree.unflatten(tree, params), used
+
+
+@functools.lru_cache(maxsize=32)
+def _outline(new: Callable[..., Any], cfg) -> tuple[tuple[tuple[str, int], ...], Any]:
+    """(name, size) of each parameter that `new(cfg)` makes, and the tree that holds them.
+
+    Kept, since it takes longer than to read a small model: a process loads the same sizes often.
+    """
+    abstract = jax.eval_shape(lambda: new(cfg, rngs=nnx.Rngs(0)))
+    sizes = ((name, param.get_value().size) for name, param in named_parameters(abstract))
+    return tuple(sizes), jax.tree.structure(abstract, is_leaf=_is_param)
 
 
 def read_architecture(folder: Path, **options: str):

@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from flax import nnx
 
 from ark_jax.layout import check_divides
 from ark_jax.models import decoder, encoder, hf, pair_heads
@@ -114,8 +113,7 @@ def read_head(checkpoint: hf.Checkpoint, cfg: pair_heads.PairConfig, family: str
             f"{checkpoint.folder}: a classifier of {labels} labels ({name}); a pair scorer has "
             "one: give a model that was trained to rank"
         )
-    new = lambda: pair_heads.new_head(cfg, rngs=nnx.Rngs(0))
-    return hf.read_module(new, cfg, table, checkpoint)
+    return hf.read_module(pair_heads.new_head, cfg, table, checkpoint)
 
 
 def read_classifier(folder: Path, cfg: pair_heads.PairConfig):
@@ -125,8 +123,7 @@ def read_classifier(folder: Path, cfg: pair_heads.PairConfig):
     checkpoint = hf.Checkpoint(folder)
     _, model_class, table = hf.read_architecture(folder)
     head, head_names = read_head(checkpoint, cfg, family)
-    new = lambda: model_class(cfg.body, rngs=nnx.Rngs(0))
-    body, body_names = hf.read_module(new, cfg.body, table, checkpoint)
+    body, body_names = hf.read_module(model_class, cfg.body, table, checkpoint)
     unread = checkpoint.names() - head_names - body_names
     extra_tensors = hf.read_extra(checkpoint, unread, is_encoder=True)
     return pair_heads.PairModel(body, head), extra_tensors

@@ -259,20 +259,20 @@ def _restore_or_create(
     steps: int,
 ) -> State:
     """The state of the newest checkpoint, which a line reports, or the state before step 1."""
-    create = functools.partial(_first_state, optimizer=optimizer)
-    state = checkpoints.restore(_abstract_state(create, trainable))
+    state = checkpoints.restore(_abstract_state(trainable, optimizer))
     if state is None:
-        return jax.jit(create)(trainable)
+        return _first_state(trainable, optimizer)
     say(f"  {label}: goes on after step {int(state.step)} of {steps}")
     return state
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def _first_state(trainable: Any, optimizer: optax.GradientTransformation) -> State:
     """The state before the first step, with a copy of `trainable`, since the step donates it."""
     return State.create(jax.tree.map(jnp.copy, trainable), optimizer)
 
 
-def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
+def _abstract_state(trainable: Any, optimizer: optax.GradientTransformation) -> State:
     """Shapes, types and shardings of a state, for restoring onto the current mesh."""
     mesh = jax.sharding.get_mesh()
 
@@ -280,7 +280,7 @@ def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
         sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(place, jax.eval_shape(create, trainable))
+    return jax.tree.map(place, _first_state.eval_shape(trainable, optimizer))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -218,7 +218,7 @@ def on_one_device(folder: Path):
 # An encoder's matrices have no letters that a decoder's lack.
 @pytest.mark.parametrize(
     "any_mesh",
-    [(2, 2, 2), (1, 8, 1), pytest.param((4, 1, 2), marks=pytest.mark.slow)],
+    [(2, 2, 2), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((1, 8, 1), (4, 1, 2)))],
     ids=str,
     indirect=True,
 )
