@@ -171,10 +171,11 @@ def _read_questions(
     path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
         path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
+    form = next((x for x in formats.FORMATS if x.questions and x.recognises(path)), None)
     if beir.recognises(path):
         questions = beir.read_queries(path, findings, texts, texts)
     else:
-        pairs = parsed_pairs(path, findings, texts)
+        pairs = form.questions(path, findings) if form else parsed_pairs(path, findings, texts)
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
     return Corpus([], questions, "", findings.condensed().remarks), findings.problems
 

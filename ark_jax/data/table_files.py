@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ark_jax.data.framework_rows import plain_row
 from ark_jax.data.json_files import json_rows, parse_json
 from ark_jax.data.problems import Findings
 from ark_jax.data.reading import Reading
@@ -225,9 +226,12 @@ CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of t
 def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a file; it may be missing or damaged, which is a problem."""
     if is_parquet(path):
-        return parquet_rows(path, findings)
-    is_table = path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading)
-    return table_rows(path, findings) if is_table else json_rows(path, findings)
+        rows = parquet_rows(path, findings)
+    elif path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading):
+        rows = table_rows(path, findings)
+    else:
+        rows = json_rows(path, findings)
+    return map(plain_row, rows)
 
 
 def _has_known_header(path: Path, reading: Reading) -> bool:

@@ -3,6 +3,7 @@
 from ark_jax.data.formats.base import Format
 from ark_jax.data.formats.beir import BEIR
 from ark_jax.data.formats.fairytale import FAIRYTALE
+from ark_jax.data.formats.frameworks import AUTORAG, DOCSTORE, EXAMPLES, PAIRS, VECTORS
 from ark_jax.data.formats.hipporag import HIPPORAG
 from ark_jax.data.formats.pages import PAGES
 from ark_jax.data.formats.pairs import TRIPLES
@@ -15,6 +16,11 @@ FORMATS: tuple[Format, ...] = (
     PLAIN,
     FAIRYTALE,
     HIPPORAG,
+    DOCSTORE,
+    VECTORS,
+    PAIRS,
+    EXAMPLES,
+    AUTORAG,
     SHARDS,
     PAGES,
     SQUAD,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
@@ -20,12 +20,15 @@ class Format:
         recognises: whether a path, which exists, has this format.
         read: reads the path, and adds problems and remarks to the findings.
         files: the files that `read` opens, in order; by default the path itself.
+        questions: rows and the questions in them, which may be about other documents; None if the
+            questions of the format are rows of a file.
     """
 
     name: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path, Findings], Corpus]
     files: Callable[[Path], list[Path]] = lambda path: [path]
+    questions: Callable[[Path, Findings], Iterable[tuple[InputRow, Question]]] | None = None
 
 
 def hashed_id(*parts: str) -> str:
