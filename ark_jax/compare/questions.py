@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ark_jax.data import readers
 from ark_jax.data.evidence import needed_passages
-from ark_jax.data.formats import beir
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.retrieval import Gold
 from ark_jax.index.index import Index
@@ -125,7 +124,7 @@ def make_task(
     """What is to be found for questions on an index, and where.
 
     What is needed is decided as in a run: marked evidence, else chunks that hold an answer, else
-    the documents of the question. Judgements of a BEIR folder count with their grades, if each
+    the documents of the question. Judgements of BEIR and TREC count with their grades, if each
     document is one passage.
 
     Args:
@@ -181,7 +180,7 @@ def _graded(
 ) -> dict[str, Gold]:
     """question -> chunk -> grade, of questions that have documents alone and grades above 1."""
     path = storage.local_copy(str(data))
-    grades = beir.read_grades(path) if beir.recognises(path) else {}
+    grades = readers.read_grades(path)
     plain = [q for q in questions if not (q.answers or q.evidence) and q.id in grades]
     if not any(grade > 1 for question in plain for grade in grades[question.id].values()):
         return {}

@@ -141,6 +141,12 @@ def read_questions(
     return corpus.questions, corpus.remarks
 
 
+def read_grades(path: Path) -> dict[str, dict[str, int]]:
+    """question -> relevant document -> its grade, from 1 on; empty where the data have none."""
+    grades = (form.grades for form in formats.FORMATS if form.grades and form.recognises(path))
+    return next((of_path(path) for of_path in grades), {})
+
+
 def read_test(
     path: str | Path, texts: Mapping[str, str], reading: Reading = AS_IT_IS
 ) -> tuple[Corpus, Problems]:

@@ -10,6 +10,7 @@ from ark_jax.data.formats.pairs import TRIPLES
 from ark_jax.data.formats.plain import PLAIN
 from ark_jax.data.formats.rows import KNOWN, ROWS, SHARDS
 from ark_jax.data.formats.squad import SQUAD
+from ark_jax.data.formats.trec import TREC
 
 FORMATS: tuple[Format, ...] = (
     BEIR,
@@ -21,6 +22,7 @@ FORMATS: tuple[Format, ...] = (
     PAIRS,
     EXAMPLES,
     AUTORAG,
+    TREC,
     SHARDS,
     PAGES,
     SQUAD,

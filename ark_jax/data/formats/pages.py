@@ -36,11 +36,11 @@ def recognises(path: Path) -> bool:
     has_rows = rows and not named_file(path, "questions")
     return any(
         file.suffix.lower() in CONVERTERS and not (has_rows and file.stem.lower().startswith(ABOUT))
-        for file in _all_files(path)
+        for file in all_files(path)
     )
 
 
-def _all_files(folder: Path) -> Iterator[Path]:
+def all_files(folder: Path) -> Iterator[Path]:
     """All files below a folder, without hidden ones; links are followed, but not in circles."""
     stack = [(folder, frozenset())]
     while stack:
@@ -57,7 +57,7 @@ def _all_files(folder: Path) -> Iterator[Path]:
 def files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    pages = [file for file in _all_files(path) if file.suffix.lower() in CONVERTERS]
+    pages = [file for file in all_files(path) if file.suffix.lower() in CONVERTERS]
     questions = named_file(path, "questions")
     return [*pages, *([questions] if questions else [])]
 
@@ -77,7 +77,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     unreadable: dict[str, int] = {}
 
     def pages() -> Iterator[tuple[Path, str]]:
-        for file in _all_files(path) if path.is_dir() else [path]:
+        for file in all_files(path) if path.is_dir() else [path]:
             name = file.relative_to(folder).as_posix()
             if file.suffix.lower() in CONVERTERS:
                 yield file, name
