@@ -39,6 +39,11 @@ class Evaluate(ReaderFlags):
         "everything, as `search`; auto decides as a run does",
         "auto",
     )
+    same_id: str = flag(
+        "--same-id=auto|leave_out|keep",
+        "the document that has a question's id; auto leaves it out if its text is the question",
+        "auto",
+    )
     chunk_tokens: int = flag(
         "--chunk-tokens=N", "of a passage; 100000 keeps documents whole, as BEIR's figures do", 0
     )
@@ -75,6 +80,7 @@ class Evaluate(ReaderFlags):
                     reference=self.reference,
                     metrics=_words(self.metrics) or RETRIEVAL,
                     scope=self.scope,
+                    same_id=self.same_id,
                     rules=ChunkRules(tokens=self.chunk_tokens),
                     write=self.open_reader().write if self.reader else None,
                 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from ark_jax import __version__
 from ark_jax.compare.questions import Task, build_index, make_task, open_index
 from ark_jax.compare.rankings import WORDS, System, name_of, parse_systems, rank
+from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
 from ark_jax.evaluate.significance import what_can_be_told
@@ -16,7 +17,7 @@ from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
 from ark_jax.recipes.core.tables import questions_by_group, tabulate
 from ark_jax.recipes.documents.evaluate import RETRIEVAL
-from ark_jax.recipes.documents.retrieve import DEPTH
+from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
@@ -64,6 +65,7 @@ def compare(
     scope: str = "auto",
     rules: ChunkRules | None = None,
     write: Write | None = None,
+    same_id: str = "auto",
 ) -> Comparison:
     """Measures systems on the questions of a test set.
 
@@ -83,6 +85,7 @@ def compare(
         scope: see `questions.make_task`.
         rules: how documents are cut; None: `ChunkRules()`.
         write: the language model of "MODEL+hyde", such as `Reader.write`.
+        same_id: whether results hold the document with a question's id; see `evidence.own_chunks`.
 
     Raises:
         BadInput: an input has problems; it lists all of them.
@@ -111,9 +114,18 @@ def compare(
         place = storage.local_path(folder or _cached_index(model, corpus or data, rules))
         index, questions, texts = build_index(place, model, data, corpus, rules)
     task = make_task(index, questions, texts, data, scope)
-    rankings = rank(task, systems, max(DEPTH, *cutoffs), write)
+    own, depth = own_chunks(questions, index.chunks.by_document, same_id), max(DEPTH, *cutoffs)
+    found = rank(task, systems, depth + most_chunks(own), write)
+    own_of = [own.get(question.id, ()) for question in questions]
+    rankings = {
+        name: [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
+        for name, lists in found.items()
+    }
     ordered = sorted(systems, key=lambda system: system.name != reference)
-    return _measured(task, ordered, rankings, tuple(metrics), data)
+    measured = _measured(task, ordered, rankings, tuple(metrics), data)
+    return dataclasses.replace(
+        measured, remarks=[*measured.remarks, *filter(None, [left_out(own)])]
+    )
 
 
 def _cached_index(model: str, corpus: str | Path, rules: ChunkRules) -> Path:

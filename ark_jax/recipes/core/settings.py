@@ -371,6 +371,12 @@ class EvaluateSection:
         "question without either takes the chunks of its documents.",
         choices=("evidence", "answers"),
     )
+    same_id: str = field(
+        "auto",
+        "The document that has the id of a question. auto: results leave it out if its text is the "
+        "question, as in ArguAna and Quora; leave_out: always, as BEIR does; keep: never.",
+        choices=("auto", "leave_out", "keep"),
+    )
     metrics: tuple[str, ...] = field(
         ("recall@5", "recall@10", "ndcg@10", "mrr"),
         "Retrieval metrics: recall, ndcg, mrr, map, hit, precision, each with or without @k.",
