@@ -1,4 +1,4 @@
-"""A folder of files as people have them: text, Markdown, HTML, PDF and Word."""
+"""A folder of files as people have them: text, Markdown, HTML, PDF, books and office files."""
 
 import collections
 import contextlib

@@ -25,9 +25,9 @@ from ark_jax.data.table_files import rows_of
 from ark_jax.data.text_files import TREC_TABLE, head_text, is_trec_table
 
 KNOWN = (
-    "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
-    "questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have text "
-    "(documents), question, context and answers, or query and positive (the README of ark_jax "
+    "a folder of .txt, .md, .html, .pdf, .docx, .epub, .pptx, .xlsx or .rst files, a folder with "
+    "documents and questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have "
+    "text (documents), question, context and answers, or query and positive (the README of ark_jax "
     "lists all formats)"
 )
 

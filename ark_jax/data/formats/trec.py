@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ark_jax.data.converters import CONVERTERS
 from ark_jax.data.formats.base import (
     Format,
     complete_corpus,
@@ -24,7 +25,7 @@ from ark_jax.data.table_files import SUFFIXES
 from ark_jax.data.text_files import head_text, is_trec_judgments, read_text, text_lines
 
 # Beside them, files of these suffixes are never TREC's.
-_OTHER = (*SUFFIXES, ".html", ".htm", ".xhtml", ".md", ".markdown", ".rst", ".pdf", ".docx", ".gz")
+_OTHER = {*SUFFIXES, *CONVERTERS, ".gz"} - {".txt"}
 _SEEN = 20  # files of a folder, of which one must hold TREC's documents
 _DOCUMENTS = re.compile(r"\s*(<\?xml.*?\?>\s*)?(<(?!doc>)\w+>\s*)?<doc>\s*<docno>", re.I | re.S)
 _TOPICS = re.compile(
