@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ark_jax.data.reading import Reading
+    from ark_jax.data.records import Question
 
 WIDTH = 90  # columns of a comment
 MODELS = ("retriever.path", "generator.path")
@@ -25,6 +26,9 @@ TITLES = {
     "star": "STAR: relation paths of a graph, tuned on its questions",
 }
 
+FEW_QUESTIONS = 100  # fewer tell little on a fifth of them
+FOLDS = 5  # of the sweep `folds`
+
 # The fields of ARK that train on questions without answers.
 MARKS_ALONE = {"score.supervision": "gold", "mine.by": "question"}
 
@@ -38,12 +42,14 @@ class Understood:
         fields: dotted field of the config -> value.
         lines: what was understood, as `ark-jax check` says it.
         good: whether nothing in them is wrong.
+        few: how many questions there are, if they are too few for a test on a part of them.
     """
 
     recipe: str
     fields: Mapping[str, str]
     lines: list[str]
     good: bool
+    few: int = 0
 
 
 def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = None) -> Understood:
@@ -92,7 +98,31 @@ def _documents(data: str, questions: str, reading: "Reading | None") -> Understo
     elif not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
-    return Understood("ark", fields, _lines(lines), True)
+    few = len(corpus.questions) if _can_be_folded(corpus.questions) else 0
+    return Understood("ark", fields, _lines(lines), True, few)
+
+
+def _can_be_folded(questions: Sequence["Question"]) -> bool:
+    """Whether questions are few, and can be divided into folds."""
+    from ark_jax.recipes.core.split import document_keys
+
+    if len(questions) >= FEW_QUESTIONS:
+        return False
+    keys, divides = document_keys(questions)
+    return len(set(keys) if divides else questions) >= FOLDS
+
+
+def folds_command(understood: Understood, name: str) -> str:
+    """How to test on all of few questions, by the config file `name`; "" if they are enough."""
+    if not understood.few:
+        return ""
+    config = shlex.quote(f"{name}:sweep=folds")
+    return f"ark-jax sweep --config={config} --workdir=DIR"
+
+
+def few_questions(understood: Understood) -> str:
+    """Why folds are better for them."""
+    return f"{understood.few:,} questions are few: folds test on each of them"
 
 
 def _graph(data: str, files: Mapping[str, str]) -> Understood:
@@ -130,12 +160,14 @@ def _absolute(path: str) -> str:
 def text_of(understood: Understood, name: str) -> str:
     """The config file of data, whose own name is `name`."""
     recipe, quoted = understood.recipe, shlex.quote(name)
+    folds = folds_command(understood, name)
     lines = [
         TITLES[recipe],
         "",
         f"    ark-jax run --config={quoted} --workdir=DIR      # run it again to resume",
         f"    ark-jax plan --config={quoted}                   # calls, cost, time, disk",
         f"    ark-jax config --config={quoted}                 # every field, unit and meaning",
+        *([f"    {folds}   # {few_questions(understood)}"] if folds else []),
         "",
         f"What `ark-jax init` understood of {understood.fields['data.path']!r}:",
         "",

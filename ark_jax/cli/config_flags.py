@@ -71,13 +71,15 @@ class ConfigFlags(Flags):
         is_file = known is None
         define = config_flags.DEFINE_config_file if is_file else config_flags.DEFINE_config_dict
         if self.config:
-            args = [f"--config={locate(self.config)}", *args]
+            args = [f"--config={_without_sweep(locate(self.config))}", *args]
         try:
             holder = define("config", known, flag_values=values, sys_argv=["ark-jax", *args])
             words = values(["ark-jax", *args])[1:]
             config = holder.value
             getattr(config, "recipe", None)  # raises what ml_collections kept of an OSError
         except (absl_flags.Error, KeyError, AttributeError, TypeError) as error:
+            if "get_config() takes 0 positional arguments" in _message(error):
+                raise ValueError(_takes_no_words(self.config)) from None
             raise wrong(self.verb, self._unknown_field() or _message(error)) from None
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -158,6 +160,22 @@ def locate(named: str) -> str:
     raise ValueError(
         f"--config={named}: no such file; {hint}the presets are {', '.join(known)}, and `ark-jax "
         "init DATA` writes a file"
+    )
+
+
+def _without_sweep(located: str) -> str:
+    """`FILE:WORDS` without the name of a sweep, which is for `ark-jax sweep`."""
+    file, _, words = located.partition(":")
+    rest = ",".join(word for word in words.split(",") if not word.startswith("sweep="))
+    return f"{file}:{rest}" if rest else file
+
+
+def _takes_no_words(named: str) -> str:
+    file, _, words = named.partition(":")
+    return (
+        f"--config={named}: get_config() of {file} takes no words, so {words!r} means nothing to "
+        'it; write `def get_config(words=""):`, and begin with `c = config.get_config(words)` of '
+        "`from ark_jax.recipes.ark import config`"
     )
 
 

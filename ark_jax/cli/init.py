@@ -18,7 +18,7 @@ class Init(DataFlags):
     prints = False
 
     def run(self) -> int:
-        from ark_jax.new_config import TITLES, text_of, understand
+        from ark_jax.new_config import TITLES, few_questions, folds_command, text_of, understand
 
         out = Path(self.out).expanduser()
         if out.exists():
@@ -33,4 +33,6 @@ class Init(DataFlags):
             file.write(text_of(understood, self.out))
         say(f"{out}: {TITLES[understood.recipe]}")
         say(f"run it: ark-jax run --config={shlex.quote(self.out)} --workdir=DIR")
+        if folds := folds_command(understood, self.out):
+            say(f"{few_questions(understood)}: {folds}")
         return 0

@@ -93,6 +93,41 @@ def test_words_that_mean_nothing_are_refused(words, tmp_path):
         sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)
 
 
+def test_few_questions_get_folds(tmp_path, capsys):
+    """The command that is printed is one that `ark-jax sweep` takes."""
+    for count in (4, 30, 100):
+        folder = tmp_path / f"{count}"
+        folder.mkdir()
+        rows = [f"Who built {i}?,Ada,d{i}.txt" for i in range(count)]
+        (folder / "questions.csv").write_text("\n".join(["question,answer,documents", *rows]))
+        for i in range(count):
+            (folder / f"d{i}.txt").write_text(f"Ada built the mill {i}.")
+        text = written(folder / "c.py", folder)
+        said, told = capsys.readouterr().out, "30 questions are few: folds test on each of them"
+        assert (told in said) == (told in text) == (count == 30)
+    command = re.search(r"ark-jax sweep --config=(\S+) ", (tmp_path / "30" / "c.py").read_text())
+    series = sweep.read_sweep(command[1], tmp_path)
+    assert series.has_folds and len(series.runs) == new_config.FOLDS
+
+
+@pytest.mark.parametrize("words", ["mine", "folds"])
+def test_any_config_file_has_sweeps(words, tmp_path):
+    """Its own and those of its recipe, also if it takes no words."""
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from ark_jax import config\n"
+        "SWEEPS = {'mine': lambda c: {'more': {'train.batch': 2 * c.train.batch}}}\n"
+        "def get_config():\n    c = config.ark('paper')\n    c.train.batch = 3\n    return c\n"
+    )
+    series = sweep.read_sweep(f"{path}:sweep={words}", tmp_path)
+    assert series.has_folds == (words == "folds")
+    if words == "mine":
+        assert series.runs[1].changes == {"train.batch": 6}
+    assert Run.parse("run", [f"--config={path}:sweep={words}"]).open().train.batch == 3
+    with pytest.raises(ValueError, match=r"own\.py takes no words, so 'best' means nothing"):
+        loaded(path, "best")
+
+
 def test_documents_without_questions_get_written_ones(tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / 'a "b" \\n.md').write_text("# Tides\n\nThe tide rose twice a day.\n")
