@@ -46,7 +46,7 @@ class Understood:
     """
 
     recipe: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, object]
     lines: list[str]
     good: bool
     few: int = 0
@@ -57,14 +57,15 @@ def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = 
 
     Args:
         files: questions, names and relation_names -> files that lie elsewhere.
-        reading: how to read documents, if the user says it.
+        reading: how to read documents; None: as their content tells.
 
     Raises:
         ValueError: there are questions alone.
     """
     from ark_jax.graph import triple_check
 
-    if not reading and triple_check.is_meant(data, **files):
+    of_documents = reading is not None and reading.is_of_documents
+    if not of_documents and triple_check.is_meant(data, **files):
         return _graph(data, files)
     return _documents(data, files.get("questions", ""), reading)
 
@@ -78,9 +79,11 @@ def _documents(data: str, questions: str, reading: "Reading | None") -> Understo
     fields = {"data.path": _absolute(data)}
     if questions:
         fields["data.questions"] = _absolute(questions)
-    said = {"data.columns": reading.columns, "data.encoding": reading.encoding}
+    names = ("columns", "encoding", "tolerate")
+    said = {f"data.{name}": getattr(reading, name) for name in names}
     fields |= {field: value for field, value in said.items() if value}
-    if problems:
+    if not readers.is_tolerable(problems, reading.tolerate):
+        lines.append(readers.verdict(problems))
         return Understood("ark", fields, _lines(lines), False)
     if not corpus.documents:
         raise ValueError(

@@ -16,7 +16,27 @@ def _file(text: str) -> str:
     return text
 
 
-class DataFlags(Flags):
+class ReadingFlags(Flags):
+    """How files are to be read, where their content does not tell."""
+
+    columns: str = flag(
+        "--columns=FIELD=COLUMN,...",
+        "which columns of rows are fields, as in question=Prompt,answers=Response",
+        "",
+    )
+    encoding: str = flag("--encoding=NAME", "of all texts; without it, detected in each file", "")
+    tolerate: float | None = flag(
+        "--tolerate=SHARE", "of rows that may be bad: they are left out; default: 0", None
+    )
+
+    def reading(self) -> "Reading":
+        """How to read documents."""
+        from ark_jax.data.reading import Reading
+
+        return Reading(self.encoding, self.columns, self.tolerate or 0.0)
+
+
+class DataFlags(ReadingFlags):
     """What lies elsewhere than the documents or the graph."""
 
     questions: str = flag(
@@ -27,27 +47,16 @@ class DataFlags(Flags):
     )
     names: str = flag("--names=FILE", "of a graph of triples: names of its nodes", "", read=_file)
     relation_names: str = flag("--relation-names=FILE", "of its relations", "", read=_file)
-    columns: str = flag(
-        "--columns=FIELD=COLUMN,...",
-        "which columns of rows are fields, as in question=Prompt,answers=Response",
-        "",
-    )
-    encoding: str = flag("--encoding=NAME", "of all texts; without it, detected in each file", "")
 
     def files(self) -> dict[str, str]:
         """Those that are given, as `triple_check` takes them."""
         names = ("names", "relation_names", "questions")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
-    def reading(self) -> "Reading | None":
-        """How to read documents, if flags say it, as they say of no graph."""
-        from ark_jax.data.reading import Reading
-
-        if not (self.columns or self.encoding):
-            return None
-        if self.names or self.relation_names:
+    def reading(self) -> "Reading":
+        if (self.columns or self.encoding) and (self.names or self.relation_names):
             raise wrong(self.verb, "--columns and --encoding are for documents, --names for graphs")
-        return Reading(self.encoding, self.columns)
+        return super().reading()
 
 
 class Check(DataFlags):
@@ -66,21 +75,21 @@ class Check(DataFlags):
         files, reading = self.files(), self.reading()
         if self.test and files:
             raise wrong(self.verb, "TEST stands alone: --questions and --names are for one input")
-        if not (self.test or reading) and triple_check.is_meant(self.path, **files):
+        is_graph = not reading.is_of_documents and triple_check.is_meant(self.path, **files)
+        if is_graph and not self.test:
             lines, good = triple_check.check(self.path, **files)
             say("\n".join(lines))
             return 0 if good else 1
-        corpus, problems = readers.read(self.path, self.questions, reading or readers.AS_IT_IS)
+        corpus, problems = readers.read(self.path, self.questions, reading)
         say("\n".join(map(str, (*corpus.remarks, *problems, readers.summary(corpus)))))
         if corpus.questions and not self.test:
             fifth = max(len(corpus.questions) // 5, 1)
             say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
         unread = readers.mostly_passed_over(corpus)
-        say(unread if unread and not problems else readers.verdict(problems))
-        has_bad_test = bool(self.test) and _check_test(
-            self.test, corpus.texts, reading or readers.AS_IT_IS
-        )
-        return int(bool(problems or unread) or has_bad_test)
+        say(unread if unread and not problems else readers.verdict(problems, reading.tolerate))
+        has_bad_test = bool(self.test) and _check_test(self.test, corpus.texts, reading)
+        is_good = readers.is_tolerable(problems, reading.tolerate) and not (unread or has_bad_test)
+        return int(not is_good)
 
 
 def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool:
@@ -93,5 +102,5 @@ def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool
     remark = what_can_be_told(count) if count else "none can be read"
     summary = f"test set: {count:,} questions: {remark}"
     say("\n".join(map(str, (*test.remarks, *problems, summary))))
-    say(readers.verdict(problems))
-    return bool(problems)
+    say(readers.verdict(problems, reading.tolerate))
+    return not readers.is_tolerable(problems, reading.tolerate)

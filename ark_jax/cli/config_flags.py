@@ -32,6 +32,15 @@ class ConfigFlags(Flags):
     max_cost: float | None = flag(
         "--max-cost=USD", "short for --config.llm.max_cost=USD", None, verbs=("run",)
     )
+    columns: str | None = flag(
+        "--columns=FIELD=COLUMN,...", "short for --config.data.columns", None, verbs=("run",)
+    )
+    encoding: str | None = flag(
+        "--encoding=NAME", "short for --config.data.encoding", None, verbs=("run",)
+    )
+    tolerate: float | None = flag(
+        "--tolerate=SHARE", "short for --config.data.tolerate", None, verbs=("run",)
+    )
     store: Path | None = flag(
         "--store=DIR", "where the runs of a sweep share finished stages", None, verbs=("run",)
     )
@@ -93,6 +102,13 @@ class ConfigFlags(Flags):
             if "llm" not in config:
                 raise ValueError("--max-cost: this recipe asks no paid model; leave the flag out")
             config.llm.max_cost = self.max_cost
+        for name in ("columns", "encoding", "tolerate"):
+            value = getattr(self, name)
+            if config is None or value is None:
+                continue
+            if name not in config.get("data", {}):
+                raise ValueError(f"--{name}: this recipe has no data.{name}; leave the flag out")
+            config.data[name] = value
         return config, words
 
     def default_config(self):

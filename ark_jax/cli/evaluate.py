@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 
 from ark_jax.cli import runs
+from ark_jax.cli.check import ReadingFlags
 from ark_jax.cli.flags import Flags, flag
 from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
 
-class Evaluate(ReaderFlags):
+class Evaluate(ReaderFlags, ReadingFlags):
     """Prints a table of systems by metrics."""
 
     models: str = flag(
@@ -81,6 +82,7 @@ class Evaluate(ReaderFlags):
                     metrics=_words(self.metrics) or RETRIEVAL,
                     scope=self.scope,
                     same_id=self.same_id,
+                    reading=self.reading(),
                     rules=ChunkRules(tokens=self.chunk_tokens),
                     write=self.open_reader().write if self.reader else None,
                 )

@@ -7,7 +7,9 @@ from pathlib import Path
 from ark_jax import __version__
 from ark_jax.compare.questions import Task, build_index, make_task, open_index
 from ark_jax.compare.rankings import WORDS, System, name_of, parse_systems, rank
+from ark_jax.data import readers
 from ark_jax.data.evidence import left_out, most_chunks, own_chunks
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
 from ark_jax.evaluate.significance import what_can_be_told
@@ -66,6 +68,7 @@ def compare(
     rules: ChunkRules | None = None,
     write: Write | None = None,
     same_id: str = "auto",
+    reading: Reading = readers.AS_IT_IS,
 ) -> Comparison:
     """Measures systems on the questions of a test set.
 
@@ -86,6 +89,7 @@ def compare(
         rules: how documents are cut; None: `ChunkRules()`.
         write: the language model of "MODEL+hyde", such as `Reader.write`.
         same_id: whether results hold the document with a question's id; see `evidence.own_chunks`.
+        reading: how the files of data and corpus are read.
 
     Raises:
         BadInput: an input has problems; it lists all of them.
@@ -108,11 +112,11 @@ def compare(
             raise ValueError(
                 f"--corpus: the index {index_folder} is the corpus; leave one of them out"
             )
-        index, questions, texts = open_index(index_folder, data)
+        index, questions, texts = open_index(index_folder, data, reading)
     else:
         rules, model = rules or ChunkRules(), next(iter(named))
-        place = storage.local_path(folder or _cached_index(model, corpus or data, rules))
-        index, questions, texts = build_index(place, model, data, corpus, rules)
+        place = storage.local_path(folder or _cached_index(model, corpus or data, rules, reading))
+        index, questions, texts = build_index(place, model, data, corpus, rules, reading)
     task = make_task(index, questions, texts, data, scope)
     own, depth = own_chunks(questions, index.chunks.by_document, same_id), max(DEPTH, *cutoffs)
     found = rank(task, systems, depth + most_chunks(own), write)
@@ -128,9 +132,11 @@ def compare(
     )
 
 
-def _cached_index(model: str, corpus: str | Path, rules: ChunkRules) -> Path:
+def _cached_index(model: str, corpus: str | Path, rules: ChunkRules, reading: Reading) -> Path:
     names = [absolute_model(name) for name in (model, corpus)]
-    digest = fingerprint([*names, dataclasses.asdict(rules)])
+    of_reading = [reading.encoding, reading.columns, reading.tolerate]
+    said = of_reading if any(of_reading) else []
+    digest = fingerprint([*names, dataclasses.asdict(rules), *said])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 

@@ -25,18 +25,19 @@ from ark_jax.runtime import storage
 AS_IT_IS = Reading()  # what the content of files tells
 
 
-def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
+def load(path: str | Path, tolerate: float = 0.0, reading: Reading = AS_IT_IS) -> Corpus:
     """Reads a file or folder.
 
     Args:
         path: in any known format.
         tolerate: the share of rows that may have problems. Within it their problems become
             remarks. A fault of a whole file is never tolerated.
+        reading: how to read the files, and a share too.
 
     Raises:
         BadInput: the input has more problems; it lists all of them.
     """
-    return within(*read(path), tolerate)
+    return within(*read(path, reading=reading), max(tolerate, reading.tolerate))
 
 
 def within(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
@@ -48,13 +49,18 @@ def within(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
     return dataclasses.replace(corpus, remarks=tolerated(problems, corpus.remarks, tolerate))
 
 
+def is_tolerable(problems: Problems, tolerate: float) -> bool:
+    """Whether no more rows have problems than may, and no whole file has one."""
+    return not problems or not (problems.fatal or problems.bad_rows > tolerate * problems.rows)
+
+
 def tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> list[Problem]:
     """The remarks, to which tolerable problems are added.
 
     Raises:
         BadInput: there are more problems.
     """
-    if problems and (problems.fatal or problems.bad_rows > tolerate * problems.rows):
+    if not is_tolerable(problems, tolerate):
         advice = _advice(problems)
         raise BadInput(problems, f"they are {advice}" if advice else "")
     return [*remarks, *problems]
@@ -230,10 +236,12 @@ def summary(corpus: Corpus) -> str:
     return "\n".join(lines)
 
 
-def verdict(problems: Problems) -> str:
+def verdict(problems: Problems, tolerate: float = 0.0) -> str:
     """One line on the problems of an input, and what it would take to read the rest."""
     if not problems:
         return "no problem found"
+    if is_tolerable(problems, tolerate):
+        return f"{problems.total:,} problem(s), which --tolerate={tolerate:g} leaves out"
     return f"{problems.total:,} problem(s) {_advice(problems)}".rstrip()
 
 
@@ -257,4 +265,4 @@ def _advice(problems: Problems) -> str:
     # Who would pass over most rows has mistaken a field or a file.
     if share > 0.5:
         return advice
-    return f"{advice}, or read the rest with --config.data.tolerate={share:g}"
+    return f"{advice}, or read the rest with --tolerate={share:g} (config.data.tolerate)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Document
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
@@ -85,6 +86,7 @@ class Index:
         rules: ChunkRules | None = None,
         dtype: str = "float32",
         fusion: Fusion | None = None,
+        reading: Reading | None = None,
     ) -> "Index":
         """Makes an index, or lets an earlier one hold this corpus instead of its own.
 
@@ -101,6 +103,7 @@ class Index:
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
                 says, see `fusion_of`.
+            reading: how the files of the corpus are read; None: as their content tells.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
@@ -114,7 +117,7 @@ class Index:
         name = absolute_model(model)
         settings = build.Settings(name, rules or ChunkRules(), dtype, fusion or fusion_of(name))
         folder = storage.local_path(folder)
-        build.build(folder, settings, corpus)
+        build.build(folder, settings, corpus, reading or Reading())
         return cls.open(folder)
 
     @classmethod

@@ -14,6 +14,8 @@ import ark_jax as ark
 from ark_jax.compare import output
 from ark_jax.compare.comparison import compare
 from ark_jax.compare.rankings import parse_systems
+from ark_jax.data.reading import Reading
+from ark_jax.data.records import BadInput
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
@@ -382,3 +384,17 @@ def test_a_question_does_not_find_itself(rule, bests, place, tmp_path):
 
     assert first(rule) == bests.split()
     assert first("keep") == ["q1", "q2", "9"]
+
+
+def test_files_are_read_as_the_user_says(place, tmp_path):
+    """A bad row is left out, and columns have other names."""
+    (tmp_path / "c.csv").write_text("Key,Passage\nd1,the bell rang\nd2,a fox ran\nd2,a boat\n")
+    (tmp_path / "q.csv").write_text("Prompt,documents\nbell?,d1\n")
+    systems, folder = words(place, "a", "bm25"), tmp_path / "i"
+    data, corpus = tmp_path / "q.csv", tmp_path / "c.csv"
+    columns = "id=Key,text=Passage,question=Prompt"
+    with pytest.raises(BadInput, match=r"or read the rest with --tolerate=0\.3334"):
+        compare(systems, data, corpus=corpus, folder=folder, reading=Reading("", columns))
+    reading = Reading("", columns, 0.3334)
+    comparison = compare(systems, data, corpus=corpus, folder=folder, reading=reading)
+    assert comparison.about["Documents"] == 2 and len(comparison.rows) == 2

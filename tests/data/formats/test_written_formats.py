@@ -353,7 +353,10 @@ def test_a_refusal_says_what_it_takes_to_read_the_rest(tmp_path):
     (tmp_path / "documents.jsonl").write_text("\n".join(rows))
     with pytest.raises(BadInput) as raised:
         readers.load(tmp_path)
-    last = "they are in 1 of 40 rows: mend them, or read the rest with --config.data.tolerate=0.025"
+    last = (
+        "they are in 1 of 40 rows: mend them, or read the rest with --tolerate=0.025 "
+        "(config.data.tolerate)"
+    )
     assert str(raised.value).splitlines()[-1] == last
     assert len(readers.load(tmp_path, 0.025).documents) == 39
 
