@@ -13,6 +13,7 @@ from pathlib import Path
 from ark_jax.data import formats
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.formats import beir, plain
+from ark_jax.data.formats.pages import is_about
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
@@ -91,6 +92,8 @@ def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, P
     path, findings = storage.local_copy(str(path)), Findings(reading)
     form = _format_of(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
+    if form and path.is_dir():
+        _remark_others(form, path, corpus.format, findings)
     problems = findings.condensed().problems
     if questions and corpus.documents:
         separate, new_problems = _read_questions(questions, corpus.texts, reading)
@@ -116,6 +119,21 @@ def _format_of(path: Path, findings: Findings) -> formats.Format | None:
         content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
     findings.problems.add(path, f"{content}, no known format; give {formats.KNOWN}")
     return None
+
+
+def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
+    """Says if a folder fits another format too, which would read other files of it."""
+    known = set(form.files(path))
+    for other in formats.FORMATS[formats.FORMATS.index(form) + 1 :]:
+        if not other.recognises(path):
+            continue
+        files = [file for file in other.files(path) if file not in known and not is_about(file)]
+        if files:
+            message = (
+                f"fits {other.name or 'Parquet'} too; it is read as {name}, without {len(files):,} "
+                f"files such as {files[0].name}: move them away, or name one of both"
+            )
+            findings.remarks.add(path, message, rows=0)
 
 
 def files(path: Path) -> list[Path]:

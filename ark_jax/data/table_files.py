@@ -59,6 +59,18 @@ def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
         yield known
 
 
+def _with_lists(row: InputRow) -> InputRow:
+    """A row in which strings that are lists, as a table's cells may be, are lists."""
+    for name in LIST_COLUMNS:
+        value = row.values.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            items = _cell_items(value, name, row)
+            # Other than a cell, a string of numbers was meant as it is.
+            if items != [value] and all(isinstance(item, str) for item in items):
+                row.values = {**row.values, name: items}
+    return row
+
+
 def _cell_items(cell: str, name: str, row: InputRow) -> list:
     """The items of a list as JSON or Python writes it; any other cell is one item."""
     text = cell.strip()
@@ -226,11 +238,11 @@ CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of t
 def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a file; it may be missing or damaged, which is a problem."""
     if is_parquet(path):
-        rows = parquet_rows(path, findings)
+        rows = map(_with_lists, parquet_rows(path, findings))
     elif path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading):
         rows = table_rows(path, findings)
     else:
-        rows = json_rows(path, findings)
+        rows = map(_with_lists, json_rows(path, findings))
     return map(plain_row, rows)
 
 

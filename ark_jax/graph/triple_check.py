@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ark_jax.data import readers
 from ark_jax.data.problems import Findings
+from ark_jax.data.table_files import SUFFIXES, rows_of
 from ark_jax.graph import triple_files
 from ark_jax.graph.linked_questions import link
 from ark_jax.graph.triple_questions import read_questions
@@ -40,7 +41,7 @@ def check(
         lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
         return _with_verdict(lines, findings)
     graph, findings = Triples.examine([path], names, relation_names)
-    lines = _summary(graph) if len(graph) else []
+    lines = [*_fits_documents(Path(path)), *(_summary(graph) if len(graph) else [])]
     if questions:
         parsed, question_findings = read_questions(questions)
         findings.remarks += question_findings.remarks
@@ -49,6 +50,19 @@ def check(
             linked = link(parsed, graph)
             lines += [linked.summary(), *linked.remarks]
     return _with_verdict(lines, findings)
+
+
+def _fits_documents(path: Path) -> list[str]:
+    """A line if the rows of a file are documents too."""
+    if not path.is_file() or path.suffix not in SUFFIXES:
+        return []
+    row = next(rows_of(path, Findings()), None)
+    if row is None or "question" in row.values or "text" not in row.values:
+        return []
+    return [
+        f"{path}: its rows fit documents too; it is read as a graph of triples, and by "
+        "--columns=text=text as documents"
+    ]
 
 
 def _summary(graph: Triples) -> list[str]:

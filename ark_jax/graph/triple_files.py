@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ark_jax.data.formats.pairs import are_triples_of_sentences, is_pair
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.text_files import (
@@ -132,6 +133,8 @@ def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     first = [field.strip().lower() for field in fields]
     if columns_of(first):
         return True
+    if is_pair(dict.fromkeys(first)) or are_triples_of_sentences(path):
+        return False
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
         return False
     # A table of documents or questions names its columns; a text has few lines of three fields.

@@ -35,9 +35,14 @@ def recognises(path: Path) -> bool:
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
     has_rows = rows and not named_file(path, "questions")
     return any(
-        file.suffix.lower() in CONVERTERS and not (has_rows and file.stem.lower().startswith(ABOUT))
+        file.suffix.lower() in CONVERTERS and not (has_rows and is_about(file))
         for file in all_files(path)
     )
+
+
+def is_about(file: Path) -> bool:
+    """Whether a file describes the others, as a README does."""
+    return file.stem.lower().startswith(ABOUT)
 
 
 def all_files(folder: Path) -> Iterator[Path]:

@@ -95,6 +95,7 @@ def recognised_rows(
             inspected.append(row)
         for kind in ROW_KINDS:
             if kind.recognises(row.values):
+                _remark_others(kind, row, path, findings)
                 return kind, itertools.chain(inspected, rows)
     if inspected:
         row = inspected[0]
@@ -107,6 +108,16 @@ def recognised_rows(
         )
         findings.problems.stop(path, message, inspected[0].line)
     return None, ()
+
+
+def _remark_others(kind: RowKind, row: InputRow, path: Path, findings: Findings) -> None:
+    """Says if rows of one kind are rows of another kind too, and not a part of it."""
+    parts = {"questions", "squad", "hotpotqa", *(["documents"] if kind.name == "chunks" else [])}
+    later = ROW_KINDS[ROW_KINDS.index(kind) + 1 :]
+    fit = [x.name for x in later if x.name not in parts and x.recognises(row.values)]
+    if fit:
+        message = f"its rows fit {' and '.join(fit)} too; they are read as {kind.name}"
+        findings.remarks.add(path, message, rows=0)
 
 
 def read(path: Path, findings: Findings) -> Corpus:
