@@ -66,7 +66,7 @@ def understand(data: str, files: Mapping[str, str], reading: "Reading | None" = 
 
     of_documents = reading is not None and reading.is_of_documents
     if not of_documents and triple_check.is_meant(data, **files):
-        return _graph(data, files)
+        return _graph(data, files, reading.encoding if reading else "")
     return _documents(data, files.get("questions", ""), reading)
 
 
@@ -128,13 +128,15 @@ def few_questions(understood: Understood) -> str:
     return f"{understood.few:,} questions are few: folds test on each of them"
 
 
-def _graph(data: str, files: Mapping[str, str]) -> Understood:
+def _graph(data: str, files: Mapping[str, str], encoding: str) -> Understood:
     from ark_jax.graph import triple_check
 
     if "questions" not in files and _has_questions(Path(data)):
         files = {**files, "questions": data}
-    lines, good = triple_check.check(data, **files)
+    lines, good = triple_check.check(data, **files, encoding=encoding)
     fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
+    if encoding:
+        fields["data.encoding"] = encoding
     return Understood("star" if "questions" in files else "gpr", fields, _lines(lines), good)
 
 

@@ -54,8 +54,8 @@ class DataFlags(ReadingFlags):
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def reading(self) -> "Reading":
-        if (self.columns or self.encoding) and (self.names or self.relation_names):
-            raise wrong(self.verb, "--columns and --encoding are for documents, --names for graphs")
+        if self.columns and (self.names or self.relation_names):
+            raise wrong(self.verb, "--columns is for documents, --names for graphs")
         return super().reading()
 
 
@@ -77,7 +77,7 @@ class Check(DataFlags):
             raise wrong(self.verb, "TEST stands alone: --questions and --names are for one input")
         is_graph = not reading.is_of_documents and triple_check.is_meant(self.path, **files)
         if is_graph and not self.test:
-            lines, good = triple_check.check(self.path, **files)
+            lines, good = triple_check.check(self.path, **files, encoding=self.encoding)
             say("\n".join(lines))
             return 0 if good else 1
         corpus, problems = readers.read(self.path, self.questions, reading)

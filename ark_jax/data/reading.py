@@ -52,7 +52,7 @@ class Reading:
     @property
     def is_of_documents(self) -> bool:
         """Whether something is said that is said of no graph."""
-        return bool(self.encoding or self.columns)
+        return bool(self.columns)
 
     @functools.cached_property
     def by_field(self) -> dict[str, str]:

@@ -25,7 +25,11 @@ def is_meant(path: str, names: str = "", relation_names: str = "", questions: st
 
 
 def check(
-    path: str, names: str | None = None, relation_names: str | None = None, questions: str = ""
+    path: str,
+    names: str | None = None,
+    relation_names: str | None = None,
+    questions: str = "",
+    encoding: str = "",
 ) -> tuple[list[str], bool]:
     """The lines to print, and whether all is well.
 
@@ -34,16 +38,17 @@ def check(
         names: a file of names of nodes.
         relation_names: a file of names of relations.
         questions: a file or glob of questions, which are linked to the graph.
+        encoding: of all texts; "": detected in each file.
     """
     if not questions and Path(path).is_file() and is_questions(Path(path)):
-        parsed, findings = read_questions(path)
+        parsed, findings = read_questions(path, encoding)
         lines = ["format: questions over a graph of triples", f"questions: {len(parsed):,}"]
         lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
         return _with_verdict(lines, findings)
-    graph, findings = Triples.examine([path], names, relation_names)
+    graph, findings = Triples.examine([path], names, relation_names, encoding)
     lines = [*_fits_documents(Path(path)), *(_summary(graph) if len(graph) else [])]
     if questions:
-        parsed, question_findings = read_questions(questions)
+        parsed, question_findings = read_questions(questions, encoding)
         findings.remarks += question_findings.remarks
         findings.problems += question_findings.problems
         if len(graph):

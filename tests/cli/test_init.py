@@ -14,6 +14,7 @@ from ark_jax.cli import sweep
 from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
 from ark_jax.recipes.documents import ingest
+from ark_jax.recipes.graphs import graph_data
 from ark_jax.schema import values
 
 DEMO = REPOSITORY / "ark_jax" / "demo"
@@ -184,7 +185,25 @@ def test_columns_and_encoding_are_written(tmp_path, capsys):
     with pytest.raises(ValueError, match="no row has the column 'Promt'"):
         ingest.look_at(config)
     assert __main__._main(["check", str(data), *flags, "--names=names.tsv"]) != 0
-    assert "--columns and --encoding are for documents" in capsys.readouterr().err
+    assert "--columns is for documents" in capsys.readouterr().err
+
+
+def test_a_graph_is_read_in_the_encoding_that_is_named(tmp_path, capsys):
+    """As cp1251 these bytes would be another word."""
+    (tmp_path / "g.tsv").write_bytes(
+        "Caf\u00e9\tin\tK\u00f6ln\nBar\tin\tK\u00f6ln\n".encode("cp1252")
+    )
+    (tmp_path / "q.tsv").write_bytes(
+        "question\tanswers\nWo ist [Caf\u00e9]?\tK\u00f6ln\n".encode("cp1252")
+    )
+    words = [tmp_path / "g.tsv", f"--questions={tmp_path / 'q.tsv'}", "--encoding=cp1252"]
+    written(tmp_path / "c.py", *words)
+    config = loaded(tmp_path / "c.py")
+    assert (config.recipe, config.data.encoding) == ("star", "cp1252")
+    assert __main__._main(["check", *map(str, words)]) == 0
+    assert graph_data.read_graph(config.data).nodes.name(0) == "Caf\u00e9"
+    config.data.encoding = "cp1251"
+    assert graph_data.read_graph(config.data).nodes.name(0) == "Cafй"
 
 
 def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):

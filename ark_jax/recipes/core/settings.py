@@ -519,6 +519,10 @@ class GraphInput:
         "Text of a relation without a name: the last part of its id, or the whole id.",
         choices=("last", "whole"),
     )
+    encoding: str = field(
+        "",
+        "Encoding of all files but N-Triples and Parquet, such as cp1252; empty: detected in each.",
+    )
     tolerate: float = field(
         0.0,
         "Share of rows that may be bad: they are listed and left out, and the rest is read.",

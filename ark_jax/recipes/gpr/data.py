@@ -70,7 +70,7 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")
         return []
-    questions, findings = read_questions(settings.questions)
+    questions, findings = read_questions(settings.questions, settings.encoding)
     report_findings(findings, settings.tolerate)
     linked = link(_measured(questions, context.config), graph)
     for remark in linked.remarks:
