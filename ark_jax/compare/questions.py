@@ -75,6 +75,8 @@ def build_index(
         read = readers.read_test(data, source.texts, reading)
         test = readers.within(*read, reading.tolerate)
         new = [document for document in test.documents if document.id not in source.texts]
+    for remark in test.remarks:
+        say(f"  {remark}")
     _check_number(test.questions, data)
     if new and source.chunks is None:
         index = Index.build(folder, model, itertools.chain(source.documents, new), rules=rules)

@@ -173,7 +173,8 @@ def _passage_gains(ranked: Sequence[str], passages: Sequence[Sequence[str]]) -> 
 def _ideal_gains(passages: Sequence[Sequence[str]]) -> np.ndarray:
     """Gains of the greedy list, whose every id holds as many missing passages as possible.
 
-    The greedy list is not always the best one.
+    The greedy list is not always the best one. A passage that no id holds is one more id, as a
+    judged document is that a corpus lacks.
     """
     missing, gains = [set(holders) for holders in passages if holders], []
     while missing:
@@ -181,4 +182,5 @@ def _ideal_gains(passages: Sequence[Sequence[str]]) -> np.ndarray:
         best = min(counts, key=lambda id: (-counts[id], id))
         gains.append(counts[best])
         missing = [holders for holders in missing if best not in holders]
-    return np.array(gains, np.int64)
+    nowhere = sum(not holders for holders in passages)
+    return np.array(gains + [1] * nowhere, np.int64)

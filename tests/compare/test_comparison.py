@@ -359,6 +359,20 @@ def test_empty_and_absent_documents_count_as_in_beir(place, tmp_path):
     assert [rows[q]["ndcg@10"] for q in queries] == pytest.approx([1 / ideal, 1.0, 0.0])
 
 
+@pytest.mark.parametrize("grade", [1, 2])
+def test_absent_documents_count_with_grades_and_without(grade, place, tmp_path, capsys):
+    judged = f"q1\td1\t{grade}\nq1\tdX\t{grade}\n"
+    documents = {"d1": "the bell rang", "d2": "a fox ran"}
+    data = beir_folder(tmp_path / "data", documents, {"q1": "bell"}, judged)
+    metrics = ["recall@10", "ndcg@10", "map"]
+    systems = words(place, "a", "bm25")
+    comparison = compare(systems, data, folder=tmp_path / "i", scope="corpus", metrics=metrics)
+    values = means(comparison.table)["bm25"]
+    assert values["recall@10"] == values["map"] == 0.5
+    assert values["ndcg@10"] == pytest.approx(1 / (1 + 1 / np.log2(3)))
+    assert "1 relevant documents, such as 'dX', are not in corpus.jsonl" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("rule", "bests"), [("auto", "d1 d3 9"), ("leave_out", "d1 d3 d4")])
 def test_a_question_does_not_find_itself(rule, bests, place, tmp_path):
     """Two of three questions are documents too; the third one shares an id by chance."""
