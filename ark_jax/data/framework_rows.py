@@ -1,8 +1,9 @@
-"""Rows as other frameworks write them, as rows of ours: LangChain, LlamaIndex, AutoRAG, chats."""
+"""Rows as other frameworks write them, as rows of ours: LangChain, LlamaIndex and others."""
 
 import itertools
 from collections.abc import Mapping
 
+from ark_jax.data.records import with_title
 from ark_jax.data.rows import InputRow
 
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
@@ -44,6 +45,13 @@ def _plain_values(values: Mapping[str, object]) -> dict[str, object] | None:
             "reference": values["reference_answer"],
             "reference_contexts": values.get("reference_contexts"),
         }
+    if {"query", "positive_passages"} <= values.keys():  # tevatron's
+        return {
+            "id": values.get("query_id"),
+            "query": values["query"],
+            "pos": _passages(values["positive_passages"]),
+            "neg": _passages(values.get("negative_passages")),
+        }
     if _turns(values):
         return _chat(values)
     return None
@@ -63,6 +71,14 @@ def _langchain(values: Mapping[str, object]) -> dict[str, object]:
     if isinstance(source, str) and isinstance(start, int) and start >= 0:
         plain |= {"document": source, "start": start, "id": plain["id"] or f"{source}:{start}"}
     return plain
+
+
+def _passages(items: object) -> object:
+    """The texts of passages, each below its title; anything but objects as it is."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        return items
+    pairs = [(item.get("title"), item.get("text")) for item in items]
+    return [with_title(title, text) if title and text else text for title, text in pairs]
 
 
 def _flat(items: object) -> object:

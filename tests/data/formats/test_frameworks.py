@@ -146,6 +146,24 @@ def test_chats_are_questions_and_answers(tmp_path, row):
     assert question.answers == ("1802",) and "1 further turns" in str(remark)
 
 
+def test_passages_of_tevatron_are_pairs(tmp_path):
+    row = {
+        "query_id": "7",
+        "query": "When?",
+        "positive_passages": [{"docid": "1", "title": "Mill", "text": MILL}],
+        "negative_passages": [{"docid": "2", "title": "", "text": KILN}],
+    }
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps(row))
+    corpus = readers.load(path)
+    (question,) = corpus.questions
+    assert [corpus.texts[id] for id in question.documents] == [f"Mill\n{MILL}"]
+    assert [corpus.texts[id] for id in question.negatives] == [KILN] and question.id == "7"
+    path.write_text(json.dumps({**row, "positive_passages": [{"docid": "1"}]}))
+    with pytest.raises(BadInput, match=r"pos: item 1 is null"):
+        readers.load(path)
+
+
 def test_langchain_itself(tmp_path):
     core = pytest.importorskip("langchain_core", reason="needs .[integrations]")
     from langchain_core.embeddings import DeterministicFakeEmbedding
