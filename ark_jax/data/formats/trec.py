@@ -105,10 +105,12 @@ def read(path: Path, findings: Findings) -> Corpus:
 
 
 def _unread(path: Path) -> list[Path]:
+    """The files of a folder that no format reads."""
     if not path.is_dir():
         return []
     known = set(files(path))
-    return [file for file in all_files(path) if file not in known]
+    others = (file for file in all_files(path) if file not in known)
+    return [file for file in others if file.suffix.lower() not in CONVERTERS]
 
 
 def _documents(path: Path, findings: Findings) -> Iterator[InputRow]:
@@ -144,9 +146,10 @@ def _element(source: str, names: tuple[str, ...]) -> str:
     """What stands in the first element with one of these names, by the order of the names."""
     for name in names:
         # In SGML's topics no tag ends an element; the next one does.
-        found = re.search(rf"<{name}\b[^>]*>(.*?)(</{name}>|<\w+[ >]|\Z)", source, re.I | re.S)
-        if found and found[1].strip():
-            return found[1].strip()
+        for end in (f"</{name}>", r"<\w+[ >]|\Z"):
+            found = re.search(rf"<{name}\b[^>]*>(.*?)(?:{end})", source, re.I | re.S)
+            if found and found[1].strip():
+                return found[1].strip()
     return ""
 
 

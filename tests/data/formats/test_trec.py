@@ -8,7 +8,7 @@ from ark_jax.data.records import BadInput
 
 NEWS = """<DOC>
 <DOCNO> FT-1 </DOCNO>
-<HEADLINE>FT  14 MAY: The mill &amp; the lake</HEADLINE>
+<HEADLINE>FT  14 MAY: The <b>mill</b> &amp; the lake</HEADLINE>
 <TEXT>
 The mill <i>burned</i> in 1802.
 It was rebuilt.
@@ -57,7 +57,7 @@ FILES = {"news/ft_1": NEWS, "topics.txt": TOPICS, "qrels.txt": QRELS}
 
 
 def test_a_collection_with_topics_and_judgments(tmp_path):
-    write(tmp_path, FILES | {"notes.md": "# Notes"})
+    write(tmp_path, FILES | {"notes.md": "# Notes", "run.z": "x"})
     corpus = readers.load(tmp_path)
     assert corpus.format == "trec"
     assert [(d.id, d.title, d.text) for d in corpus.documents] == [
@@ -68,7 +68,12 @@ def test_a_collection_with_topics_and_judgments(tmp_path):
     (question,) = corpus.questions
     assert (question.question, question.documents) == ("Burned Mills", ("FT-1", "FT-2"))
     told = " ".join(remark.message for remark in corpus.remarks)
-    for words in ("1 documents hold no text", "1 files (notes.md", "1 topics have no relevant"):
+    for words in (
+        "1 documents hold no text",
+        "1 files (run.z",
+        "without 1 files such as notes.md",
+        "1 topics have no relevant",
+    ):
         assert words in told
     assert readers.read_grades(tmp_path)["51"] == {"FT-1": 2, "FT-2": 1}
     assert {path.name for path in readers.files(tmp_path)} == {"ft_1", "topics.txt", "qrels.txt"}
