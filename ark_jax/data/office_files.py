@@ -130,6 +130,32 @@ def xlsx_page(path: Path) -> Page:
     return titled_page(str(text), text.headings, title)
 
 
+def first_sheet(path: Path) -> Iterator[list[str]]:
+    """The rows of the first sheet as texts, all as long as the first one; no row is left out.
+
+    Raises:
+        Unreadable: the file is damaged, or its converter is not installed.
+    """
+    try:
+        import openpyxl
+
+        _check_size(path)
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        rows = (list(map(_as_text, row)) for row in book.worksheets[0].iter_rows(values_only=True))
+        width = 0
+        for row in rows:
+            width = width or len(row)
+            yield [*row, *[""] * width][:width]
+    except ImportError as error:
+        message = f"needs the package {error.name}; pip install 'ark-jax[files]'"
+        raise Unreadable(message) from None
+    except Unreadable:
+        raise
+    except Exception as error:  # what openpyxl raises for damaged files is not documented
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise Unreadable(f"is damaged ({reason}); check the file") from None
+
+
 def _without_end(cells: list[str]) -> list[str]:
     """The cells up to the last that is not empty."""
     last = max(i for i, cell in enumerate(cells) if cell)
@@ -137,8 +163,13 @@ def _without_end(cells: list[str]) -> list[str]:
 
 
 def _cell_text(value: object) -> str:
+    """A cell in one line."""
+    return " ".join(_as_text(value).split())
+
+
+def _as_text(value: object) -> str:
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
         value = value.date()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return "" if value is None else " ".join(str(value).split())
+    return "" if value is None else str(value)

@@ -18,7 +18,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import SUFFIXES, named_file
+from ark_jax.data.table_files import SHEET, SUFFIXES, named_file, sheet_has_rows
 from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
@@ -31,6 +31,7 @@ NAMED = 5  # files of an unknown suffix that a remark names
 def recognises(path: Path) -> bool:
     if not path.is_dir():
         begins_as_rows = path.suffix == ".txt" and head_text(path).lstrip().startswith("{")
+        begins_as_rows |= path.suffix.lower() == SHEET and sheet_has_rows(path)
         return path.suffix.lower() in CONVERTERS and not begins_as_rows
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
     has_rows = rows and not named_file(path, "questions")

@@ -7,7 +7,7 @@ import pytest
 from support.input_files import write
 
 from ark_jax.data import office_files, readers
-from ark_jax.data.records import Section
+from ark_jax.data.records import BadInput, Section
 
 openpyxl = pytest.importorskip("openpyxl", reason="pip install 'ark-jax[files]'")
 pptx = pytest.importorskip("pptx", reason="pip install 'ark-jax[files]'")
@@ -102,6 +102,31 @@ def test_sheets(tmp_path):
     text = "Tides\nport |  | day\nKiel | 2 | 2026-05-03\n | x y | 1.5\n\nBoats\nAda"
     assert (document.title, document.text) == ("a", text)
     assert document.sections == (Section(0, "Tides"), Section(text.index("Boats"), "Boats"))
+
+
+def test_a_sheet_of_questions_is_rows(tmp_path):
+    """With the names of columns, or where questions are asked for."""
+    book = openpyxl.Workbook()
+    for row in (["Question", "answers", None], ["When?", 1802, None], [], ["Who?", "['A', 'B']"]):
+        book.active.append(row)
+    book.save(tmp_path / "asked.xlsx")
+    texts = {"d": "The mill burned in 1802."}
+    questions, _ = readers.read_questions(tmp_path / "asked.xlsx", texts)
+    assert [(q.question, q.answers) for q in questions] == [
+        ("When?", ("1802",)),
+        ("Who?", ("A", "B")),
+    ]
+    _, (problem,) = readers.read(tmp_path / "asked.xlsx")
+    assert "holds questions and no documents" in problem.message
+    book.active["A1"] = "text"
+    book.save(tmp_path / "notes.xlsx")
+    assert [d.text for d in readers.load(tmp_path / "notes.xlsx").documents] == ["When?", "Who?"]
+    book.active["B1"] = "Text"
+    book.save(tmp_path / "notes.xlsx")
+    assert "'text' comes twice" in str(readers.read(tmp_path / "notes.xlsx")[1][0])
+    write(tmp_path, {"broken.xlsx": b"PK"})
+    with pytest.raises(BadInput, match="is damaged"):
+        readers.read_questions(tmp_path / "broken.xlsx", texts)
 
 
 def test_damaged_and_huge_files_are_named(tmp_path, monkeypatch):
