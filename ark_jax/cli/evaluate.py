@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 
 from ark_jax.cli import runs
+from ark_jax.cli.check import ReadingFlags
 from ark_jax.cli.flags import Flags, flag
 from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
 
-class Evaluate(ReaderFlags):
+class Evaluate(ReaderFlags, ReadingFlags):
     """Prints a table of systems by metrics."""
 
     models: str = flag(
@@ -37,6 +38,11 @@ class Evaluate(ReaderFlags):
         "--scope=auto|documents|asked|corpus",
         "what a question searches. documents: its own; asked: those of all questions; corpus: "
         "everything, as `search`; auto decides as a run does",
+        "auto",
+    )
+    same_id: str = flag(
+        "--same-id=auto|leave_out|keep",
+        "the document that has a question's id; auto leaves it out if its text is the question",
         "auto",
     )
     chunk_tokens: int = flag(
@@ -75,6 +81,8 @@ class Evaluate(ReaderFlags):
                     reference=self.reference,
                     metrics=_split_names(self.metrics) or RETRIEVAL,
                     scope=self.scope,
+                    same_id=self.same_id,
+                    reading=self.reading(),
                     rules=ChunkRules(tokens=self.chunk_tokens),
                     write=self.open_reader().write if self.reader else None,
                 )

@@ -71,6 +71,11 @@ def is_trec_table(text: str) -> bool:
     return bool(lines) and all(map(_TREC_LINE.fullmatch, lines))
 
 
+def is_trec_judgments(text: str) -> bool:
+    """Whether a text is a table of TREC's judgments, and not of a ranking."""
+    return is_trec_table(text) and len(text.split("\n", 1)[0].split()) < 6
+
+
 def begins_as_json(path: Path) -> bool:
     """Whether a file begins with an object or array of JSON."""
     return head_text(path).lstrip()[:1] in ("{", "[")

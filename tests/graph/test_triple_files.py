@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from support.paths import DATA
 
+from ark_jax.data import readers
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import BadInput
-from ark_jax.graph import triple_files
+from ark_jax.graph import triple_check, triple_files
 from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 
@@ -362,3 +364,32 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
 def test_documents_are_not_recognised_as_a_graph(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     assert not triple_files.recognises(tmp_path / name)
+
+
+SENTENCES = (
+    "What year did it burn\tThe mill burned in 1802 at night\tThe kiln stood by the lake there\n"
+    "Who built the old mill\tAda built it with her own hands\tNobody knows who built the kiln\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text", [SENTENCES, f"query\tpos\tneg\n{SENTENCES}", "anchor\tpositive\tnegative\na\tb\tc\n"]
+)
+def test_three_columns_of_sentences_are_no_graph(tmp_path, text):
+    (tmp_path / "train.tsv").write_text(text)
+    assert not triple_check.are_about_graph(str(tmp_path / "train.tsv"))
+    assert readers.load(tmp_path / "train.tsv").questions
+    (tmp_path / "train.tsv").write_text("the mill\tis part of\tthe old harbour of Kiel\n")
+    assert triple_check.are_about_graph(str(tmp_path / "train.tsv"))
+
+
+def test_a_graph_whose_rows_are_documents_too_says_so(tmp_path):
+    row = {"subject": "mill", "predicate": "burned", "object": "1802", "text": "It burned."}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row))
+    lines, good = triple_check.check(str(path))
+    assert good and "its rows fit documents too" in lines[0]
+    assert readers.load(path, reading=Reading("", "text=text")).documents[0].text == "It burned."
+    del row["text"]
+    path.write_text(json.dumps(row))
+    assert "fit documents" not in " ".join(triple_check.check(str(path))[0])

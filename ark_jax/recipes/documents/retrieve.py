@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate import answers, retrieval
 from ark_jax.llm import complete
@@ -39,6 +40,7 @@ from ark_jax.retrieval.searcher import (
     Searcher,
 )
 from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
@@ -217,6 +219,7 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
+    depth = systems.depth + most_chunks(_own_chunks(context, questions, chunks))
 
     def make_searcher(name: str) -> Searcher:
         base = "base" if name == HYDE else name
@@ -227,7 +230,7 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
 
     for name in systems.untuned:
         path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
-        search_once(path, questions, make_system, systems.depth, scopes, searched)
+        search_once(path, questions, make_system, depth, scopes, searched)
     return {"systems": len(systems.untuned)}
 
 
@@ -244,7 +247,10 @@ def retrieve_all(
     Args:
         fusion: of BM25 and the last tuned retriever; None: by reciprocal ranks, as other hybrids.
     """
-    fusion, depth = fusion or Fusion(), systems.depth
+    own = _own_chunks(context, questions, chunks)
+    fusion, depth = fusion or Fusion(), systems.depth + most_chunks(own)
+    if own:
+        say(f"  {left_out(own)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
     searched, scopes = searched_chunks(context, questions, chunks)
@@ -263,7 +269,23 @@ def retrieve_all(
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
-    return ids_found(searchers, systems.names, questions, depth)
+    found = ids_found(searchers, systems.names, questions, depth)
+    return {
+        name: {id: without(ids, own.get(id, ()), systems.depth) for id, ids in of_system.items()}
+        for name, of_system in found.items()
+    }
+
+
+def _own_chunks(
+    context: Context, questions: Sequence[Question], chunks: StoredChunks
+) -> dict[str, frozenset[str]]:
+    """question -> the chunks of its own document, which the run leaves out of its results."""
+    return own_chunks(questions, chunks.by_document, context.config.evaluate.same_id)
+
+
+def without(ids: Sequence[str], own: Collection[str], k: int) -> list[str]:
+    """The first k ids that are not a question's own."""
+    return [id for id in ids if id not in own][:k]
 
 
 def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
