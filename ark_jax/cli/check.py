@@ -103,7 +103,7 @@ class Check(DataFlags):
 
 
 def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool:
-    """Prints a summary of a test set and its problems; returns whether it has any."""
+    """Prints a summary of a test set and its problems; returns whether they are too many."""
     from ark_jax.data import readers
     from ark_jax.evaluate.significance import detectable_difference
 

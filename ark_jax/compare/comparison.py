@@ -135,8 +135,8 @@ def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Re
     """The folder in the cache for the index of a corpus, read and cut in this way."""
     names = [absolute_model(name) for name in (model, corpus)]
     of_reading = [reading.encoding, reading.columns, reading.tolerate]
-    said = of_reading if any(of_reading) else []
-    digest = fingerprint([*names, dataclasses.asdict(rules), *said])
+    given = of_reading if any(of_reading) else []
+    digest = fingerprint([*names, dataclasses.asdict(rules), *given])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 

@@ -168,6 +168,7 @@ def _cell_text(value: object) -> str:
 
 
 def _as_text(value: object) -> str:
+    """A cell as a sheet shows it: a whole number without a point, a day without a time."""
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
         value = value.date()
     if isinstance(value, float) and value.is_integer():

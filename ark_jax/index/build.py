@@ -184,10 +184,10 @@ def _source_fingerprint(
     if not isinstance(corpus, str | Path):
         return ""
     of_reading = [reading.encoding, reading.columns, reading.tolerate]
-    said = {"reading": of_reading} if any(of_reading) else {}
+    given = {"reading": of_reading} if any(of_reading) else {}
     return fingerprints.fingerprint(
         {
-            **said,
+            **given,
             "input": fingerprints.read_input_digest(str(corpus)),
             "model": [settings.model, fingerprints.read_model_digest(settings.model)],
             "settings": dataclasses.asdict(settings),

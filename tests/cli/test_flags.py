@@ -145,7 +145,7 @@ def test_a_flag_has_the_name_of_its_field(name):
     assert set(re.findall(r"--[a-z][a-z-]*", verbs.class_of(name).example)) <= flags | {"--config"}
 
 
-def test_commands_in_messages_take_their_flags():
+def test_commands_in_messages_have_valid_flags():
     """In strings and docstrings of the package: `ark-jax VERB ... --flag`."""
     told = set()
     for path in (REPOSITORY / "ark_jax").rglob("*.py"):
@@ -176,7 +176,7 @@ READ = ("--tolerate=0.05", "--columns=question=Prompt", "--encoding=cp1252")
         *((verb, ["--config=ark"]) for verb in ("run", "plan", "doctor", "data", "evaluate")),
     ],
 )
-def test_what_messages_on_bad_rows_recommend_is_taken(verb, words):
+def test_flags_that_messages_on_bad_rows_recommend_are_accepted(verb, words):
     """`readers` names the same flags whichever command reads."""
     flags = verbs.class_of(verb).parse(verb, [*words, *READ])
     assert (flags.tolerate, flags.columns) == (0.05, "question=Prompt")
@@ -188,7 +188,7 @@ def test_what_messages_on_bad_rows_recommend_is_taken(verb, words):
         assert flags.reading() == Reading("cp1252", "question=Prompt", 0.05)
 
 
-def test_recipes_without_such_a_field_refuse_the_flag():
+def test_a_flag_for_a_field_that_the_recipe_lacks_is_refused():
     run = verbs.class_of("run").parse("run", ["--config=gpr", "--columns=question=Prompt"])
     with pytest.raises(ValueError, match=r"this recipe has no data\.columns"):
         run.open_plain()

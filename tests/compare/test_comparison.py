@@ -350,7 +350,7 @@ def beir_folder(root, documents: dict[str, str], queries: dict[str, str], judged
     return root
 
 
-def test_empty_and_absent_documents_count_as_in_beir(place, tmp_path):
+def test_empty_and_absent_documents_count_as_relevant(place, tmp_path):
     documents = {"d1": "the bell rang", "d2": "", "d3": "a fox crossed the ice"}
     judged = "q1\td1\t1\nq1\tdX\t1\nq2\td3\t2\nq3\td2\t1\n"
     queries = {"q1": "bell", "q2": "fox", "q3": "silence"}
@@ -365,7 +365,7 @@ def test_empty_and_absent_documents_count_as_in_beir(place, tmp_path):
 
 
 @pytest.mark.parametrize("grade", [1, 2])
-def test_absent_documents_count_with_grades_and_without(grade, place, tmp_path, capsys):
+def test_absent_documents_count_with_any_grade(grade, place, tmp_path, capsys):
     judged = f"q1\td1\t{grade}\nq1\tdX\t{grade}\n"
     documents = {"d1": "the bell rang", "d2": "a fox ran"}
     data = beir_folder(tmp_path / "data", documents, {"q1": "bell"}, judged)
@@ -379,7 +379,7 @@ def test_absent_documents_count_with_grades_and_without(grade, place, tmp_path, 
 
 
 @pytest.mark.parametrize(("rule", "bests"), [("auto", "d1 d3 9"), ("leave_out", "d1 d3 d4")])
-def test_a_question_does_not_find_itself(rule, bests, place, tmp_path):
+def test_results_leave_out_the_document_that_is_the_question(rule, bests, place, tmp_path):
     """Two of three questions are documents too; the third one shares an id by chance."""
     queries = {"q1": "what froze in may", "q2": "what crossed the ice", "9": "a bell rang"}
     documents = {
@@ -405,7 +405,7 @@ def test_a_question_does_not_find_itself(rule, bests, place, tmp_path):
     assert first("keep") == ["q1", "q2", "9"]
 
 
-def test_files_are_read_as_the_user_says(place, tmp_path):
+def test_the_given_columns_and_tolerance_are_used(place, tmp_path):
     """A bad row is left out, and columns have other names."""
     (tmp_path / "c.csv").write_text("Key,Passage\nd1,the bell rang\nd2,a fox ran\nd2,a boat\n")
     (tmp_path / "q.csv").write_text("Prompt,documents\nbell?,d1\n")

@@ -139,7 +139,7 @@ def test_whole_documents_are_the_passages_of_a_judged_question():
         ("The mill burned.", (), "keep", False),
     ],
 )
-def test_a_document_is_the_question_itself(asked, documents, rule, left_out):
+def test_the_document_that_is_the_question_is_left_out(asked, documents, rule, left_out):
     question = Question("q", asked, (), documents)
     chunks = {"q": [Chunk("q#0", "q", 0, 16, 3, "The mill burned.")], "e": []}
     own = evidence.own_chunks([question], chunks, rule)

@@ -150,13 +150,17 @@ def test_readers_import_only_the_standard_library(module):
     assert all(name.startswith(ours) for name in names if name.startswith("ark_jax"))
 
 
-def test_a_second_format_that_fits_is_named(tmp_path):
-    """A README beside rows describes them."""
-    documents = '{"id": "d", "text": "The mill burned."}\n'
-    write(tmp_path, {"documents.jsonl": documents, "README.md": "# Data"})
+MILL = '{"id": "d", "text": "The mill burned."}\n'
+
+
+def test_a_readme_beside_rows_is_no_second_format(tmp_path):
+    write(tmp_path, {"documents.jsonl": MILL, "README.md": "# Data"})
     corpus = readers.load(tmp_path)
     assert corpus.format == "plain" and not corpus.remarks
-    write(tmp_path, {"notes.md": "# Notes", "tides.txt": "Low."})
+
+
+def test_a_second_format_that_fits_a_folder_is_reported(tmp_path):
+    write(tmp_path, {"documents.jsonl": MILL, "notes.md": "# Notes", "tides.txt": "Low."})
     corpus = readers.load(tmp_path)
     (remark,) = corpus.remarks
     assert len(corpus.documents) == 1 and remark.rows == 0
@@ -166,7 +170,7 @@ def test_a_second_format_that_fits_is_named(tmp_path):
     )
 
 
-def test_rows_that_fit_two_kinds_are_named(tmp_path):
+def test_rows_that_fit_two_kinds_are_reported(tmp_path):
     row = '{"question": "When?", "context": "In 1802.", "answers": ["1802"]'
     write(tmp_path, {"a.jsonl": row + ', "text": "A note."}\n', "b.jsonl": row + "}\n"})
     (remark,) = readers.load(tmp_path / "a.jsonl").remarks

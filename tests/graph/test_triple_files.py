@@ -375,21 +375,29 @@ SENTENCES = (
 @pytest.mark.parametrize(
     "text", [SENTENCES, f"query\tpos\tneg\n{SENTENCES}", "anchor\tpositive\tnegative\na\tb\tc\n"]
 )
-def test_three_columns_of_sentences_are_no_graph(tmp_path, text):
+def test_three_columns_of_sentences_are_not_recognised_as_a_graph(tmp_path, text):
     (tmp_path / "train.tsv").write_text(text)
     assert not triple_check.are_about_graph(str(tmp_path / "train.tsv"))
     assert readers.load(tmp_path / "train.tsv").questions
+
+
+def test_triples_with_names_of_several_words_are_recognised_as_a_graph(tmp_path):
     (tmp_path / "train.tsv").write_text("the mill\tis part of\tthe old harbour of Kiel\n")
     assert triple_check.are_about_graph(str(tmp_path / "train.tsv"))
 
 
-def test_a_graph_whose_rows_are_documents_too_says_so(tmp_path):
-    row = {"subject": "mill", "predicate": "burned", "object": "1802", "text": "It burned."}
+TRIPLE = {"subject": "mill", "predicate": "burned", "object": "1802"}
+
+
+def test_triples_that_fit_documents_too_are_reported(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(row))
-    lines, good = triple_check.check(str(path))
-    assert good and "its rows fit documents too" in lines[0]
+    path.write_text(json.dumps({**TRIPLE, "text": "It burned."}))
+    lines, is_good = triple_check.check(str(path))
+    assert is_good and "its rows fit documents too" in lines[0]
     assert readers.load(path, reading=Reading("", "text=text")).documents[0].text == "It burned."
-    del row["text"]
-    path.write_text(json.dumps(row))
+
+
+def test_triples_without_text_are_not_reported_as_documents(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(TRIPLE))
     assert "fit documents" not in " ".join(triple_check.check(str(path))[0])

@@ -26,6 +26,7 @@ _DOCUMENT, _NODES = "4", ("1", "3")  # LlamaIndex's types of objects that have a
 
 
 def _begins(path: Path, pattern: re.Pattern) -> bool:
+    """Whether a file begins as a pattern says; no folder does."""
     return path.is_file() and bool(pattern.match(head_text(path)))
 
 
@@ -46,6 +47,7 @@ def read_vectors(path: Path, findings: Findings) -> Corpus:
 
 
 def _docstore(path: Path) -> Path:
+    """The docstore in a storage context of LlamaIndex; a file is one itself."""
     return path / DOCSTORE_FILE if path.is_dir() else path
 
 
@@ -134,6 +136,7 @@ def asked_in_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Q
 
 
 def _examples(path: Path, findings: Findings) -> Iterator[InputRow]:
+    """The examples of LlamaIndex's LabelledRagDataset as rows of ours."""
     for row in _objects(path, json_object(path, findings)["examples"]):
         findings.problems.rows += 1
         yield plain_row(row)

@@ -44,6 +44,7 @@ ASKED = ("question", "query", "title", "desc", "description")
 
 
 def _holds(path: Path, pattern: re.Pattern) -> bool:
+    """Whether a file begins as a pattern says; no folder does."""
     return path.is_file() and bool(pattern.match(head_text(path)))
 
 
@@ -55,6 +56,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 
 def recognises(path: Path) -> bool:
+    """Whether a path is a file of documents or topics, or a folder with one among its first."""
     some = itertools.islice(_files_of(path), _SEEN)
     return any(_holds(file, _DOCUMENTS) or _holds(file, _TOPICS) for file in some)
 

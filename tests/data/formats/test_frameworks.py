@@ -45,17 +45,21 @@ def read(path) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("rows", [LANGCHAIN, SERIALISED])
 @pytest.mark.parametrize("suffix", [".jsonl", ".json"])
-def test_documents_of_langchain(tmp_path, rows, suffix):
+def test_documents_of_langchain_are_read(tmp_path, rows, suffix):
     path = tmp_path / f"store{suffix}"
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(lines if suffix == ".jsonl" else json.dumps(rows))
     assert read(path) == [("d1", "Mill", MILL), (hashed_id(KILN), "", KILN)]
+
+
+def test_an_empty_document_of_langchain_is_refused(tmp_path):
+    path = tmp_path / "store.jsonl"
     path.write_text(json.dumps({"page_content": " ", "metadata": {}}))
     with pytest.raises(BadInput, match=r":1: text: is empty"):
         readers.load(path)
 
 
-def test_a_vector_store_of_langchain(tmp_path):
+def test_a_vector_store_of_langchain_is_read(tmp_path):
     assert read(save(tmp_path / "s.json", VECTORS)) == [("d1", "Mill", MILL), ("d2", "", KILN)]
 
 
@@ -70,46 +74,62 @@ def test_splits_of_langchain_are_chunks_of_their_source(tmp_path):
     assert [chunk.text for chunk in corpus.chunks] == [MILL, KILN]
 
 
-def test_a_docstore_of_llama_index(tmp_path):
+TEXT = f"{MILL}\n{KILN}"
+STARTS = [0, TEXT.index(KILN)]
+DOCUMENT = node("A", TEXT)
+NODES = [node("n1", MILL, "A", STARTS[0]), node("n2", KILN, "A", STARTS[1])]
+
+
+@pytest.mark.parametrize(
+    ("objects", "starts"), [([DOCUMENT], None), (NODES, STARTS), ([DOCUMENT, *NODES], STARTS)]
+)
+def test_a_docstore_of_llama_index_gives_documents_and_chunks(tmp_path, objects, starts):
     """In a storage context, other files lie beside it."""
-    text = f"{MILL}\n{KILN}"
-    document = node("A", text)
-    nodes = [node("n1", MILL, "A", 0), node("n2", KILN, "A", text.index(KILN))]
     (tmp_path / "index_store.json").write_text("{}")
-    for objects, chunks in (([document], None), (nodes, 2), ([document, *nodes], 2)):
-        stored = {x["__data__"]["id_"]: x for x in objects}
-        save(tmp_path / "docstore.json", {"docstore/metadata": {}, "docstore/data": stored})
-        corpus = readers.load(tmp_path)
-        assert corpus.format == "llama_index"
-        assert [(d.id, d.text) for d in corpus.documents] == [("A", text)]
-        assert (corpus.chunks and len(corpus.chunks)) == chunks
-    assert [c.start for c in corpus.chunks] == [0, text.index(KILN)]
-    image = {"i": {"__data__": {"id_": "i"}, "__type__": "2"}, "A": document}
-    corpus = readers.load(save(tmp_path / "docstore.json", {"docstore/data": image}))
+    stored = {x["__data__"]["id_"]: x for x in objects}
+    save(tmp_path / "docstore.json", {"docstore/metadata": {}, "docstore/data": stored})
+    corpus = readers.load(tmp_path)
+    assert corpus.format == "llama_index"
+    assert [(d.id, d.text) for d in corpus.documents] == [("A", TEXT)]
+    assert (corpus.chunks and [chunk.start for chunk in corpus.chunks]) == starts
+
+
+def test_nodes_of_llama_index_without_text_are_reported(tmp_path):
+    stored = {"i": {"__data__": {"id_": "i"}, "__type__": "2"}, "A": DOCUMENT}
+    corpus = readers.load(save(tmp_path / "docstore.json", {"docstore/data": stored}))
     assert "1 nodes hold no text" in str(corpus.remarks[0])
 
 
-def test_question_sets_of_llama_index(tmp_path):
-    pairs = {
-        "queries": {"q": "When?"},
-        "corpus": {"n1": MILL, "n2": KILN},
-        "relevant_docs": {"q": ["n1"]},
-        "mode": "text",
-    }
-    path = save(tmp_path / "pairs.json", pairs)
+QUERIES = {  # `EmbeddingQAFinetuneDataset.save_json`
+    "queries": {"q": "When?"},
+    "corpus": {"n1": MILL, "n2": KILN},
+    "relevant_docs": {"q": ["n1"]},
+    "mode": "text",
+}
+
+
+def test_queries_of_llama_index_name_their_documents(tmp_path):
+    path = save(tmp_path / "pairs.json", QUERIES)
     corpus = readers.load(path)
     assert [d.id for d in corpus.documents] == ["n1", "n2"]
     assert corpus.questions[0].documents == ("n1",)
     asked, _ = readers.read_questions(path, corpus.texts)
     assert asked == corpus.questions
+
+
+def test_a_query_of_llama_index_on_an_unknown_document_is_refused(tmp_path):
+    queries = QUERIES | {"relevant_docs": {"q": ["n3"]}}
     with pytest.raises(BadInput, match="'n3' is not found in its corpus"):
-        readers.load(save(path, pairs | {"relevant_docs": {"q": ["n3"]}}))
+        readers.load(save(tmp_path / "pairs.json", queries))
+
+
+def test_examples_of_llama_index_have_answers_and_contexts(tmp_path):
     example = {"query": "When?", "reference_contexts": [MILL], "reference_answer": "1802"}
     corpus = readers.load(save(tmp_path / "rag.json", {"examples": [example]}))
     assert corpus.questions[0].answers == ("1802",) and corpus.questions[0].evidence == (MILL,)
 
 
-def test_a_folder_of_autorag(tmp_path):
+def test_a_folder_of_autorag_is_read(tmp_path):
     documents = [{"doc_id": id, "contents": text} for id, text in (("d1", MILL), ("d2", KILN))]
     asked = {"qid": "q", "query": "When?", "retrieval_gt": [["d1"]], "generation_gt": ["1802"]}
     pq.write_table(pa.Table.from_pylist(documents), tmp_path / "corpus.parquet")
@@ -121,50 +141,57 @@ def test_a_folder_of_autorag(tmp_path):
     assert readers.read_questions(tmp_path / "qa.parquet", corpus.texts)[0] == [question]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {
-            "messages": [
-                {"role": "system", "content": "Be brief."},
-                {"role": "user", "content": [{"type": "text", "text": "When?"}]},
-                {"role": "assistant", "content": "1802"},
-            ]
-        },
-        {"conversations": [{"from": "human", "value": "When?"}, {"from": "gpt", "value": "1802"}]},
-    ],
-)
-def test_chats_are_questions_and_answers(tmp_path, row):
+CHATS = [
+    (
+        "messages",
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "When?"}]},
+            {"role": "assistant", "content": "1802"},
+        ],
+    ),
+    ("conversations", [{"from": "human", "value": "When?"}, {"from": "gpt", "value": "1802"}]),
+]
+
+
+@pytest.mark.parametrize(("name", "turns"), CHATS)
+def test_a_chat_is_a_question_and_its_answer(tmp_path, name, turns):
     path = tmp_path / "chats.jsonl"
-    path.write_text(json.dumps(row))
+    path.write_text(json.dumps({name: turns}))
     (question,), remarks = readers.read_questions(path, {"d": MILL})
     assert (question.question, question.answers) == ("When?", ("1802",)) and not remarks
-    (turns,) = row.values()
-    (name,) = row
+
+
+@pytest.mark.parametrize(("name", "turns"), CHATS)
+def test_further_turns_of_a_chat_are_reported(tmp_path, name, turns):
+    path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps({name: [*turns, *turns[-2:]]}))
     (question,), (remark,) = readers.read_questions(path, {"d": MILL})
     assert question.answers == ("1802",) and "1 further turns" in str(remark)
 
 
-def test_passages_of_tevatron_are_pairs(tmp_path):
-    row = {
-        "query_id": "7",
-        "query": "When?",
-        "positive_passages": [{"docid": "1", "title": "Mill", "text": MILL}],
-        "negative_passages": [{"docid": "2", "title": "", "text": KILN}],
-    }
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps(row))
-    corpus = readers.load(path)
+TEVATRON = {
+    "query_id": "7",
+    "query": "When?",
+    "positive_passages": [{"docid": "1", "title": "Mill", "text": MILL}],
+    "negative_passages": [{"docid": "2", "title": "", "text": KILN}],
+}
+
+
+def test_passages_of_tevatron_are_read_as_pairs(tmp_path):
+    corpus = readers.load(save(tmp_path / "train.json", [TEVATRON]))
     (question,) = corpus.questions
     assert [corpus.texts[id] for id in question.documents] == [f"Mill\n{MILL}"]
     assert [corpus.texts[id] for id in question.negatives] == [KILN] and question.id == "7"
-    path.write_text(json.dumps({**row, "positive_passages": [{"docid": "1"}]}))
+
+
+def test_a_passage_of_tevatron_without_text_is_refused(tmp_path):
+    row = TEVATRON | {"positive_passages": [{"docid": "1"}]}
     with pytest.raises(BadInput, match=r"pos: item 1 is null"):
-        readers.load(path)
+        readers.load(save(tmp_path / "train.json", [row]))
 
 
-def test_langchain_itself(tmp_path):
+def test_files_that_langchain_writes_are_read(tmp_path):
     core = pytest.importorskip("langchain_core", reason="needs .[integrations]")
     from langchain_core.embeddings import DeterministicFakeEmbedding
     from langchain_core.vectorstores import InMemoryVectorStore
@@ -183,7 +210,7 @@ def test_langchain_itself(tmp_path):
     assert all(read(tmp_path / name) == expected for name in ("a.jsonl", "b.json", "c.json"))
 
 
-def test_llama_index_itself(tmp_path):
+def test_docstores_that_llama_index_writes_are_read(tmp_path):
     core = pytest.importorskip("llama_index.core", reason="needs .[integrations]")
     text = " ".join(f"The mill of {year} burned. It was built again." for year in range(1700, 1740))
     documents = [core.Document(text=text, id_="A")]

@@ -43,14 +43,14 @@ def headings(document) -> list[tuple[str, str]]:
     return [(s.path, document.text[s.start :].split("\n")[0]) for s in document.sections]
 
 
-def test_a_book(tmp_path):
+def test_a_book_gives_title_text_and_sections(tmp_path):
     (document,) = readers.load(epub(tmp_path / "a.epub")).documents
     assert document.title == "Harbour tides"
     assert document.text == "Low\n\nAt six.\n\nMud\n\nWet.\n\nHigh\n\nAt noon."
     assert headings(document) == [("Low", "Low"), ("Low > Mud", "Mud"), ("High", "High")]
 
 
-def test_a_book_that_a_library_writes(tmp_path):
+def test_a_book_that_a_library_writes_is_read(tmp_path):
     epub_library = pytest.importorskip("ebooklib.epub", reason="EbookLib is not installed")
     book = epub_library.EpubBook()
     book.set_title("Mills")
@@ -69,7 +69,7 @@ def test_a_book_that_a_library_writes(tmp_path):
     assert document.text == "Wind\n\nIt turns.\n\nWater\n\nIt turns."
 
 
-def test_slides(tmp_path):
+def test_slides_give_title_text_and_sections(tmp_path):
     slides = pptx.Presentation()
     slides.core_properties.title = "Harbour"
     for name, text in (("Low", "At six."), ("High", "At noon.")):
@@ -89,7 +89,7 @@ def test_slides(tmp_path):
     assert headings(document) == [("Low", "Low"), ("High", "High")]
 
 
-def test_sheets(tmp_path):
+def test_sheets_give_rows_of_cells_and_sections(tmp_path):
     book = openpyxl.Workbook()
     book.active.title = "Tides"
     day = datetime.datetime(2026, 5, 3)
@@ -104,52 +104,76 @@ def test_sheets(tmp_path):
     assert document.sections == (Section(0, "Tides"), Section(text.index("Boats"), "Boats"))
 
 
-def test_a_sheet_of_questions_is_rows(tmp_path):
-    """With the names of columns, or where questions are asked for."""
+TEXTS = {"d": "The mill burned in 1802."}
+
+
+def sheet(path, *header):
+    """A sheet with this header and two rows, between them an empty one."""
     book = openpyxl.Workbook()
-    for row in (["Question", "answers", None], ["When?", 1802, None], [], ["Who?", "['A', 'B']"]):
+    for row in ([*header, None], ["When?", 1802, None], [], ["Who?", "['A', 'B']"]):
         book.active.append(row)
-    book.save(tmp_path / "asked.xlsx")
-    texts = {"d": "The mill burned in 1802."}
-    questions, _ = readers.read_questions(tmp_path / "asked.xlsx", texts)
+    book.save(path)
+    return path
+
+
+def test_questions_are_read_from_a_sheet(tmp_path):
+    questions, _ = readers.read_questions(sheet(tmp_path / "a.xlsx", "Question", "answers"), TEXTS)
     assert [(q.question, q.answers) for q in questions] == [
         ("When?", ("1802",)),
         ("Who?", ("A", "B")),
     ]
-    _, (problem,) = readers.read(tmp_path / "asked.xlsx")
+
+
+def test_a_sheet_of_questions_is_refused_as_a_corpus(tmp_path):
+    _, (problem,) = readers.read(sheet(tmp_path / "a.xlsx", "Question", "answers"))
     assert "holds questions and no documents" in problem.message
-    book.active["A1"] = "text"
-    book.save(tmp_path / "notes.xlsx")
-    assert [d.text for d in readers.load(tmp_path / "notes.xlsx").documents] == ["When?", "Who?"]
-    book.active["B1"] = "Text"
-    book.save(tmp_path / "notes.xlsx")
-    assert "'text' comes twice" in str(readers.read(tmp_path / "notes.xlsx")[1][0])
+
+
+def test_the_rows_of_a_sheet_with_a_column_text_are_documents(tmp_path):
+    corpus = readers.load(sheet(tmp_path / "a.xlsx", "text", "answers"))
+    assert [document.text for document in corpus.documents] == ["When?", "Who?"]
+
+
+def test_a_sheet_with_a_repeated_column_is_refused(tmp_path):
+    _, problems = readers.read(sheet(tmp_path / "a.xlsx", "text", "Text"))
+    assert "'text' occurs twice" in str(problems[0])
+
+
+def test_a_damaged_sheet_of_questions_is_refused(tmp_path):
     write(tmp_path, {"broken.xlsx": b"PK"})
     with pytest.raises(BadInput, match="is damaged"):
-        readers.read_questions(tmp_path / "broken.xlsx", texts)
+        readers.read_questions(tmp_path / "broken.xlsx", TEXTS)
 
 
-def test_damaged_and_huge_files_are_named(tmp_path, monkeypatch):
+ENTITY = '<!DOCTYPE p [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+SLY = BOOK | {"EPUB/book.opf": ENTITY + PACKAGE.replace("tides", "&a;")}
+
+
+def test_encrypted_and_damaged_files_are_reported(tmp_path):
     locked = {name: "" for name in BOOK if name.endswith("xhtml")}
     epub(tmp_path / "locked.epub", BOOK | locked | {"META-INF/encryption.xml": "<e/>"})
     epub(tmp_path / "cut.epub", {"mimetype": "application/epub+zip"})
-    entity = '<!DOCTYPE p [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
-    epub(tmp_path / "sly.epub", BOOK | {"EPUB/book.opf": entity + PACKAGE.replace("tides", "&a;")})
     write(tmp_path, {"a.pptx": b"PK\3\4", "b.xlsx": b"no", "c.txt": "Tide."})
     corpus, problems = readers.read(tmp_path)
-    assert not problems and [(d.id, d.title) for d in corpus.documents] == [
-        ("c.txt", "c"),
-        ("sly.epub", "Harbour"),
-    ]
+    assert not problems and [document.id for document in corpus.documents] == ["c.txt"]
     told = {remark.file.rpartition("/")[2]: remark.message for remark in corpus.remarks}
     assert sorted(told) == ["a.pptx", "b.xlsx", "cut.epub", "locked.epub"]
     assert "is encrypted" in told["locked.epub"] and "is damaged" in told["cut.epub"]
+
+
+def test_a_book_reads_no_other_file(tmp_path):
+    (document,) = readers.load(epub(tmp_path / "sly.epub", SLY)).documents
+    assert document.title == "Harbour"
+
+
+def test_a_file_that_unpacks_to_too_much_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(office_files, "LARGEST", 100)
-    assert "unpacks to" in str(readers.read(tmp_path / "sly.epub")[0].remarks[0])
+    corpus, _ = readers.read(epub(tmp_path / "a.epub"))
+    assert "unpacks to" in str(corpus.remarks[0])
 
 
 @pytest.mark.parametrize(("module", "name"), [("pptx", "a.pptx"), ("openpyxl", "a.xlsx")])
-def test_a_missing_package_is_named(tmp_path, monkeypatch, module, name):
+def test_a_missing_package_is_reported(tmp_path, monkeypatch, module, name):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     epub(tmp_path / name)
     _, (problem,) = readers.read(tmp_path)

@@ -56,8 +56,8 @@ QRELS = "51 0 FT-1 2\n51 0 FT-2 1\n51 0 FT-3 0\n302 0 FT-3 -1\n"
 FILES = {"news/ft_1": NEWS, "topics.txt": TOPICS, "qrels.txt": QRELS}
 
 
-def test_a_collection_with_topics_and_judgments(tmp_path):
-    write(tmp_path, FILES | {"notes.md": "# Notes", "run.z": "x"})
+def test_documents_topics_and_judgments_are_read(tmp_path):
+    write(tmp_path, FILES)
     corpus = readers.load(tmp_path)
     assert corpus.format == "trec"
     assert [(d.id, d.title, d.text) for d in corpus.documents] == [
@@ -67,7 +67,12 @@ def test_a_collection_with_topics_and_judgments(tmp_path):
     ]
     (question,) = corpus.questions
     assert (question.question, question.documents) == ("Burned Mills", ("FT-1", "FT-2"))
-    told = " ".join(remark.message for remark in corpus.remarks)
+    assert readers.read_grades(tmp_path)["51"] == {"FT-1": 2, "FT-2": 1}
+
+
+def test_what_is_left_out_of_a_collection_is_reported(tmp_path):
+    write(tmp_path, FILES | {"notes.md": "# Notes", "run.z": "x"})
+    told = " ".join(remark.message for remark in readers.load(tmp_path).remarks)
     for words in (
         "1 documents hold no text",
         "1 files (run.z",
@@ -75,42 +80,51 @@ def test_a_collection_with_topics_and_judgments(tmp_path):
         "1 topics have no relevant",
     ):
         assert words in told
-    assert readers.read_grades(tmp_path)["51"] == {"FT-1": 2, "FT-2": 1}
     assert {path.name for path in readers.files(tmp_path)} == {"ft_1", "topics.txt", "qrels.txt"}
 
 
-def test_topics_in_xml_ask_their_question(tmp_path):
+def test_a_topic_in_xml_asks_its_question(tmp_path):
     write(tmp_path, FILES | {"topics.txt": XML})
     (question,) = readers.load(tmp_path).questions
     assert (question.id, question.question) == ("51", "when did the mill burn?")
 
 
-def test_topics_are_questions_on_other_documents(tmp_path):
+def test_topics_can_be_questions_on_other_documents(tmp_path):
+    write(tmp_path, {"topics.xml": XML, "qrels.test": QRELS})
+    (question,), _ = readers.read_questions(tmp_path / "topics.xml", {"FT-1": "x", "FT-2": "y"})
+    assert question.documents == ("FT-1", "FT-2")
+
+
+def test_topics_without_judgments_are_refused(tmp_path):
     write(tmp_path, {"topics.xml": XML})
     with pytest.raises(BadInput, match=r"put their judgments \(qrels\) beside them"):
         readers.read_questions(tmp_path / "topics.xml", {"FT-1": "x", "FT-2": "y"})
-    write(tmp_path, {"qrels.test": QRELS})
-    (question,), _ = readers.read_questions(tmp_path / "topics.xml", {"FT-1": "x", "FT-2": "y"})
-    assert question.documents == ("FT-1", "FT-2")
+
+
+def test_topics_without_documents_are_refused_as_a_corpus(tmp_path):
+    write(tmp_path, {"topics.xml": XML, "qrels.test": QRELS})
     with pytest.raises(BadInput, match="topics and no documents"):
         readers.load(tmp_path / "topics.xml")
 
 
-def test_relevant_documents_that_are_absent_count(tmp_path):
+def test_relevant_documents_that_are_absent_are_kept_without_text(tmp_path):
     write(tmp_path, FILES | {"qrels.txt": QRELS + "51 0 FT-9 1\n"})
     corpus = readers.load(tmp_path)
     assert corpus.questions[0].documents == ("FT-1", "FT-2", "FT-9") and corpus.texts["FT-9"] == ""
     assert "such as 'FT-9', are not in the documents" in corpus.remarks[2].message
-    write(tmp_path, {"qrels.txt": "51 0 a 1\n51 0 b 1\n51 0 FT-1 1\n"})
+
+
+def test_judgments_of_mostly_unknown_documents_are_refused(tmp_path):
+    write(tmp_path, FILES | {"qrels.txt": "51 0 a 1\n51 0 b 1\n51 0 FT-1 1\n"})
     with pytest.raises(BadInput, match="'a' is not found in the documents"):
         readers.load(tmp_path)
 
 
-def test_faults_of_a_collection(tmp_path):
+def test_faults_of_a_collection_are_reported(tmp_path):
     cut = NEWS.removesuffix("</DOC>\n")
     write(tmp_path, {"a.sgml": cut.replace("FT-2", "FT-1")})
     _, problems = readers.read(tmp_path)
     assert [(p.line, p.message.partition(";")[0]) for p in problems] == [
-        (9, "'FT-1' of line 1 comes again"),
+        (9, "repeats 'FT-1' of line 1"),
         (14, "the last document is cut off"),
     ]

@@ -415,7 +415,7 @@ def test_faults_of_a_beir_folder_are_reported(tmp_path):
         head + "2\ta\t1\n2\tnone\t1\n9\ta\t1\n2\tb\thigh\n"
     )
     reread, problems = readers.read(tmp_path)
-    # A relevant document that the corpus lacks counts, without a text.
+    # A relevant document that the corpus lacks counts, though it has no text.
     assert [(q.id, q.documents) for q in reread.questions] == [("1", ("b",)), ("2", ("a", "none"))]
     assert reread.texts == {"a": "x", "b": "Only", "none": ""}
     assert [(p.line, p.field) for p in problems] == [(5, "score"), (0, "")]
@@ -428,14 +428,23 @@ def test_faults_of_a_beir_folder_are_reported(tmp_path):
     ]
     split = readers.load(tmp_path / "qrels" / "dev.tsv")
     assert [q.id for q in split.questions] == ["1"]
-    # Where most are lacking, the ids are wrong.
-    (tmp_path / "qrels" / "dev.tsv").write_text(head + "1\tx\t2\n1\ty\t1\n2\ta\t1\n")
-    reread, problems = readers.read(tmp_path / "qrels" / "dev.tsv")
+
+
+def test_unknown_documents_are_problems_if_most_of_the_judged_are_unknown(tmp_path):
+    """The ids are then wrong, not the corpus incomplete."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "1", "text": "Who?"}\n{"_id": "2", "text": "What?"}\n'
+    )
+    (tmp_path / "qrels").mkdir()
+    judged = "1\tx\t2\n1\ty\t1\n2\ta\t1\n"
+    (tmp_path / "qrels" / "dev.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    reread, problems = readers.read(tmp_path)
     assert [(p.line, p.field) for p in problems] == [(2, "corpus-id"), (3, "corpus-id")]
     assert [q.documents for q in reread.questions] == [("a",)]
 
 
-def test_documents_of_beir_may_be_empty(tmp_path):
+def test_empty_documents_of_a_beir_folder_are_kept(tmp_path):
     rows = [{"_id": "a", "title": "", "text": ""}, {"_id": "b", "text": " "}, {"_id": "c"}]
     rows.append({"_id": "d", "text": "x"})
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

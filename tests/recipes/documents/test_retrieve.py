@@ -125,7 +125,7 @@ def test_rankings_are_as_deep_as_metrics_and_reader_need(run):
     assert systems(run.c).depth == 25
 
 
-def test_a_question_does_not_find_the_document_that_it_is(run, monkeypatch, capsys):
+def test_results_leave_out_the_document_that_is_the_question(run, monkeypatch, capsys):
     """It searches one more chunk, so that lists are as long as others."""
     run.c.evaluate.scope = "corpus"
     monkeypatch.setattr(retrieve, "DEPTH", 2)
