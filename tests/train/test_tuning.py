@@ -298,7 +298,7 @@ def test_only_kept_dead_groups_and_cut_off_answers_count(folder, tmp_path, mesh)
             {"updates": 2},
             "2 updates a step need the numbers `old`",
         ),
-        ([Group([9], [[7], [8]], [1.0, -1.0])], {"keep_cut_off": False}, "whether it ended"),
+        ([Group([9], [[7], [8]], [1.0, -1.0])], {"keep_cut_off": False}, "`ended` is missing"),
         (
             [Group([9], [[7], [8]], [1.0, -1.0])],
             {"kl": "k2"},
