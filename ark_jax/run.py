@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,6 +178,7 @@ def run_recipe(
     *,
     verify: bool = False,
     before: Callable[[list[Stage]], None] | None = None,
+    ask: Callable[[Sequence[str]], None] | None = None,
 ) -> None:
     """Brings all stages of a config up to date.
 
@@ -186,6 +187,7 @@ def run_recipe(
         store: where the runs of a sweep share finished stages.
         verify: compares all finished stages with their digests.
         before: is given the stages before any work is done, and may raise.
+        ask: is given what a finished stage says against going on, and may raise.
 
     Raises:
         ValueError: a setting that a stage would fail on, or calls that would cost too much.
@@ -206,7 +208,8 @@ def run_recipe(
     ):
         own_functions.check_processes()
         metrics = Metrics(workdir / "metrics.jsonl", opened)
-        engine.run(stages, Context(config, workdir, metrics, store), only=only, verify=verify)
+        context = Context(config, workdir, metrics, store)
+        engine.run(stages, context, only=only, verify=verify, ask=ask)
         if not only and recipe.index_words(config, workdir):
             say(f"search your documents with it: {search_command(workdir)}")
 

@@ -90,6 +90,7 @@ class Run(ConfigFlags):
                 self.store,
                 verify=self.verify,
                 before=None if self.yes else confirm,
+                ask=None if self.yes or not _can_ask() else ask_whether_to_go_on,
             )
         except OSError as error:
             raise OSError(with_fix(error, self.workdir)) from error
@@ -231,16 +232,33 @@ def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
     replaced = replaced_stages(stages, config, workdir, only=only)
     if not replaced:
         return
-    if not sys.stdin.isatty() or os.environ.get("ARK_COORDINATOR"):
+    if not _can_ask():
         raise ValueError(
             f"{describe(replaced, workdir)}; add --yes if that is meant, or give another --workdir"
         )
     say(f"this would replace {count_of(replaced, workdir)}:")
     for status in replaced:
         say(f"  {status.stage:<12} {shortened(status.why)}")
-    try:
-        answer = input("replace? [y/N] ")
-    except EOFError:
-        answer = ""
-    if answer.strip().lower() not in ("y", "yes"):
+    if not _agrees("replace? [y/N] "):
         raise ValueError("nothing is replaced; another --workdir keeps both")
+
+
+def ask_whether_to_go_on(doubts: Sequence[str]) -> None:
+    """Returns if the user wants a run to go on though a stage has said something against it.
+
+    Raises:
+        ValueError: the answer is no.
+    """
+    if not _agrees("train all the same? [y/N] "):
+        raise ValueError("nothing is trained; the same command again goes on without asking")
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and not os.environ.get("ARK_COORDINATOR")
+
+
+def _agrees(prompt: str) -> bool:
+    try:
+        return input(prompt).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False

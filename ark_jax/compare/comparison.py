@@ -52,6 +52,13 @@ class Comparison:
     remarks: list[str]
     about: dict[str, object]
 
+    @property
+    def measured(self) -> int:
+        """Number of questions that the table is about."""
+        metric = self.metrics[0]
+        first = (row for row in self.rows if row["system"] == self.reference)
+        return sum(row[metric] is not None for row in first)
+
 
 def compare(
     models: Sequence[str],

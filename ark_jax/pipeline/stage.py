@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,14 @@ class Stage:
             `functools.partial` with keywords, which are recorded as reads are.
         alone: of several processes the first runs it for all; else each does, to use its devices.
         shared: whether the runs of a sweep may share its output; a report tells of one run alone.
+        asks: its finished folder -> what speaks against going on; none if nothing does.
     """
 
     name: str
     run: Callable[["Context", Path], dict]
     alone: bool = False
     shared: bool = True
+    asks: Callable[[Path], Sequence[str]] = lambda folder: ()
 
     @property
     def arguments(self) -> dict[str, object]:

@@ -130,3 +130,12 @@ def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch):
     assert call(*words) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and message in shown.err and "error: " in shown.err
+
+
+def test_baselines_need_no_config_and_say_what_speaks_against_training(capsys):
+    assert __main__._main(["baselines", "test.jsonl", "--corpus=documents", "--model=base"]) == 0
+    shown = capsys.readouterr()
+    names = [line.split()[0] for line in shown.out.splitlines()[1:4]]
+    assert names == ["base", "bm25", "base+bm25"]
+    assert "bm25 has a recall@10 of 1.000" in shown.out or "base has a recall@10" in shown.out
+    assert "3 questions tell no gain below 0.39 from chance" in shown.out

@@ -155,8 +155,8 @@ def test_what_runs_have_in_common_is_made_once(swept):
         assert sum(row["stage"] == stage and "taken" in row for row in rows) == len(runs) - 1 == 6
         assert len({(path / stage / "manifest.json").read_text() for path in runs}) == 1
     assert re.search(
-        r"for all 8 runs: data 1, candidates 1, extract 1, graph 1, communities 1, rewrite 1, "
-        r"score 1, positives 2, stage1 5",
+        r"for all 8 runs: data 1, baselines 1, candidates 1, extract 1, graph 1, communities 1, "
+        r"rewrite 1, score 1, positives 2, stage1 5",
         out,
     )
     assert {devices for *_, devices in witness(world)} == {"4,6", "5"}

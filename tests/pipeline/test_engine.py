@@ -59,6 +59,7 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == [
         "data",
+        "baselines",
         "candidates",
         "extract",
         "graph",
@@ -71,7 +72,6 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
         "stage2",
         "mine3",
         "stage3",
-        "baselines",
         "evaluate",
         "export",
         "report",

@@ -18,7 +18,7 @@ from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls, rewr
 from ark_jax.recipes.ark.graph import join_by_community
 from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.documents import choose_fusion, filter_questions, plan, retrieve
+from ark_jax.recipes.documents import baselines, choose_fusion, filter_questions, plan, retrieve
 from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
@@ -58,7 +58,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         work = [Work(stage, "retriever", "embedding", x.count, x.mean) for x in kinds]
         return [dataclasses.replace(work[0], stored=stored), *work[1:]]
 
-    works = embed("candidates", passage, question, stored=stored)
+    works = embed("baselines", passage.of(found), asks, stored=stored)
+    works += embed("candidates", passage.of(0 if whole else passage.count), question)
     if curriculum.builds_graph(config):
         line = LINE / CHARACTERS
         entities = ENTITIES * passage.count * passage.mean
@@ -100,7 +101,6 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         works.append(Work("evaluate", "reranker", "embedding", reranked, pair.mean))
     if config.evaluate.fusion == "chosen":
         works += embed(choose_fusion.STAGE, passage, question)
-    works += embed("baselines", passage.of(0 if whole else found), asks)
     for _ in curriculum.systems(config).tuned:
         works += embed("evaluate", passage.of(found), asks, stored=stored)
     answers, notes = plan.answering(context, curriculum.systems(config))
@@ -113,6 +113,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
+    notes += baselines.notes_for_plan(context, done)
     notes.append(f"{len(held_out):,} held-out questions: {what_can_be_told(len(held_out))}")
     disk = {"scores": SCORE_BYTES * round(scores)} if "score" not in done else {}
     calls = _calls(context, done, join)

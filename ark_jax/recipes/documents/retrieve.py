@@ -208,7 +208,7 @@ Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
-    """The baselines stage: what systems that no training changes retrieve for each question."""
+    """Stores what systems that no training changes retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
@@ -220,10 +220,11 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
             searcher = dataclasses.replace(searcher, embed=embedding(context, questions))
         return searcher
 
-    for name in systems.untuned:
+    names = dict.fromkeys((*systems.untuned, WORDS))  # BM25 costs nothing
+    for name in names:
         path, of_system = ranked_file(folder, name), functools.partial(make, name)
         kept(path, questions, of_system, systems.depth, scopes, searched)
-    return {"systems": len(systems.untuned)}
+    return {"systems": len(names)}
 
 
 def retrieve_all(
