@@ -21,6 +21,7 @@ from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
 
+SEED, CLUSTER = 0, "document"  # of intervals and tests
 FEWEST_DOCUMENTS = 6  # of which the signs of all can be unlikely enough
 SEARCHED = {
     "corpus": "all passages, as `ark-jax search` does",
@@ -177,7 +178,7 @@ def _row(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
-    return tabulate(rows, metrics, seed=0, cluster="document", parts=parts)
+    return tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
 
 
 def _remarks(task: Task, drawn: int, divides: bool) -> list[str]:

@@ -266,7 +266,7 @@ def test_killed_and_resumed_by_another_run(tmp_path, sweep_here):
     resumed = sweep_here(tmp_path, "temperature", "--only=hot")
     assert resumed.returncode == 0, resumed
     assert left.is_dir()  # the others may go on with it
-    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][6:9] == [
+    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][7:10] == [
         ("score", "cold"),
         ("score resumed", "hot"),
         ("positives", "hot"),

@@ -38,7 +38,7 @@ from ark_jax.recipes.core.tables import as_markdown
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents.choose_fusion import chosen_fusion
 from ark_jax.recipes.documents.corpus import Passages, gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, verdict
+from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, headline
 from ark_jax.recipes.documents.reader import reading_prompt
 from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_gold, teach
 from ark_jax.recipes.documents.written_questions import note_on_test
@@ -519,7 +519,8 @@ def _description(
     documents = "over documents it never saw" if unseen else "that may share passages with those"
     data = plain_line(_data_name(context))
     against = (f"{line}." for line in against_parts(table, columns))
-    sentences = [verdict(table, columns, curriculum), *against, note_on_test(context)]
+    shown = headline(context / "evaluate", context.config.seed, curriculum)
+    sentences = [shown, *against, note_on_test(context)]
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
 {examples:,} of the {len(trained):,} training questions of the data set {data};
 measured on {len(measured):,} held-out questions {documents} (mean and 95 %
