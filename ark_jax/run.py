@@ -210,6 +210,9 @@ def run_recipe(
         metrics = Metrics(workdir / "metrics.jsonl", opened)
         context = Context(config, workdir, metrics, store)
         engine.run(stages, context, only=only, verify=verify, ask=ask)
+        if not only:
+            for sentence in recipe.conclusion(workdir):
+                say(sentence)
         if not only and recipe.index_words(config, workdir):
             say(f"search your documents with it: {search_command(workdir)}")
 

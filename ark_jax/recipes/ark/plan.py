@@ -18,7 +18,14 @@ from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls, rewr
 from ark_jax.recipes.ark.graph import join_by_community
 from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.documents import baselines, choose_fusion, filter_questions, plan, retrieve
+from ark_jax.recipes.documents import (
+    baselines,
+    choice,
+    choose_fusion,
+    filter_questions,
+    plan,
+    retrieve,
+)
 from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
@@ -103,6 +110,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         works += embed(choose_fusion.STAGE, passage, question)
     for _ in curriculum.systems(config).tuned:
         works += embed("evaluate", passage.of(found), asks, stored=stored)
+    for _ in ("base", *curriculum.systems(config).tuned) if kept < len(train) else ():
+        works += embed(choice.STAGE, passage.of(0 if whole else passage.count), question)
     answers, notes = plan.answering(context, curriculum.systems(config))
     if config.reader.warm:
         reading = plan.reader_tokens(context, train)

@@ -35,6 +35,7 @@ from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import (
     baselines,
+    choice,
     choose_fusion,
     evaluate,
     ingest,
@@ -222,16 +223,16 @@ def _training_stages(config) -> list[Stage]:
 
 
 def _closing_stages(config) -> list[Stage]:
-    """Retrieval, answers, judgement, export."""
-    choose = functools.partial(
-        choose_fusion.choose_fusion, systems_of=systems, learned=train.learned_questions
-    )
+    """Retrieval, answers, choice, judgement, export."""
+    chooses_by = {"systems_of": systems, "learned": train.learned_questions}
+    choose = functools.partial(choose_fusion.choose_fusion, **chooses_by)
     chooses = config.evaluate.fusion == "chosen"
     judging = functools.partial(judge.judge_answers, system=systems(config).last)
     return [
         *([Stage(WARM_READER, train.train_warm_reader)] if config.reader.warm else []),
         *([Stage(choose_fusion.STAGE, choose)] if chooses else []),
         Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=systems)),
+        Stage(choice.STAGE, functools.partial(choice.choose, **chooses_by)),
         *(
             [Stage("judge", judging, alone=config.judge.backend != "local")]
             if config.judge.repeats
@@ -271,4 +272,5 @@ RECIPE = Recipe(
     prepared=("data",),
     forecast=plan.forecast,
     index_words=train.index_words,
+    conclusion=choice.conclusion,
 )

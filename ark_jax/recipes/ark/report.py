@@ -28,6 +28,7 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled, load_curve
+from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
@@ -336,7 +337,8 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     is_cut = cut_answers(context)
     search = ["Search your documents with it", search_command(context.workdir)]
     shown = headline(context / "evaluate", config.seed, curriculum)
-    statement = filter(None, (shown, note_on_test(context)))
+    chosen = choice.sentences(choice.load_choice(context))
+    statement = filter(None, (*chosen, shown, note_on_test(context)))
     return " ".join(statement), [
         sections.facts([*_facts(config, counts), search]),
         results(table, metrics),

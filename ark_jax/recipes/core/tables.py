@@ -138,12 +138,12 @@ def best_system(
     for other in against:
         if other in means and other != best:
             value = next(x for x in tested(base=other) if x["system"] == best)["values"][metric]
-            details.append(f"against {other} {_describe_tested(value['against_base'])}")
+            details.append(f"against {other} {describe_tested(value['against_base'])}")
     head = f"{best} has the highest {metric_heading(metric)} on {questions}, {means[best]:.3f}"
     return f"{head}: {'; '.join(details)}." if details else f"{head}."
 
 
-def _describe_tested(tested: Mapping) -> str:
+def describe_tested(tested: Mapping) -> str:
     """`+0.040 [-0.010, 0.090], no significant difference (p = 0.2)`."""
     p = tested["p_holm"]
     shown = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
