@@ -71,6 +71,7 @@ def test_what_is_done_costs_nothing(run):
         ("mine3", "embedding"),
         ("stage3", "training"),
         ("evaluate", "embedding"),
+        ("choice", "embedding"),
         ("evaluate", "reading"),
     ]
     shown = plan.format_plan(after).splitlines()

@@ -81,7 +81,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if scores:  # of a question without answers there is none
         works += _likelihoods(context, "score", prefixes, 2 * scores)
     is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
-    kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
+    share = (1 - config.score.development) * (1 if is_kept else config.score.keep)
+    kept = math.ceil(len(train) * share)
     batch = min(config.train.batch, kept)
     # Sets of documents that a step reads.
     groups = plan.distinct(documents, 1, batch)

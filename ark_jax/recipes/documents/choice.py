@@ -15,6 +15,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import as_text, describe_tested, tabulate
+from ark_jax.recipes.documents.baselines import BOTH
 from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import (
     gold_passages,
@@ -149,7 +150,7 @@ def _tested(
     questions = load_questions(context, "held_out")
     gold = load_json(context / "evaluate" / "metrics.json")["gold"]
     judged = [question for question in questions if gold[question.id]] or questions
-    shown = {key: known[key] for key in dict.fromkeys(("base", WORDS, name))}
+    shown = {key: known[key] for key in dict.fromkeys(("base", WORDS, BOTH, name))}
     parts = {}
     for part in {WORDS, *(candidate.model for candidate in shown.values())}:
         ranked_by = "baselines" if part in (WORDS, "base") else "evaluate"
@@ -160,7 +161,7 @@ def _tested(
         return {}
     rows = _rows(shown, parts, judged, gold, depth)
     against = {}
-    for other in ("base", WORDS):
+    for other in ("base", WORDS, BOTH):
         pair = [row for row in rows if row["system"] in (name, other)]
         for row in tabulate(pair, [METRIC], seed=seed, base=other):
             if row["system"] == name:
@@ -190,7 +191,10 @@ def sentences(chosen: Mapping) -> list[str]:
     """What ships and why, how good it is on the held-out questions, and whether it is worth it."""
     name, heading, tested = chosen["system"], metric_heading(METRIC), chosen["held_out"]
     if not chosen["questions"]:
-        said = [f"{name} ships, unchosen: no question with a known passage trained nothing."]
+        said = [
+            f"{name} ships, unchosen: all questions with a known passage were trained on "
+            "(config.score.development=0.1 leaves a tenth to choose by)."
+        ]
     else:
         means = {row["system"]: row["values"][METRIC]["mean"] for row in chosen["development"]}
         others = ", ".join(f"{x} {means[x]:.3f}" for x in ("base", WORDS) if x != name)
