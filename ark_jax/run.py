@@ -37,7 +37,7 @@ class Result:
 
     @property
     def export(self) -> Path:
-        """The folder of the tuned retriever, which sentence-transformers opens too."""
+        """The folder of the retriever that won, which sentence-transformers opens too."""
         return self.workdir / "export"
 
     @property
@@ -47,7 +47,7 @@ class Result:
 
     @functools.cached_property
     def retriever(self) -> "Retriever":
-        """The tuned retriever."""
+        """The retriever that won: a tuned one, or the untouched one if none beats it."""
         from ark_jax.models.multi_vector import open_retriever
 
         return open_retriever(self.export)

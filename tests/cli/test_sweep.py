@@ -145,6 +145,7 @@ def test_what_runs_have_in_common_is_made_once(swept):
         "stage3": 4,
         "baselines": 1,
         "evaluate": 4,
+        "choice": 4,
         "export": 4,
         "report": 5,
     }
@@ -453,8 +454,8 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
         )
         return [stage for stage, *_ in witness(tmp_path)[before:]]
 
-    closing, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
-    assert len(made("base")) == 17
+    closing, third = ["evaluate", "choice", "export", "report"], ["mine3", "stage3"]
+    assert len(made("base")) == 18
     assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *closing]
     assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *closing]
     assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *closing]

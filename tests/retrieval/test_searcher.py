@@ -97,6 +97,12 @@ def test_what_is_known_is_cut_and_fused_by_any_ids():
         known.search(["?", "another?"], 2)
 
 
+def test_a_part_without_weight_is_not_asked():
+    words = Known([Ranking(["b"], [1.0])])
+    assert by_name("hybrid", words, None, Fusion(dense=0.0), 3) is words
+    assert by_name("hybrid", None, words, Fusion(bm25=0.0), 3) is words
+
+
 def test_a_scope_of_all_texts_is_neither_listed_nor_copied(monkeypatch, tmp_path):
     texts = [f"{word} {other}" for word in WORDS for other in WORDS]
     np.save(tmp_path / "vectors.npy", embed(texts))
