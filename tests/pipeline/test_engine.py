@@ -59,6 +59,7 @@ def test_a_run_completes_every_stage(finished):
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == [
         "data",
+        "baselines",
         "candidates",
         "extract",
         "graph",
@@ -71,8 +72,8 @@ def test_a_run_completes_every_stage(finished):
         "stage2",
         "mine3",
         "stage3",
-        "baselines",
         "evaluate",
+        "choice",
         "export",
         "report",
     ]
@@ -127,7 +128,7 @@ def test_a_second_run_does_nothing(world, finished):
     assert again.returncode == 0 and "nothing to do" in again.stdout
     assert outputs(workdir) == before
     status = call_here(world, workdir, "status")
-    assert status.stdout.split()[1::2] == ["done"] * 17
+    assert status.stdout.split()[1::2] == ["done"] * 18
 
 
 def test_training_changed_the_weights(finished):
@@ -139,11 +140,9 @@ def test_training_changed_the_weights(finished):
         for i in (1, 2, 3)
     ]
     assert len({sha for _, sha in weights}) == 3
-    exported, last = (
-        workdir / "export" / "model.safetensors",
-        workdir / "stage3" / "model" / "model.safetensors",
-    )
-    assert exported.read_bytes() == last.read_bytes()
+    chosen = json.loads((workdir / "choice" / "choice.json").read_text())["model"]
+    made = workdir / ("choice" if chosen == "base" else chosen) / "model" / "model.safetensors"
+    assert (workdir / "export" / "model.safetensors").read_bytes() == made.read_bytes()
 
 
 @pytest.mark.slow

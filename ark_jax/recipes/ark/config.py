@@ -140,6 +140,14 @@ class ScoreSection:
         "Source of positives: the alignment score, or evidence that annotators marked.",
         choices=("alignment", "gold"),
     )
+    development: float = field(
+        0.0,
+        "Share of training questions, drawn by a hash, that train nothing, so that they choose "
+        "what ships; 0: those that `keep` leaves out choose.",
+        unit="fraction of questions",
+        minimum=0,
+        maximum=0.5,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
