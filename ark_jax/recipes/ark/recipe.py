@@ -242,7 +242,8 @@ def _closing_stages(config) -> list[Stage]:
             if config.judge.repeats
             else []
         ),
-        Stage("export", train.export, alone=True),
+        # An export of an earlier version read no choice. The argument makes it stale.
+        Stage("export", functools.partial(train.export, chosen_by=choice.STAGE), alone=True),
     ]
 
 

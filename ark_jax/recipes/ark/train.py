@@ -396,15 +396,15 @@ SEARCHED = {  # by `evaluate.scope`
 METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
 
 
-def export(context: Context, folder: Path) -> dict:
-    """Exports the chosen retriever, and the reranker into the folder `reranker`."""
+def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
+    """Exports the retriever that a stage chose, and the reranker into the folder `reranker`."""
     config = context.config
     compared = systems(config)
     curriculum = trained_stages(config)
     counts = export_retriever(
         context,
         folder,
-        chosen=choice.load_choice(context),
+        chosen=choice.load_choice(context, chosen_by),
         examples=read_manifest(context / "positives")["counts"]["questions"],
         curriculum=curriculum,
         method=METHOD,

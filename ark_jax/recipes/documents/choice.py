@@ -174,9 +174,9 @@ def _test_on_held_out(
     return {"questions": len(judged), "mean": mean, "against": against}
 
 
-def load_choice(context: Context) -> dict:
+def load_choice(context: Context, stage: str = STAGE) -> dict:
     """The result that the stage has stored, the argument of `sentences`."""
-    return load_json(context / STAGE / FILE)
+    return load_json(context / stage / FILE)
 
 
 def conclusion(workdir: Path) -> list[str]:

@@ -4,9 +4,11 @@ import pytest
 from support.ranking import QUESTIONS
 
 from ark_jax.data.records import Question
+from ark_jax.pipeline.reads import change, empty_record
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.documents import baselines, choice, evaluate
 from ark_jax.recipes.documents.retrieve import Systems
 from ark_jax.retrieval.fusion import Fusion
@@ -119,3 +121,12 @@ def test_the_sentences_warn_of_a_chosen_system_below_its_base():
     assert last.startswith("There it is below base: ") and last.endswith("keep base.")
     chosen["held_out"]["against"]["base"] = against(0.1)
     assert len(choice.sentences(chosen)) == 2
+
+
+def test_an_export_that_read_no_choice_is_stale():
+    """As a run of an earlier version has left it."""
+    c = config.ark()
+    c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
+    (export,) = (stage for stage in stages(c) if stage.name == "export")
+    assert "chosen_by" in change(empty_record({}), export.arguments, c, {})
+    assert not change(empty_record(export.arguments), export.arguments, c, {})
