@@ -14,7 +14,7 @@ DEMO = "demo"
 FIELD = re.compile(r"--?(?:no)?config\.([\w.]+)")
 FIELDS = "--config.FIELD=VALUE"
 WORKDIR = "where results go"
-YES = "replaces finished stages of other settings without asking"
+YES = "asks nothing: replaces finished stages of other settings, trains against all doubts"
 
 
 class ConfigFlags(Flags):

@@ -43,7 +43,7 @@ class Index(ReadingFlags):
     url: str = flag("--url=PLACE", "of the database: a file for faiss, or a folder or address", "")
     workdir: Path | None = flag(
         "--workdir=DIR",
-        "of a run, in place of MODEL, CORPUS and --out: what it tuned, its documents, DIR/index",
+        "of a run, in place of MODEL, CORPUS and --out: its export, its documents, DIR/index",
         None,
     )
 

@@ -24,6 +24,7 @@ from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
 
+SEED, CLUSTER = 0, "document"  # of intervals and tests
 FEWEST_DOCUMENTS = 6  # with fewer, even a gain on every document has p > 0.05
 SEARCHED = {
     "corpus": "all passages, as `ark-jax search` does",
@@ -54,6 +55,13 @@ class Comparison:
     rows: list[dict]
     remarks: list[str]
     about: dict[str, object]
+
+    @property
+    def measured_questions(self) -> int:
+        """The number of questions in the table."""
+        metric = self.metrics[0]
+        first = (row for row in self.rows if row["system"] == self.reference)
+        return sum(row[metric] is not None for row in first)
 
 
 def compare(
@@ -193,7 +201,7 @@ def _question_row(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
-    return tabulate(rows, metrics, seed=0, cluster="document", parts=parts)
+    return tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
 
 
 def _remarks(task: Task, clusters: int, by_document: bool) -> list[str]:

@@ -215,11 +215,11 @@ Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
-    """The baselines stage: stores what the untrained systems retrieve for each question."""
+    """Stores what the untrained systems retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
-    depth = systems.depth + most_chunks(_own_chunks(context, questions, chunks))
+    depth = search_depth(context, systems, questions, chunks)
 
     def make_searcher(name: str) -> Searcher:
         base = "base" if name == HYDE else name
@@ -228,10 +228,11 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
             searcher = dataclasses.replace(searcher, embed=hyde_embedder(context, questions))
         return searcher
 
-    for name in systems.untuned:
+    names = dict.fromkeys((*systems.untuned, WORDS))  # BM25 costs nothing
+    for name in names:
         path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
         search_once(path, questions, make_system, depth, scopes, searched)
-    return {"systems": len(systems.untuned)}
+    return {"systems": len(names)}
 
 
 def retrieve_all(
@@ -269,9 +270,29 @@ def retrieve_all(
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
-    found = ids_found(searchers, systems.names, questions, depth)
+    return ids_without_own(context, searchers, systems.names, questions, chunks, systems.depth)
+
+
+def search_depth(
+    context: Context, systems: Systems, questions: Sequence[Question], chunks: StoredChunks
+) -> int:
+    """How many chunks are searched for, so that `systems.depth` stay without a question's own."""
+    return systems.depth + most_chunks(_own_chunks(context, questions, chunks))
+
+
+def ids_without_own(
+    context: Context,
+    searchers: Mapping[str, Searcher],
+    names: Sequence[str],
+    questions: Sequence[Question],
+    chunks: StoredChunks,
+    k: int,
+) -> dict[str, Rankings]:
+    """system -> question -> the ids of its first k chunks that are not the question's own."""
+    own = _own_chunks(context, questions, chunks)
+    found = ids_found(searchers, names, questions, k + most_chunks(own))
     return {
-        name: {id: without(ids, own.get(id, ()), systems.depth) for id, ids in of_system.items()}
+        name: {id: without(ids, own.get(id, ()), k) for id, ids in of_system.items()}
         for name, of_system in found.items()
     }
 
