@@ -13,12 +13,14 @@ from support.world import EMBEDDED, command
 
 from ark_jax import LanguageModel, __main__
 from ark_jax.estimate import plan
+from ark_jax.estimate.work import measure
 from ark_jax.llm import reply_cache
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.prefix_groups import group_by_prefix
 from ark_jax.recipes.ark import alignment
 from ark_jax.recipes.ark.recipe import RECIPE
 from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
+from ark_jax.text.prompts import load_template
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches, memory
 
@@ -158,6 +160,27 @@ def test_gleaning_and_hyde_are_planned_as_calls(world, mesh):
     # The k-th further pass hears all that was said before.
     assert 2 * more.read == pytest.approx(2 * once.read + 3 * once.written)
     assert calls_of_kind(planned, "hyde").items == planned.inputs["held-out questions"]
+
+
+def test_judging_is_planned_as_calls_that_read_two_prompts_in_both_orders(world, mesh):
+    c = settings(world, "openai")
+    c.reader.backend = c.judge.backend = "openai"
+    c.judge.repeats, c.judge.against = 3, ("base", "stage1")
+    planned = plan.estimate(RECIPE, c)
+    judged, read = (calls_of_kind(planned, label) for label in ("judge", "reading"))
+    readers = read.total // planned.inputs["held-out questions"]
+    assert judged.total * readers == 2 * 3 * 2 * read.total
+    form = measure(c.generator.path, [load_template("judge", c.prompts.judge)]).mean
+    assert judged.read == pytest.approx(form + 2 * read.read)
+
+
+def test_a_line_of_calls_shows_the_tokens_of_all_calls(world, mesh):
+    planned = plan.estimate(RECIPE, settings(world, "openai"))
+    extracted = calls_of_kind(planned, "extract")
+    lines = plan.format_plan(planned).splitlines()
+    shown = next(line for line in lines if line.startswith("extract"))
+    for tokens in (extracted.read, extracted.written):
+        assert plan.format_amount(extracted.items * tokens) in shown
 
 
 @pytest.mark.parametrize("backend", ["none", "replay", "local"])

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from ark_jax.pipeline.recipe import Outcome
 from ark_jax.recipes.ark.recipe import RECIPE
 from ark_jax.report import sweep_table
@@ -34,6 +36,15 @@ def test_runs_with_other_command_line_fields_are_not_compared(tmp_path):
     by_run = {row["run"]: row for row in sweep_table.collect_rows(runs, COMPARISON)}
     assert (by_run["base"]["state"], by_run["x"]["state"]) == ("failed", "stale")
     assert by_run["x"]["error"] == "made with no fields, base with --config.seed=7; run it again"
+
+
+@pytest.mark.parametrize(
+    ("difference", "cell"), [(0.5, "+0.500"), (0.0, "0.000"), (-0.5, "−0.500"), (None, "")]
+)
+def test_the_sign_of_a_difference_is_shown_where_it_is_above_zero(difference, cell):
+    row = dict.fromkeys(sweep_table.NUMBERS, None) | {"run": "x", "changes": "{}", "seconds": 1.0}
+    row |= {"mean": 0.5, "difference": difference} | dict.fromkeys(COMPARISON.other_metrics)
+    assert sweep_table._run_cells(row, COMPARISON)[2] == cell
 
 
 def test_the_sweep_page_escapes_names_and_loads_nothing():
