@@ -39,7 +39,7 @@ def test_runs_with_other_command_line_fields_are_not_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("difference", "cell"), [(0.5, "+0.500"), (0.0, "0.000"), (-0.5, "−0.500"), (None, "")]
+    ("difference", "cell"), [(0.5, "+0.500"), (0.0, "0.000"), (-0.5, "−0.500"), (None, "–")]
 )
 def test_the_sign_of_a_difference_is_shown_where_it_is_above_zero(difference, cell):
     row = dict.fromkeys(sweep_table.NUMBERS, None) | {"run": "x", "changes": "{}", "seconds": 1.0}
