@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ark_jax.data.evidence import most_chunks
 from ark_jax.evaluate.retrieval import measure
 from ark_jax.evaluate.significance import (
     DEVIATION,
@@ -21,9 +22,9 @@ from ark_jax.recipes.documents.retrieve import (
     Systems,
     ids_without_own,
     load_search,
+    own_results,
     ranked_file,
     retrieve_baselines,
-    search_depth,
 )
 from ark_jax.retrieval.searcher import Fused, Searcher
 from ark_jax.runtime.log import say
@@ -48,10 +49,11 @@ def measure_baselines(context: Context, folder: Path) -> dict:
     searchers: dict[str, Searcher] = {
         name: load_search(ranked_file(folder, name), judged) for name in names
     }
-    depth = search_depth(context, systems, judged, chunks)
-    searchers[BOTH] = Fused([searchers[WORDS], searchers["base"]], depth)
+    own = own_results(context, judged, chunks)
+    parts = [searchers[WORDS], searchers["base"]]
+    searchers[BOTH] = Fused(parts, systems.depth + most_chunks(own))
     shown = [*first, BOTH, *names[len(first) :]]
-    found = ids_without_own(context, searchers, shown, judged, chunks, systems.depth)
+    found = ids_without_own(searchers, shown, judged, own, systems.depth)
     rows = [
         {"system": name, "question": id, **measure(ranked, gold[id], RETRIEVAL)}
         for name, rankings in found.items()

@@ -5,10 +5,10 @@ how good the chosen system is.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from ark_jax.data.evidence import most_chunks
 from ark_jax.data.records import Question
 from ark_jax.evaluate.retrieval import measure
 from ark_jax.pipeline.stage import Context
@@ -17,22 +17,15 @@ from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import as_text, describe_difference, tabulate
 from ark_jax.recipes.documents.baselines import BOTH
 from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
-from ark_jax.recipes.documents.corpus import (
-    gold_passages,
-    load_questions,
-    passages_of,
-    stored_chunks,
-)
+from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.retrieve import (
     WORDS,
     Systems,
     ids_without_own,
     load_search,
+    own_results,
     ranked_file,
-    search_depth,
-    search_once,
-    searched_chunks,
-    searcher_of,
+    search_systems,
 )
 from ark_jax.report.results import metric_heading
 from ark_jax.retrieval.fusion import Fusion
@@ -102,13 +95,9 @@ def choose(
     table: list[dict] = []
     name = f"{WORDS}+{systems.last}"  # what has shipped ever since
     if choosing:
-        searched, scopes = searched_chunks(context, choosing, chunks)
-        parts = {}
-        for part in (WORDS, "base", *systems.tuned):
-            make = functools.partial(searcher_of, context, part, passages_of(searched), part)
-            path = ranked_file(folder, part)
-            depth = search_depth(context, systems, choosing, chunks)
-            parts[part] = search_once(path, choosing, make, depth, scopes, searched)
+        names = (WORDS, "base", *systems.tuned)
+        depth = systems.depth + most_chunks(own_results(context, choosing, chunks))
+        parts = search_systems(context, folder, names, choosing, chunks, depth)
         rows = _measure_rows(context, known, parts, choosing, gold, systems)
         table = tabulate(rows, [METRIC], seed=seed)
         means = {row["system"]: row["values"][METRIC]["mean"] for row in table}
@@ -138,12 +127,12 @@ def _measure_rows(
     systems: Systems,
 ) -> list[dict]:
     """A row for each system and question, "base" first, as `tabulate` takes them."""
-    chunks = stored_chunks(context)
-    depth = search_depth(context, systems, questions, chunks)
+    own = own_results(context, questions, stored_chunks(context))
+    depth = systems.depth + most_chunks(own)
     searchers = {name: candidate.searcher(parts, depth) for name, candidate in known.items()}
     order = ["base", *(name for name in known if name != "base")]
     names = [name for name in order if name in known]
-    found = ids_without_own(context, searchers, names, questions, chunks, systems.depth)
+    found = ids_without_own(searchers, names, questions, own, systems.depth)
     return [
         {"system": name, "question": id, **measure(ranked, gold[id], [METRIC])}
         for name, rankings in found.items()

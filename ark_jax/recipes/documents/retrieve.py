@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.chunk_files import StoredChunks
@@ -219,7 +219,7 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
-    depth = search_depth(context, systems, questions, chunks)
+    depth = systems.depth + most_chunks(own_results(context, questions, chunks))
 
     def make_searcher(name: str) -> Searcher:
         base = "base" if name == HYDE else name
@@ -248,18 +248,13 @@ def retrieve_all(
     Args:
         fusion: of BM25 and the last tuned retriever; None: by reciprocal ranks, as other hybrids.
     """
-    own = _own_chunks(context, questions, chunks)
+    own = own_results(context, questions, chunks)
     fusion, depth = fusion or Fusion(), systems.depth + most_chunks(own)
     if own:
         say(f"  {left_out(own)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
-    searched, scopes = searched_chunks(context, questions, chunks)
-    for name in systems.tuned:
-        make = functools.partial(dense_searcher, context, name, passages_of(searched), name)
-        searchers[name] = search_once(
-            ranked_file(folder, name), questions, make, depth, scopes, searched
-        )
+    searchers |= search_systems(context, folder, systems.tuned, questions, chunks, depth)
     searchers["full"] = Known([Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
         searchers[name] = Fused([searchers[part] for part in names], depth)
@@ -270,26 +265,39 @@ def retrieve_all(
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
-    return ids_without_own(context, searchers, systems.names, questions, chunks, systems.depth)
+    return ids_without_own(searchers, systems.names, questions, own, systems.depth)
 
 
-def search_depth(
-    context: Context, systems: Systems, questions: Sequence[Question], chunks: StoredChunks
-) -> int:
-    """How many chunks are searched for, so that `systems.depth` stay without a question's own."""
-    return systems.depth + most_chunks(_own_chunks(context, questions, chunks))
+def search_systems(
+    context: Context,
+    folder: Path,
+    names: Iterable[str],
+    questions: Sequence[Question],
+    chunks: StoredChunks,
+    depth: int,
+) -> dict[str, Known]:
+    """system -> what BM25 or its retriever finds for questions on chunks; stored in a folder."""
+    searched, scopes = searched_chunks(context, questions, chunks)
+    rankings = {}
+    for name in names:
+        make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+        path = ranked_file(folder, name)
+        rankings[name] = search_once(path, questions, make, depth, scopes, searched)
+    return rankings
 
 
 def ids_without_own(
-    context: Context,
     searchers: Mapping[str, Searcher],
     names: Sequence[str],
     questions: Sequence[Question],
-    chunks: StoredChunks,
+    own: Mapping[str, Collection[str]],
     k: int,
 ) -> dict[str, Rankings]:
-    """system -> question -> the ids of its first k chunks that are not the question's own."""
-    own = _own_chunks(context, questions, chunks)
+    """system -> question -> the ids of its first k chunks that are not the question's own.
+
+    Args:
+        own: as `own_results` returns it.
+    """
     found = ids_found(searchers, names, questions, k + most_chunks(own))
     return {
         name: {id: without(ids, own.get(id, ()), k) for id, ids in of_system.items()}
@@ -297,7 +305,7 @@ def ids_without_own(
     }
 
 
-def _own_chunks(
+def own_results(
     context: Context, questions: Sequence[Question], chunks: StoredChunks
 ) -> dict[str, frozenset[str]]:
     """question -> the chunks of its own document, which the run leaves out of its results."""
