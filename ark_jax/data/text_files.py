@@ -60,6 +60,11 @@ def head_text(path: Path) -> str:
     return head.decode(head_encoding(head) or UTF8, "ignore")
 
 
+def begins_with(path: Path, pattern: re.Pattern) -> bool:
+    """Whether the head of a file matches a pattern; no folder does."""
+    return path.is_file() and bool(pattern.match(head_text(path)))
+
+
 def is_parquet(path: Path) -> bool:
     """Whether a file holds Parquet, by its name or its first bytes."""
     return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")

@@ -15,7 +15,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import head_text
+from ark_jax.data.text_files import begins_with
 
 _VECTORS = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\{\s*"id"\s*:\s*"[^"]*"\s*,\s*"vector"\s*:\s*\[')
 _DOCSTORE = re.compile(r'\s*\{\s*"docstore/\w+"\s*:')
@@ -23,11 +23,6 @@ _PAIRS = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')
 _EXAMPLES = re.compile(r'\s*\{\s*"examples"\s*:\s*\[\s*\{\s*"query"\s*:')
 DOCSTORE_FILE = "docstore.json"  # of a storage context of LlamaIndex
 _DOCUMENT, _NODES = "4", ("1", "3")  # LlamaIndex's types of objects that have a text
-
-
-def _begins(path: Path, pattern: re.Pattern) -> bool:
-    """Whether a file begins as a pattern says; no folder does."""
-    return path.is_file() and bool(pattern.match(head_text(path)))
 
 
 def _objects(path: Path, values: Iterable[object]) -> Iterator[InputRow]:
@@ -157,19 +152,19 @@ def read_autorag(folder: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, AUTORAG.name, findings)
 
 
-VECTORS = Format("langchain", lambda path: _begins(path, _VECTORS), read_vectors)
+VECTORS = Format("langchain", lambda path: begins_with(path, _VECTORS), read_vectors)
 DOCSTORE = Format(
     "llama_index",
-    lambda path: _begins(_docstore(path), _DOCSTORE),
+    lambda path: begins_with(_docstore(path), _DOCSTORE),
     read_docstore,
     lambda path: [_docstore(path)],
 )
 PAIRS = Format(
-    "llama_index", lambda path: _begins(path, _PAIRS), read_pairs, questions=asked_in_pairs
+    "llama_index", lambda path: begins_with(path, _PAIRS), read_pairs, questions=asked_in_pairs
 )
 EXAMPLES = Format(
     "llama_index",
-    lambda path: _begins(path, _EXAMPLES),
+    lambda path: begins_with(path, _EXAMPLES),
     lambda path, findings: read_rows(path, _examples(path, findings), findings),
 )
 AUTORAG = Format("autorag", lambda path: bool(_autorag_files(path)), read_autorag, _autorag_files)

@@ -22,7 +22,7 @@ from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import SUFFIXES
-from ark_jax.data.text_files import head_text, is_trec_judgments, read_text, text_lines
+from ark_jax.data.text_files import begins_with, head_text, is_trec_judgments, read_text, text_lines
 
 # Beside them, files of these suffixes are never TREC's.
 _OTHER = {*SUFFIXES, *CONVERTERS, ".gz"} - {".txt"}
@@ -39,13 +39,8 @@ _TAG = re.compile(r"<[^>]*>")
 _NO_TEXT = re.compile(r"<(docno|docid|dochdr|script|style)\b[^>]*>.*?</\1>", re.I | re.S)
 TITLES = ("title", "headline", "head", "hl", "ttl", "ti")
 TEXTS = ("text", "leadpara", "lp", "abstract", "body")
-# What a user would type: a question, else the title. A description is told from no narrative.
+# What a user would type: a question, else the title, else the description.
 ASKED = ("question", "query", "title", "desc", "description")
-
-
-def _holds(path: Path, pattern: re.Pattern) -> bool:
-    """Whether a file begins as a pattern says; no folder does."""
-    return path.is_file() and bool(pattern.match(head_text(path)))
 
 
 def _files_of(path: Path) -> Iterator[Path]:
@@ -58,16 +53,16 @@ def _files_of(path: Path) -> Iterator[Path]:
 def recognises(path: Path) -> bool:
     """Whether a path is a file of documents or topics, or a folder with one among its first."""
     some = itertools.islice(_files_of(path), _SEEN)
-    return any(_holds(file, _DOCUMENTS) or _holds(file, _TOPICS) for file in some)
+    return any(begins_with(file, _DOCUMENTS) or begins_with(file, _TOPICS) for file in some)
 
 
 def files(path: Path) -> list[Path]:
     """Documents, then topics, then judgments."""
     kinds: tuple[list[Path], ...] = ([], [], [])
     for file in _files_of(path):
-        if _holds(file, _DOCUMENTS):
+        if begins_with(file, _DOCUMENTS):
             kinds[0].append(file)
-        elif _holds(file, _TOPICS):
+        elif begins_with(file, _TOPICS):
             kinds[1].append(file)
         elif file.is_file() and is_trec_judgments(head_text(file)):
             kinds[2].append(file)
@@ -81,7 +76,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     A document without text stays.
     """
     documents, lines, empty = Documents(), {}, 0
-    document_files = [file for file in files(path) if _holds(file, _DOCUMENTS)]
+    document_files = [file for file in files(path) if begins_with(file, _DOCUMENTS)]
     for row in itertools.chain.from_iterable(_documents(file, findings) for file in document_files):
         document = Document(row.text("docno"), row.values["title"], row.values["text"])
         row.claim_id(lines, "docno", document.id)
@@ -166,7 +161,7 @@ def asked(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]
 
     Judgments lie in the folder, or in that of a file of topics.
     """
-    topic_files = [file for file in files(path) if _holds(file, _TOPICS)]
+    topic_files = [file for file in files(path) if begins_with(file, _TOPICS)]
     grades = _grades(path) if topic_files else {}
     if topic_files and not grades:
         message = "holds topics; put their judgments (qrels) beside them"
