@@ -1,9 +1,10 @@
 """Packaging of ark_jax.
 
 Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), demo (reads GGUF), files
-(reads HTML, PDF, Word), graphs (reads N-Triples), llm (live endpoints), serve (HTTP), evaluate
-(ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host work on a
-cluster), one per tracker, notebooks, docs (the site), test (without torch), reference (peers).
+(reads HTML, PDF, EPUB, office files), graphs (reads N-Triples), llm (live endpoints), serve (HTTP),
+evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host
+work on a cluster), one per tracker, notebooks, docs (the site), test (without torch), reference
+(peers).
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ EVALUATE = ["rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
 GRAPHS = ["pyoxigraph>=0.5"]
 SERVE = ["starlette>=0.40", "uvicorn>=0.30", "prometheus_client>=0.20"]
-FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
+FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1", "python-pptx>=1", "openpyxl>=3.1"]
 INTEGRATIONS = [
     "langchain-core>=1",
     "llama-index-core>=0.14",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ark_jax.data.reading import Reading
+    from ark_jax.data.records import Question
 
 WIDTH = 90  # columns of a comment
 MODELS = ("retriever.path", "generator.path")
@@ -25,8 +26,14 @@ TITLES = {
     "star": "STAR: relation paths of a graph, tuned on its questions",
 }
 
+FEW_QUESTIONS = 100  # fewer tell little on a fifth of them
+FOLDS = 5  # of the sweep `folds`
+
 # The fields of ARK that train on questions without answers.
-MARKS_ALONE = {"score.supervision": "gold"}
+MARKS_ALONE = {
+    "score.supervision": "gold",
+    "score.development": 0.1,  # all others are learned from
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +45,14 @@ class ConfigDraft:
         fields: dotted field of the config -> value.
         lines: a summary, as `ark-jax check` says it.
         good: whether the data have no problem.
+        few: how many questions there are, if they are too few for a test on a part of them.
     """
 
     recipe: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, object]
     lines: list[str]
     good: bool
+    few: int = 0
 
 
 def draft_config(
@@ -53,15 +62,16 @@ def draft_config(
 
     Args:
         files: "questions", "names" or "relation_names" -> a file beside the data.
-        reading: how to read documents, if the user says it.
+        reading: how to read documents; None: as their content shows.
 
     Raises:
         ValueError: there are questions alone.
     """
     from ark_jax.graph import triple_check
 
-    if not reading and triple_check.are_about_graph(data, **files):
-        return _draft_for_graph(data, files)
+    of_documents = reading is not None and reading.is_of_documents
+    if not of_documents and triple_check.are_about_graph(data, **files):
+        return _draft_for_graph(data, files, reading.encoding if reading else "")
     return _draft_for_documents(data, files.get("questions", ""), reading)
 
 
@@ -75,9 +85,11 @@ def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -
     fields = {"data.path": _absolute(data)}
     if questions:
         fields["data.questions"] = _absolute(questions)
-    given = {"data.columns": reading.columns, "data.encoding": reading.encoding}
+    names = ("columns", "encoding", "tolerate")
+    given = {f"data.{name}": getattr(reading, name) for name in names}
     fields |= {field: value for field, value in given.items() if value}
-    if problems:
+    if not readers.is_tolerable(problems, reading.tolerate):
+        lines.append(readers.verdict(problems))
         return ConfigDraft("ark", fields, _split_lines(lines), False)
     if not corpus.documents:
         raise ValueError(
@@ -95,17 +107,43 @@ def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -
     elif not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
-    return ConfigDraft("ark", fields, _split_lines(lines), True)
+    few = len(corpus.questions) if _can_be_folded(corpus.questions) else 0
+    return ConfigDraft("ark", fields, _split_lines(lines), True, few)
 
 
-def _draft_for_graph(data: str, files: Mapping[str, str]) -> ConfigDraft:
+def _can_be_folded(questions: Sequence["Question"]) -> bool:
+    """Whether questions are few, and can be divided into folds."""
+    from ark_jax.recipes.core.split import document_keys
+
+    if len(questions) >= FEW_QUESTIONS:
+        return False
+    keys, divides = document_keys(questions)
+    return len(set(keys) if divides else questions) >= FOLDS
+
+
+def folds_command(draft: ConfigDraft, name: str) -> str:
+    """How to test on all of few questions, by the config file `name`; "" if they are enough."""
+    if not draft.few:
+        return ""
+    config = shlex.quote(f"{name}:sweep=folds")
+    return f"ark-jax sweep --config={config} --workdir=DIR"
+
+
+def few_questions(draft: ConfigDraft) -> str:
+    """Why folds are better for them."""
+    return f"{draft.few:,} questions are few: folds test on each of them"
+
+
+def _draft_for_graph(data: str, files: Mapping[str, str], encoding: str) -> ConfigDraft:
     """A draft for a graph of triples: STAR if there are questions, else GPR."""
     from ark_jax.graph import triple_check
 
     if "questions" not in files and _has_questions(Path(data)):
         files = {**files, "questions": data}
-    lines, good = triple_check.check(data, **files)
+    lines, good = triple_check.check(data, **files, encoding=encoding)
     fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
+    if encoding:
+        fields["data.encoding"] = encoding
     return ConfigDraft("star" if "questions" in files else "gpr", fields, _split_lines(lines), good)
 
 
@@ -135,12 +173,14 @@ def _absolute(path: str) -> str:
 def config_text(draft: ConfigDraft, name: str) -> str:
     """The Python source of the config file called `name`."""
     recipe, quoted = draft.recipe, shlex.quote(name)
+    folds = folds_command(draft, name)
     lines = [
         TITLES[recipe],
         "",
         f"    ark-jax run --config={quoted} --workdir=DIR      # run it again to resume",
         f"    ark-jax plan --config={quoted}                   # calls, cost, time, disk",
         f"    ark-jax config --config={quoted}                 # every field, unit and meaning",
+        *([f"    {folds}   # {few_questions(draft)}"] if folds else []),
         "",
         f"What `ark-jax init` understood of {draft.fields['data.path']!r}:",
         "",

@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def export(self) -> Path:
-        """The folder of the tuned retriever, which sentence-transformers opens too."""
+        """The folder of the retriever that won, which sentence-transformers opens too."""
         return self.workdir / "export"
 
     @property
@@ -47,7 +47,7 @@ class Result:
 
     @functools.cached_property
     def retriever(self) -> "Retriever":
-        """The tuned retriever."""
+        """The retriever that won: a tuned one, or the untouched one if none beats it."""
         from ark_jax.models.multi_vector import open_retriever
 
         return open_retriever(self.export)
@@ -179,6 +179,7 @@ def run_recipe(
     *,
     verify: bool = False,
     before: Callable[[list[Stage]], None] | None = None,
+    ask: Callable[[Sequence[str]], None] | None = None,
 ) -> None:
     """Brings all stages of a config up to date.
 
@@ -187,6 +188,7 @@ def run_recipe(
         store: where the runs of a sweep share finished stages.
         verify: compares all finished stages with their digests.
         before: is given the stages before any work is done, and may raise.
+        ask: gets the doubts of a stage that ran, if it has any; may raise to end the run.
 
     Raises:
         ValueError: a setting that a stage would fail on, or calls that would cost too much.
@@ -207,7 +209,11 @@ def run_recipe(
     ):
         own_functions.check_processes()
         metrics = Metrics(workdir / "metrics.jsonl", opened)
-        engine.run(stages, Context(config, workdir, metrics, store), only=only, verify=verify)
+        context = Context(config, workdir, metrics, store)
+        engine.run(stages, context, only=only, verify=verify, ask=ask)
+        if not only:
+            for sentence in recipe.conclusion(workdir):
+                say(sentence)
         if not only and recipe.index_words(config, workdir):
             say(f"search your documents with it: {search_command(workdir)}")
 

@@ -14,7 +14,7 @@ DEMO = "demo"
 FIELD = re.compile(r"--?(?:no)?config\.([\w.]+)")
 FIELDS = "--config.FIELD=VALUE"
 WORKDIR = "where results go"
-YES = "replaces finished stages of other settings without asking"
+YES = "asks nothing: replaces finished stages of other settings, trains against all doubts"
 
 
 class ConfigFlags(Flags):
@@ -31,6 +31,15 @@ class ConfigFlags(Flags):
     yes: bool = flag("--yes", YES, False, verbs=("demo", "run", "STAGE"))
     max_cost: float | None = flag(
         "--max-cost=USD", "short for --config.llm.max_cost=USD", None, verbs=("run",)
+    )
+    columns: str | None = flag(
+        "--columns=FIELD=COLUMN,...", "short for --config.data.columns", None, verbs=("run",)
+    )
+    encoding: str | None = flag(
+        "--encoding=NAME", "short for --config.data.encoding", None, verbs=("run",)
+    )
+    tolerate: float | None = flag(
+        "--tolerate=SHARE", "short for --config.data.tolerate", None, verbs=("run",)
     )
     store: Path | None = flag(
         "--store=DIR", "where the runs of a sweep share finished stages", None, verbs=("run",)
@@ -75,13 +84,15 @@ class ConfigFlags(Flags):
         is_file = known is None
         define = config_flags.DEFINE_config_file if is_file else config_flags.DEFINE_config_dict
         if self.config:
-            args = [f"--config={locate_config(self.config)}", *args]
+            args = [f"--config={_without_sweep(locate_config(self.config))}", *args]
         try:
             holder = define("config", known, flag_values=values, sys_argv=["ark-jax", *args])
             words = values(["ark-jax", *args])[1:]
             config = holder.value
             getattr(config, "recipe", None)  # raises what ml_collections kept of an OSError
         except (absl_flags.Error, KeyError, AttributeError, TypeError) as error:
+            if "get_config() takes 0 positional arguments" in _error_line(error):
+                raise ValueError(_words_not_taken_message(self.config)) from None
             raise bad_flag(self.verb, self._unknown_field_message() or _error_line(error)) from None
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -95,6 +106,13 @@ class ConfigFlags(Flags):
             if "llm" not in config:
                 raise ValueError("--max-cost: this recipe asks no paid model; leave the flag out")
             config.llm.max_cost = self.max_cost
+        for name in ("columns", "encoding", "tolerate"):
+            value = getattr(self, name)
+            if config is None or value is None:
+                continue
+            if name not in config.get("data", {}):
+                raise ValueError(f"--{name}: this recipe has no data.{name}; leave the flag out")
+            config.data[name] = value
         return config, words
 
     def default_config(self):
@@ -162,6 +180,23 @@ def locate_config(named: str) -> str:
     raise ValueError(
         f"--config={named}: no such file; {hint}the presets are {', '.join(known)}, and `ark-jax "
         "init DATA` writes a file"
+    )
+
+
+def _without_sweep(located: str) -> str:
+    """`FILE:WORDS` without the name of a sweep, which is for `ark-jax sweep`."""
+    file, _, words = located.partition(":")
+    rest = ",".join(word for word in words.split(",") if not word.startswith("sweep="))
+    return f"{file}:{rest}" if rest else file
+
+
+def _words_not_taken_message(named: str) -> str:
+    """Says that a config file takes no words, and how it would."""
+    file, _, words = named.partition(":")
+    return (
+        f"--config={named}: get_config() of {file} takes no words, so {words!r} means nothing to "
+        'it; write `def get_config(words=""):`, and begin with `c = config.get_config(words)` of '
+        "`from ark_jax.recipes.ark import config`"
     )
 
 

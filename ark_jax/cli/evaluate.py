@@ -1,37 +1,31 @@
-"""`ark-jax evaluate`: retrievers, BM25 and both fused on a test set, without a run."""
+"""`ark-jax evaluate` and `baselines`: retrievers, BM25 and both fused on data, without a run."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ark_jax.cli import runs
+from ark_jax.cli.check import ReadingFlags
 from ark_jax.cli.flags import Flags, flag
 from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
+if TYPE_CHECKING:
+    from ark_jax.compare.comparison import Comparison
 
-class Evaluate(ReaderFlags):
-    """Prints a table of systems by metrics."""
 
-    models: str = flag(
-        "--models=NAMES",
-        "retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search` fuses them; "
-        "the first one decides how documents are cut; MODEL+hyde has the language model of "
-        "--reader, or of --endpoint, write passages to search for",
-    )
+class Comparing(ReadingFlags):
+    """The flags of the verbs that measure retrievers on a test set."""
+
     data: str = flag(
         "--data=TEST",
         "what `ark-jax check` reads: questions, and documents unless --corpus has them",
     )
     corpus: str = flag("--corpus=FILE", "documents to search", "")
-    reference: str = flag(
-        "--reference=NAME", "the system that the others are tested against: the first", ""
-    )
     out: str = flag(
         "--out=DIR", "keeps the index, metrics.json, a row per question, and report.html", ""
-    )
-    metrics: str = flag(
-        "--metrics=NAMES", "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map", ""
     )
     scope: str = flag(
         "--scope=auto|documents|asked|corpus",
@@ -39,17 +33,15 @@ class Evaluate(ReaderFlags):
         "everything, as `search`; auto decides as a run does",
         "auto",
     )
+    same_id: str = flag(
+        "--same-id=auto|leave_out|keep",
+        "the document that has a question's id; auto leaves it out if its text is the question",
+        "auto",
+    )
     chunk_tokens: int = flag(
         "--chunk-tokens=N", "of a passage; 100000 keeps documents whole, as BEIR's figures do", 0
     )
     json: bool = flag("--json", JSON, False)
-
-    example = "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/"
-    remarks = (
-        "Where a document is one passage, means are trec_eval's. Intervals and tests draw "
-        "documents, since questions about one are not independent. Without --out the vectors stay "
-        "in the cache. With --config or --workdir it is the stage of a run."
-    )
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Flags:
@@ -57,27 +49,39 @@ class Evaluate(ReaderFlags):
         names_config = any(map(runs.NAMES_CONFIG.match, args))
         return runs.Stage.parse(verb, args) if names_config else super().parse(verb, args)
 
+    def make_comparison(self) -> "Comparison":
+        """The comparison that the flags ask for.
+
+        Raises:
+            ValueError: a flag has a bad value.
+        """
+        raise NotImplementedError
+
+    def compare(self, models: Sequence[str], **options: object) -> "Comparison":
+        """Compares systems on the test set of the flags; the rest are arguments of `compare`."""
+        from ark_jax.compare.comparison import compare
+        from ark_jax.retrieval.chunks import ChunkRules
+
+        return compare(
+            models,
+            self.data,
+            corpus=self.corpus,
+            folder=storage.local_path(self.out) / "index" if self.out else None,
+            scope=self.scope,
+            same_id=self.same_id,
+            reading=self.reading(),
+            rules=ChunkRules(tokens=self.chunk_tokens),
+            **options,
+        )
+
     def run(self) -> int:
-        self.check()
         prepare_environment()
         from ark_jax.compare import output
-        from ark_jax.compare.comparison import RETRIEVAL, compare
-        from ark_jax.retrieval.chunks import ChunkRules
 
         out = storage.local_path(self.out) if self.out else None
         with log_on_stderr():
             try:
-                comparison = compare(
-                    _split_names(self.models),
-                    self.data,
-                    corpus=self.corpus,
-                    folder=out and out / "index",
-                    reference=self.reference,
-                    metrics=_split_names(self.metrics) or RETRIEVAL,
-                    scope=self.scope,
-                    rules=ChunkRules(tokens=self.chunk_tokens),
-                    write=self.open_reader().write if self.reader else None,
-                )
+                comparison = self.make_comparison()
                 if out:
                     out.mkdir(parents=True, exist_ok=True)
                     log.say(f"  {output.save(comparison, out)}")
@@ -89,6 +93,67 @@ class Evaluate(ReaderFlags):
         else:
             log.show(output.text_of(comparison))
         return 0
+
+
+class Evaluate(Comparing, ReaderFlags):
+    """Prints a table of systems by metrics."""
+
+    models: str = flag(
+        "--models=NAMES",
+        "retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search` fuses them; "
+        "the first one decides how documents are cut; MODEL+hyde has the language model of "
+        "--reader, or of --endpoint, write passages to search for",
+    )
+    reference: str = flag(
+        "--reference=NAME", "the system that the others are tested against: the first", ""
+    )
+    metrics: str = flag(
+        "--metrics=NAMES", "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map", ""
+    )
+
+    example = "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/"
+    remarks = (
+        "Where a document is one passage, means are trec_eval's. Intervals and tests draw "
+        "documents, since questions about one are not independent. Without --out the vectors stay "
+        "in the cache. With --config or --workdir it is the stage of a run."
+    )
+
+    def run(self) -> int:
+        self.check()
+        return super().run()
+
+    def make_comparison(self) -> "Comparison":
+        from ark_jax.compare.comparison import RETRIEVAL
+
+        return self.compare(
+            _split_names(self.models),
+            reference=self.reference,
+            metrics=_split_names(self.metrics) or RETRIEVAL,
+            write=self.open_reader().write if self.reader else None,
+        )
+
+
+class Baselines(Comparing):
+    """Prints the results of untrained systems, and reasons against training."""
+
+    data: str = flag("DATA", "what `ark-jax check` reads: documents and questions")
+    model: str = flag("--model=NAME", "folder or hub name of the retriever; empty: a run's own", "")
+
+    example = "ark-jax baselines my_documents/"
+    remarks = (
+        "All questions are measured; a run measures those that it holds out. Without --out the "
+        "vectors stay in the cache. With --config or --workdir it is the stage of a run."
+    )
+
+    def make_comparison(self) -> "Comparison":
+        from ark_jax.recipes.core import models
+        from ark_jax.recipes.documents.baselines import doubts_about
+
+        model = self.model or models.default_path("retriever")
+        models.fetch_demo_models([model])
+        comparison = self.compare([model, "bm25", f"{model}+bm25"])
+        doubts = doubts_about(comparison.table, comparison.measured_questions)
+        return dataclasses.replace(comparison, remarks=[*comparison.remarks, *doubts])
 
 
 def _split_names(text: str) -> list[str]:

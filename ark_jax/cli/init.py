@@ -18,7 +18,13 @@ class Init(DataFlags):
     prints = False
 
     def run(self) -> int:
-        from ark_jax.new_config import TITLES, config_text, draft_config
+        from ark_jax.new_config import (
+            TITLES,
+            config_text,
+            draft_config,
+            few_questions,
+            folds_command,
+        )
 
         out = Path(self.out).expanduser()
         if out.exists():
@@ -33,4 +39,6 @@ class Init(DataFlags):
             file.write(config_text(draft, self.out))
         say(f"{out}: {TITLES[draft.recipe]}")
         say(f"run it: ark-jax run --config={shlex.quote(self.out)} --workdir=DIR")
+        if folds := folds_command(draft, self.out):
+            say(f"{few_questions(draft)}: {folds}")
         return 0

@@ -90,6 +90,7 @@ class Run(ConfigFlags):
                 self.store,
                 verify=self.verify,
                 before=None if self.yes else confirm,
+                ask=None if self.yes or not _can_ask() else confirm_training,
             )
         except OSError as error:
             raise OSError(message_with_fix(error, self.workdir)) from error
@@ -231,16 +232,38 @@ def confirm_replacing(stages: Sequence, config, workdir: Path, *, only: str) -> 
     replaced = replaced_stages(stages, config, workdir, only=only)
     if not replaced:
         return
-    if not sys.stdin.isatty() or os.environ.get("ARK_COORDINATOR"):
+    if not _can_ask():
         raise ValueError(
             f"{describe(replaced, workdir)}; add --yes if that is meant, or give another --workdir"
         )
     say(f"this would replace {describe_count(replaced, workdir)}:")
     for status in replaced:
         say(f"  {status.stage:<12} {shortened(status.why)}")
-    try:
-        answer = input("replace? [y/N] ")
-    except EOFError:
-        answer = ""
-    if answer.strip().lower() not in ("y", "yes"):
+    if not _agrees("replace? [y/N] "):
         raise ValueError("nothing is replaced; another --workdir keeps both")
+
+
+def confirm_training(doubts: Sequence[str]) -> None:
+    """Asks the user whether a run may train although a stage doubts it; returns if it may.
+
+    Args:
+        doubts: the sentences of the stage, which it has printed.
+
+    Raises:
+        ValueError: the answer is no.
+    """
+    if not _agrees("train all the same? [y/N] "):
+        raise ValueError("nothing is trained; the same command again goes on without asking")
+
+
+def _can_ask() -> bool:
+    """Whether there is a terminal to ask on, and one process alone."""
+    return sys.stdin.isatty() and not os.environ.get("ARK_COORDINATOR")
+
+
+def _agrees(prompt: str) -> bool:
+    """Whether the user answers yes."""
+    try:
+        return input(prompt).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False

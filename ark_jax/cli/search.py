@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
+from ark_jax.cli.check import ReadingFlags
 from ark_jax.cli.config_flags import config_of_workdir
 from ark_jax.cli.flags import Flags, bad_flag, bind, flag, parse_flags
 from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
@@ -22,7 +23,7 @@ HYDE = "hyde"
 JSON = "one line of JSON"
 
 
-class Index(Flags):
+class Index(ReadingFlags):
     """Makes an index of a corpus, or brings it up to date."""
 
     model: str = flag("MODEL", "folder or hub name of a retriever, such as DIR/export of a run")
@@ -42,7 +43,7 @@ class Index(Flags):
     url: str = flag("--url=PLACE", "of the database: a file for faiss, or a folder or address", "")
     workdir: Path | None = flag(
         "--workdir=DIR",
-        "of a run, in place of MODEL, CORPUS and --out: what it tuned, its documents, DIR/index",
+        "of a run, in place of MODEL, CORPUS and --out: its export, its documents, DIR/index",
         None,
     )
 
@@ -83,7 +84,14 @@ class Index(Flags):
 
         folder, rules = local_path(self.out), ChunkRules(tokens=self.chunk_tokens)
         try:
-            built = Index.build(folder, self.model, self.corpus, rules=rules, dtype=self.dtype)
+            built = Index.build(
+                folder,
+                self.model,
+                self.corpus,
+                rules=rules,
+                dtype=self.dtype,
+                reading=self.reading(),
+            )
         except OSError as error:
             raise OSError(message_with_fix(error, folder, flag="--out")) from error
         log.say(f"{built.manifest.documents:,} documents, {len(built):,} passages in {self.out}")

@@ -17,6 +17,10 @@ VERBS = {
     ),
     "doctor": ("runs:Doctor", "whether this machine and all that a config names are fit for a run"),
     "plan": ("runs:Plan", "what a run would ask, cost, take and fill"),
+    "baselines": (
+        "evaluate:Baselines",
+        "what a retriever and BM25 find before anything is trained, and whether training can help",
+    ),
     "run": ("runs:Run", "tune models on your data by one of the methods; run it again to resume"),
     "status": ("runs:Status", "which stages are done, stale (and why) or missing"),
     "export": ("runs:Export", "what the training stages learn from, as JSONL for another trainer"),

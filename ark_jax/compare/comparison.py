@@ -7,6 +7,9 @@ from pathlib import Path
 from ark_jax import __version__
 from ark_jax.compare.questions import Task, build_index, make_task, open_index
 from ark_jax.compare.rankings import WORDS, System, find_reference, parse_systems, rank
+from ark_jax.data import readers
+from ark_jax.data.evidence import left_out, most_chunks, own_chunks
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
 from ark_jax.evaluate.significance import detectable_difference
@@ -16,11 +19,12 @@ from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
 from ark_jax.recipes.core.tables import questions_by_group, tabulate
 from ark_jax.recipes.documents.evaluate import RETRIEVAL
-from ark_jax.recipes.documents.retrieve import DEPTH
+from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
 
+SEED, CLUSTER = 0, "document"  # of intervals and tests
 FEWEST_DOCUMENTS = 6  # with fewer, even a gain on every document has p > 0.05
 SEARCHED = {
     "corpus": "all passages, as `ark-jax search` does",
@@ -52,6 +56,13 @@ class Comparison:
     remarks: list[str]
     about: dict[str, object]
 
+    @property
+    def measured_questions(self) -> int:
+        """The number of questions in the table."""
+        metric = self.metrics[0]
+        first = (row for row in self.rows if row["system"] == self.reference)
+        return sum(row[metric] is not None for row in first)
+
 
 def compare(
     models: Sequence[str],
@@ -64,6 +75,8 @@ def compare(
     scope: str = "auto",
     rules: ChunkRules | None = None,
     write: Write | None = None,
+    same_id: str = "auto",
+    reading: Reading = readers.AS_IT_IS,
 ) -> Comparison:
     """Measures systems on the questions of a test set.
 
@@ -83,6 +96,8 @@ def compare(
         scope: see `questions.make_task`.
         rules: how documents are cut; None: `ChunkRules()`.
         write: the language model of "MODEL+hyde", such as `Reader.write`.
+        same_id: whether results hold the document with a question's id; see `evidence.own_chunks`.
+        reading: how the files of data and corpus are read.
 
     Raises:
         BadInput: an input has problems; it lists all of them.
@@ -105,21 +120,31 @@ def compare(
             raise ValueError(
                 f"--corpus: the index {index_folder} is the corpus; leave one of them out"
             )
-        index, questions, texts = open_index(index_folder, data)
+        index, questions, texts = open_index(index_folder, data, reading)
     else:
         rules, model = rules or ChunkRules(), next(iter(named))
-        place = storage.local_path(folder or _cache_folder(model, corpus or data, rules))
-        index, questions, texts = build_index(place, model, data, corpus, rules)
+        place = storage.local_path(folder or _cache_folder(model, corpus or data, rules, reading))
+        index, questions, texts = build_index(place, model, data, corpus, rules, reading)
     task = make_task(index, questions, texts, data, scope)
-    rankings = rank(task, systems, max(DEPTH, *cutoffs), write)
+    own, depth = own_chunks(questions, index.chunks.by_document, same_id), max(DEPTH, *cutoffs)
+    found = rank(task, systems, depth + most_chunks(own), write)
+    own_of = [own.get(question.id, ()) for question in questions]
+    rankings = {
+        name: [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
+        for name, lists in found.items()
+    }
     ordered = sorted(systems, key=lambda system: system.name != reference)
-    return _make_comparison(task, ordered, rankings, tuple(metrics), data)
+    comparison = _make_comparison(task, ordered, rankings, tuple(metrics), data)
+    remarks = [*comparison.remarks, *filter(None, [left_out(own)])]
+    return dataclasses.replace(comparison, remarks=remarks)
 
 
-def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules) -> Path:
-    """The folder in the cache for the index of a corpus, cut by this model and rules."""
+def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Reading) -> Path:
+    """The folder in the cache for the index of a corpus, read and cut in this way."""
     names = [absolute_model(name) for name in (model, corpus)]
-    digest = fingerprint([*names, dataclasses.asdict(rules)])
+    of_reading = [reading.encoding, reading.columns, reading.tolerate]
+    given = of_reading if any(of_reading) else []
+    digest = fingerprint([*names, dataclasses.asdict(rules), *given])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 
@@ -176,7 +201,7 @@ def _question_row(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
-    return tabulate(rows, metrics, seed=0, cluster="document", parts=parts)
+    return tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
 
 
 def _remarks(task: Task, clusters: int, by_document: bool) -> list[str]:

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from ark_jax.compare.comparison import Comparison
+from ark_jax.compare.comparison import CLUSTER, SEED, Comparison
+from ark_jax.compare.rankings import WORDS
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.core.tables import as_text
+from ark_jax.recipes.core.tables import as_text, best_system
 from ark_jax.report import sections
 from ark_jax.report.page import render
-from ark_jax.report.results import by_group, metric_heading, results
+from ark_jax.report.results import by_group, results
 
 
 def text_of(comparison: Comparison) -> str:
@@ -44,9 +45,14 @@ def save(comparison: Comparison, folder: Path) -> Path:
 
 def _page(comparison: Comparison) -> str:
     """The HTML page of a comparison."""
-    first = comparison.metrics[0]
-    best = max(comparison.table, key=lambda row: row["values"][first]["mean"])
-    mean = best["values"][first]["mean"]
+    verdict = best_system(
+        comparison.rows,
+        comparison.metrics[0],
+        against=(comparison.reference, WORDS),
+        seed=SEED,
+        cluster=CLUSTER,
+        questions="the questions of the test set",
+    )
     remarks = [[f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)]
     parts = [
         results(
@@ -60,5 +66,4 @@ def _page(comparison: Comparison) -> str:
     if comparison.groups:
         groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
         parts.insert(1, groups)
-    verdict = f"{best['system']} has the highest {metric_heading(first)}: {mean:.3f}"
     return render("Retrievers compared", verdict, parts)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ark_jax.data import readers
 from ark_jax.data.evidence import needed_passages
-from ark_jax.data.formats import beir
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.retrieval import Gold
 from ark_jax.index.index import Index
@@ -44,7 +44,12 @@ class Task:
 
 
 def build_index(
-    folder: Path, model: str, data: str | Path, corpus: str | Path, rules: ChunkRules
+    folder: Path,
+    model: str,
+    data: str | Path,
+    corpus: str | Path,
+    rules: ChunkRules,
+    reading: Reading = readers.AS_IT_IS,
 ) -> tuple[Index, list[Question], Mapping[str, str]]:
     """An index of the documents of a test set or of a corpus, and the questions on it.
 
@@ -54,6 +59,8 @@ def build_index(
         data: documents and questions, or questions on the corpus.
         corpus: documents to search; those of `data` that it lacks are searched too. Empty: those of
             `data` alone.
+        rules: how documents are cut.
+        reading: how the files are read.
 
     Returns:
         The index, the questions, and document id -> text.
@@ -61,20 +68,26 @@ def build_index(
     Raises:
         BadInput: an input has problems; it lists all of them.
     """
-    source = test = readers.load(corpus or data)
+    of_corpus = dataclasses.replace(reading, is_shared=bool(corpus))
+    source = test = readers.load(corpus or data, reading=of_corpus)
     new: list[Document] = []
     if corpus:
-        test = readers.within_tolerance(*readers.read_test(data, source.texts), 0)
+        read = readers.read_test(data, source.texts, reading)
+        test = readers.within_tolerance(*read, reading.tolerate)
         new = [document for document in test.documents if document.id not in source.texts]
+    for remark in test.remarks:
+        say(f"  {remark}")
     _check_not_empty(test.questions, data)
     if new and source.chunks is None:
         index = Index.build(folder, model, itertools.chain(source.documents, new), rules=rules)
     else:
-        index = Index.build(folder, model, corpus or data, rules=rules)
+        index = Index.build(folder, model, corpus or data, rules=rules, reading=of_corpus)
     return index, test.questions, collections.ChainMap(source.texts, test.texts)
 
 
-def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Mapping[str, str]]:
+def open_index(
+    folder: str, data: str | Path, reading: Reading = readers.AS_IT_IS
+) -> tuple[Index, list[Question], Mapping[str, str]]:
     """An existing index, and questions on its documents. Returns the same as `build_index`.
 
     Raises:
@@ -82,11 +95,11 @@ def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Ma
         ValueError: the data have other documents than the index.
     """
     index = Index.open(folder)
-    test, problems = readers.read(data)
+    test, problems = readers.read(data, reading=reading)
     texts = test.texts if test.documents else _joined_texts(index)
     if not test.documents:
-        test, problems = readers.read_test(data, texts)
-    test = readers.within_tolerance(test, problems, 0)
+        test, problems = readers.read_test(data, texts, reading)
+    test = readers.within_tolerance(test, problems, reading.tolerate)
     _check_not_empty(test.questions, data)
     for chunk in index.chunks if test.documents else ():
         text = texts.get(chunk.document)
@@ -126,7 +139,7 @@ def make_task(
     """Decides which passages questions need, and which passages they search.
 
     What they need is decided as in a run: marked evidence, else chunks that hold an answer, else
-    the documents of the question. Judgements of a BEIR folder count with their grades, if each
+    the documents of the question. Judgements of BEIR and TREC count with their grades, if each
     document is one passage.
 
     Args:
@@ -186,7 +199,7 @@ def _beir_grades(
     Empty if no grade is above 1, or if documents have several chunks.
     """
     path = storage.local_copy(str(data))
-    grades = beir.read_grades(path) if beir.recognises(path) else {}
+    grades = readers.read_grades(path)
     plain = [q for q in questions if not (q.answers or q.evidence) and q.id in grades]
     if not any(grade > 1 for question in plain for grade in grades[question.id].values()):
         return {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding
 from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
+from ark_jax.data.office_files import epub_page, pptx_page, xlsx_page
 from ark_jax.data.text_files import TREC_TABLE, encoding_and_remark, is_trec_table
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
@@ -164,6 +165,9 @@ CONVERTERS: dict[str, Callable[[Path, str], Page]] = {
     ".xhtml": html_file_page,
     ".pdf": lambda path, encoding: pdf_page(path),
     ".docx": lambda path, encoding: docx_page(path),
+    ".epub": lambda path, encoding: epub_page(path),
+    ".pptx": lambda path, encoding: pptx_page(path),
+    ".xlsx": lambda path, encoding: xlsx_page(path),
 }
 
 

@@ -3,7 +3,7 @@
 import bisect
 import functools
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.text.word_boundaries import is_unspaced
@@ -92,6 +92,11 @@ def needed_passages(
     marked = marked_passages(questions, chunks, texts)
     by_answer = [q for q in questions if q.answers and not (by == "evidence" and marked[q.id])]
     gold = with_documents(marked | chunks_with_answers(by_answer, chunks), questions, chunks)
+    for question in questions:
+        if not (question.answers or marked[question.id]):
+            # A relevant document without text is needed, and nothing finds it.
+            without_text = sum(not chunks.get(document) for document in question.documents)
+            gold[question.id] = gold[question.id] + [[]] * without_text
     return gold, sum(not passages for passages in marked.values())
 
 
@@ -112,6 +117,49 @@ def with_documents(
             groups = (chunks.get(document, ()) for document in question.documents)
             completed[question.id] = [[chunk.id for chunk in group] for group in groups if group]
     return completed
+
+
+def own_chunks(
+    questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]], same_id: str = "auto"
+) -> dict[str, frozenset[str]]:
+    """question -> the chunks of the document with its id, where results leave that out.
+
+    Some benchmarks draw their questions from the corpus, and BEIR leaves each one's own out.
+
+    Args:
+        chunks: document id -> its chunks.
+        same_id: "auto" leaves a document out that has the question's words and is not marked as
+            relevant; "leave_out" each that has its id; "keep" none.
+    """
+    own = {}
+    for question in questions if same_id != "keep" else ():
+        group = chunks.get(question.id, ())
+        if group and (same_id == "leave_out" or _is_asked(question, group[0])):
+            own[question.id] = frozenset(chunk.id for chunk in group)
+    return own
+
+
+def _is_asked(question: Question, first: Chunk) -> bool:
+    """Whether a document, of which this is the first chunk, is the question itself."""
+    if question.id in question.documents:
+        return False
+    asked, words = (" ".join(text.split()).casefold() for text in (question.question, first.text))
+    return asked.startswith(words)
+
+
+def most_chunks(own: Mapping[str, Collection[str]]) -> int:
+    """How many more chunks a search must find, so that enough are left."""
+    return max(map(len, own.values()), default=0)
+
+
+def left_out(own: Mapping[str, Collection[str]]) -> str:
+    """What to say of them; empty if there are none."""
+    if not own:
+        return ""
+    return (
+        f"{len(own):,} questions are documents of the corpus; each leaves its own out, as in BEIR "
+        "(evaluate.same_id)"
+    )
 
 
 def _occurrences(text: str, passage: str) -> list[int]:

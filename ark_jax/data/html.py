@@ -38,6 +38,12 @@ def html_page(data: bytes) -> Page:
     Raises:
         Unreadable: the file has no element.
     """
+    title, text, headings = html_parts(data)
+    return titled_page(text, headings, title)
+
+
+def html_parts(data: bytes) -> tuple[str, str, list[Heading]]:
+    """The title, the text and the headings of `html_page`."""
     try:
         data.decode("utf-8")
         encoding = "utf-8"
@@ -52,7 +58,7 @@ def html_page(data: bytes) -> Page:
     builder = _Builder()
     for content in _content(root):
         _write_element(content, builder)
-    return titled_page(builder.text.rstrip(), builder.headings, title)
+    return title, builder.text.rstrip(), builder.headings
 
 
 def _content(root) -> Iterator:

@@ -117,6 +117,16 @@ def _skip_blanks(text: str, position: int) -> int:
     return _JSON_BLANKS.match(text, position).end()
 
 
+def json_object(path: Path, findings: Findings) -> dict:
+    """The object that a file holds; an empty one with a problem if it is damaged."""
+    try:
+        value = parse_json(read_text(path, findings))
+    except (ValueError, RecursionError) as error:
+        findings.problems.add(path, f"{invalid_json(error)}; mend it, or copy the file again")
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def parse_json(text: str) -> object:
     """The value of a JSON text.
 

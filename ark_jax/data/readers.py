@@ -13,6 +13,7 @@ from pathlib import Path
 from ark_jax.data import formats
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.formats import beir, plain
+from ark_jax.data.formats.pages import is_about
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
@@ -25,18 +26,19 @@ from ark_jax.runtime import storage
 AS_IT_IS = Reading()  # detects the encoding, and takes columns by their names
 
 
-def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
+def load(path: str | Path, tolerate: float = 0.0, reading: Reading = AS_IT_IS) -> Corpus:
     """Reads a file or folder.
 
     Args:
         path: in any known format.
         tolerate: the share of rows that may have problems. Within it their problems become
             remarks. A fault of a whole file is never tolerated.
+        reading: how to read the files, and a share too.
 
     Raises:
         BadInput: the input has more problems; it lists all of them.
     """
-    return within_tolerance(*read(path), tolerate)
+    return within_tolerance(*read(path, reading=reading), max(tolerate, reading.tolerate))
 
 
 def within_tolerance(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
@@ -48,13 +50,18 @@ def within_tolerance(corpus: Corpus, problems: Problems, tolerate: float) -> Cor
     return dataclasses.replace(corpus, remarks=tolerated(problems, corpus.remarks, tolerate))
 
 
+def is_tolerable(problems: Problems, tolerate: float) -> bool:
+    """Whether no more rows have problems than may, and no whole file has one."""
+    return not problems or not (problems.fatal or problems.bad_rows > tolerate * problems.rows)
+
+
 def tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> list[Problem]:
     """The remarks, and tolerated problems after them; `tolerate` is as for `load`.
 
     Raises:
         BadInput: too many rows have problems.
     """
-    if problems and (problems.fatal or problems.bad_rows > tolerate * problems.rows):
+    if not is_tolerable(problems, tolerate):
         advice = _advice(problems)
         raise BadInput(problems, f"they are {advice}" if advice else "")
     return [*remarks, *problems]
@@ -86,6 +93,8 @@ def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, P
     path, findings = storage.local_copy(str(path)), Findings(reading)
     form = _recognised_format(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
+    if form and path.is_dir():
+        _remark_others(form, path, corpus.format, findings)
     problems = findings.condensed().problems
     if questions and corpus.documents:
         separate, new_problems = _read_questions(questions, corpus.texts, reading)
@@ -111,6 +120,21 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
         content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
     findings.problems.add(path, f"{content}, no known format; give {formats.KNOWN}")
     return None
+
+
+def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
+    """Says if a folder fits another format too, which would read other files of it."""
+    known = set(form.files(path))
+    for other in formats.FORMATS[formats.FORMATS.index(form) + 1 :]:
+        if not other.recognises(path):
+            continue
+        files = [file for file in other.files(path) if file not in known and not is_about(file)]
+        if files:
+            message = (
+                f"fits {other.name or 'Parquet'} too; it is read as {name}, without {len(files):,} "
+                f"files such as {files[0].name}: move them away, or name one of both"
+            )
+            findings.remarks.add(path, message, rows=0)
 
 
 def files(path: Path) -> list[Path]:
@@ -140,6 +164,12 @@ def read_questions(
     corpus, problems = _read_questions(path, texts, AS_IT_IS)
     corpus = within_tolerance(corpus, problems, tolerate)
     return corpus.questions, corpus.remarks
+
+
+def read_grades(path: Path) -> dict[str, dict[str, int]]:
+    """question -> relevant document -> its grade, from 1 on; empty where the data have none."""
+    grades = (form.grades for form in formats.FORMATS if form.grades and form.recognises(path))
+    return next((of_path(path) for of_path in grades), {})
 
 
 def read_test(
@@ -173,10 +203,11 @@ def _read_questions(
     path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
         path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
+    form = next((x for x in formats.FORMATS if x.questions and x.recognises(path)), None)
     if beir.recognises(path):
         questions = beir.read_queries(path, findings, texts, texts)
     else:
-        pairs = parsed_pairs(path, findings, texts)
+        pairs = form.questions(path, findings) if form else parsed_pairs(path, findings, texts)
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
     return Corpus([], questions, "", findings.condensed().remarks), findings.problems
 
@@ -208,7 +239,7 @@ def summary(corpus: Corpus) -> str:
     if unanswered := sum(not question.answers for question in questions):
         lines.append(
             f"without answers: {unanswered:,} questions, which measure retrieval, and train with "
-            "score.supervision=gold and mine.by=question"
+            "score.supervision=gold"
         )
     if counts := [len(question.negatives) for question in questions if question.negatives]:
         mean = statistics.fmean(counts)
@@ -225,10 +256,12 @@ def summary(corpus: Corpus) -> str:
     return "\n".join(lines)
 
 
-def verdict(problems: Problems) -> str:
+def verdict(problems: Problems, tolerate: float = 0.0) -> str:
     """One line on the problems of an input, and how to read the rest of it."""
     if not problems:
         return "no problem found"
+    if is_tolerable(problems, tolerate):
+        return f"{problems.total:,} problem(s), which --tolerate={tolerate:g} leaves out"
     return f"{problems.total:,} problem(s) {_advice(problems)}".rstrip()
 
 
@@ -252,4 +285,4 @@ def _advice(problems: Problems) -> str:
     # If most rows have problems, a field or file is wrong, and tolerance is bad advice.
     if share > 0.5:
         return advice
-    return f"{advice}, or read the rest with --config.data.tolerate={share:g}"
+    return f"{advice}, or read the rest with --tolerate={share:g} (config.data.tolerate)"

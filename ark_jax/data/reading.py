@@ -21,14 +21,19 @@ class Reading:
         encoding: that of all texts; "" detects it for each file.
         columns: which columns of rows are fields, as in "question=Prompt,answers=Response"; a
             column with a comma is quoted as in CSV.
+        tolerate: the share of rows that may have problems.
+        is_shared: whether the columns are those of other files too, so that one may lack some.
         seen: the names of columns that rows had, if `columns` names any.
 
     Raises:
-        ValueError: the encoding or a field is unknown, or something is given twice.
+        ValueError: the encoding or a field is unknown, something is given twice, or the share is
+            none.
     """
 
     encoding: str = ""
     columns: str = ""
+    tolerate: float = 0.0
+    is_shared: bool = False
     seen: dict[str, None] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self):
@@ -40,6 +45,14 @@ class Reading:
                 f"config.data.encoding: {self.encoding!r} is unknown; name one, such as {names}"
             ) from None
         _ = self.by_field  # raises for invalid columns
+        if not 0 <= self.tolerate <= 1:
+            fault = f"is {self.tolerate:g}; give a share from 0 to 1"
+            raise ValueError(f"--tolerate (config.data.tolerate) {fault}")
+
+    @property
+    def is_of_documents(self) -> bool:
+        """Whether it says something that holds for documents alone, not for graphs."""
+        return bool(self.columns)
 
     @functools.cached_property
     def by_field(self) -> dict[str, str]:
@@ -81,7 +94,9 @@ class Reading:
         return any(_match(column, names) is not None for column in self.by_field.values())
 
     def unseen(self) -> list[str]:
-        """The columns that are named and that no row had."""
+        """The columns that are named and that no row had, though one should."""
+        if self.is_shared:
+            return []
         return [name for name in self.by_field.values() if _match(name, self.seen) is None]
 
 

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ark_jax.data.framework_rows import plain_row
+from ark_jax.data.headings import Unreadable
 from ark_jax.data.json_files import json_rows, parse_json
+from ark_jax.data.office_files import first_sheet
 from ark_jax.data.problems import Findings
 from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow
@@ -48,14 +51,57 @@ def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
     """
     delimiter, _ = table_header(path)
     for row in csv_rows(path, (), findings, delimiter):
-        named = findings.reading.named(row.values)
-        cells = {name.strip().lower(): cell for name, cell in named.items()}
-        values = {name: cell for name, cell in cells.items() if cell.strip()}
-        known = InputRow(row.file, row.line, values, columns=cells.keys())
-        for name in LIST_COLUMNS:
-            if name in values:
-                values[name] = _cell_items(values[name], name, known)
-        yield known
+        yield _row_of_cells(row, findings)
+
+
+def _row_of_cells(row: InputRow, findings: Findings) -> InputRow:
+    """The row of a table, of which each value is a cell's text."""
+    named = findings.reading.named(row.values)
+    cells = {name.strip().lower(): cell for name, cell in named.items()}
+    values = {name: cell for name, cell in cells.items() if cell.strip()}
+    known = InputRow(row.file, row.line, values, row.unit, cells.keys())
+    for name in LIST_COLUMNS:
+        if name in values:
+            values[name] = _cell_items(values[name], name, known)
+    return known
+
+
+def sheet_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
+    """The rows of the first sheet of an Excel file, as `table_rows`."""
+    try:
+        rows = first_sheet(path)
+        header = next(rows, [])
+        if fault := _header_fault(header, ()):
+            findings.problems.stop(path, fault[1], 1, fault[0])
+            return
+        for number, cells in enumerate(rows, 2):
+            if any(cells):
+                findings.problems.rows += 1
+                named = {name: cell for name, cell in zip(header, cells, strict=True) if name}
+                yield _row_of_cells(InputRow(str(path), number, named, "row"), findings)
+    except Unreadable as error:
+        findings.problems.add(path, str(error))
+
+
+def sheet_has_rows(path: Path) -> bool:
+    """Whether the first sheet of an Excel file is a table of documents or questions."""
+    try:
+        header = next(first_sheet(path), [])
+    except Unreadable:
+        return False
+    return bool(CORPUS_COLUMNS & {name.strip().lower() for name in header})
+
+
+def _with_lists(row: InputRow) -> InputRow:
+    """A row in which strings that are lists, as a table's cells may be, are lists."""
+    for name in LIST_COLUMNS:
+        value = row.values.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            items = _cell_items(value, name, row)
+            # Other than a cell, a string of numbers was meant as it is.
+            if items != [value] and all(isinstance(item, str) for item in items):
+                row.values = {**row.values, name: items}
+    return row
 
 
 def _cell_items(cell: str, name: str, row: InputRow) -> list:
@@ -221,15 +267,21 @@ def _values_of_parquet_row(values: dict) -> dict:
 
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+SHEET = ".xlsx"
 CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of them can be a corpus
 
 
 def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a file of any form; a missing or damaged file is a problem."""
-    if is_parquet(path):
-        return parquet_rows(path, findings)
-    is_table = path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading)
-    return table_rows(path, findings) if is_table else json_rows(path, findings)
+    if path.suffix.lower() == SHEET:
+        rows = sheet_rows(path, findings)
+    elif is_parquet(path):
+        rows = map(_with_lists, parquet_rows(path, findings))
+    elif path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading):
+        rows = table_rows(path, findings)
+    else:
+        rows = map(_with_lists, json_rows(path, findings))
+    return map(plain_row, rows)
 
 
 def _has_known_header(path: Path, reading: Reading) -> bool:

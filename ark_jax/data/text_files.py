@@ -60,6 +60,11 @@ def head_text(path: Path) -> str:
     return head.decode(head_encoding(head) or UTF8, "ignore")
 
 
+def begins_with(path: Path, pattern: re.Pattern) -> bool:
+    """Whether the head of a file matches a pattern; no folder does."""
+    return path.is_file() and bool(pattern.match(head_text(path)))
+
+
 def is_parquet(path: Path) -> bool:
     """Whether a file holds Parquet, by its name or its first bytes."""
     return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")
@@ -69,6 +74,11 @@ def is_trec_table(text: str) -> bool:
     """Whether a text is a table of TREC, by its first lines."""
     lines = list(itertools.islice(filter(str.strip, text.split("\n")), TREC_LINES))
     return bool(lines) and all(map(_TREC_LINE.fullmatch, lines))
+
+
+def is_trec_judgments(text: str) -> bool:
+    """Whether a text is a table of TREC's judgments, and not of a ranking."""
+    return is_trec_table(text) and len(text.split("\n", 1)[0].split()) < 6
 
 
 def begins_as_json(path: Path) -> bool:

@@ -177,7 +177,8 @@ def _passage_gains(ranked: Sequence[str], passages: Sequence[Sequence[str]]) -> 
 def _ideal_gains(passages: Sequence[Sequence[str]]) -> np.ndarray:
     """Gains of a list where each next id holds as many of the missing passages as possible.
 
-    This greedy list is not always the best one.
+    This greedy list is not always the best one. A passage that no id holds, such as a judged
+    document that the corpus lacks, counts as one more id.
     """
     missing, gains = [set(holders) for holders in passages if holders], []
     while missing:
@@ -185,4 +186,5 @@ def _ideal_gains(passages: Sequence[Sequence[str]]) -> np.ndarray:
         best = min(counts, key=lambda id: (-counts[id], id))
         gains.append(counts[best])
         missing = [holders for holders in missing if best not in holders]
-    return np.array(gains, np.int64)
+    nowhere = sum(not holders for holders in passages)
+    return np.array(gains + [1] * nowhere, np.int64)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ark_jax.data import readers
 from ark_jax.data.problems import Findings
+from ark_jax.data.table_files import SUFFIXES, rows_of
 from ark_jax.graph import triple_files
 from ark_jax.graph.linked_questions import link
 from ark_jax.graph.triple_questions import read_questions
@@ -26,7 +27,11 @@ def are_about_graph(
 
 
 def check(
-    path: str, names: str | None = None, relation_names: str | None = None, questions: str = ""
+    path: str,
+    names: str | None = None,
+    relation_names: str | None = None,
+    questions: str = "",
+    encoding: str = "",
 ) -> tuple[list[str], bool]:
     """The lines to print, and whether there is no problem.
 
@@ -35,22 +40,36 @@ def check(
         names: a file of names of nodes.
         relation_names: a file of names of relations.
         questions: a file or glob of questions, which are linked to the graph.
+        encoding: of all texts; "": detected in each file.
     """
     if not questions and Path(path).is_file() and is_questions(Path(path)):
-        parsed, findings = read_questions(path)
+        parsed, findings = read_questions(path, encoding)
         lines = ["format: questions over a graph of triples", f"questions: {len(parsed):,}"]
         lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
         return _with_verdict(lines, findings)
-    graph, findings = Triples.examine([path], names, relation_names)
-    lines = _summary(graph) if len(graph) else []
+    graph, findings = Triples.examine([path], names, relation_names, encoding)
+    lines = [*_fits_documents(Path(path)), *(_summary(graph) if len(graph) else [])]
     if questions:
-        parsed, question_findings = read_questions(questions)
+        parsed, question_findings = read_questions(questions, encoding)
         findings.remarks += question_findings.remarks
         findings.problems += question_findings.problems
         if len(graph):
             linked = link(parsed, graph)
             lines += [linked.summary(), *linked.remarks]
     return _with_verdict(lines, findings)
+
+
+def _fits_documents(path: Path) -> list[str]:
+    """A line if the rows of a file are documents too."""
+    if not path.is_file() or path.suffix not in SUFFIXES:
+        return []
+    row = next(rows_of(path, Findings()), None)
+    if row is None or "question" in row.values or "text" not in row.values:
+        return []
+    return [
+        f"{path}: its rows fit documents too; it is read as a graph of triples, and by "
+        "--columns=text=text as documents"
+    ]
 
 
 def _summary(graph: Triples) -> list[str]:

@@ -23,8 +23,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ark_jax.data.formats.pairs import are_triples_of_sentences, is_pair
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
+from ark_jax.data.reading import Reading
 from ark_jax.data.text_files import (
     begins_as_json,
     filled_lines,
@@ -90,9 +92,10 @@ def read_rows(
     paths: Sequence[str | Path],
     names: str | Path | None = None,
     relation_names: str | Path | None = None,
+    encoding: str = "",
 ) -> TripleRows:
     """The valid rows of files. Arguments are those of `Triples.read`."""
-    findings = Findings()
+    findings = Findings(Reading(encoding))
     local = local_files(paths, findings, recognises)
     named, named_relations = (_read_names(file, findings) for file in (names, relation_names))
     rows = TripleRows(([], [], []), named, named_relations, findings, next(iter(local), None))
@@ -139,6 +142,8 @@ def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     first = [field.strip().lower() for field in fields]
     if part_positions(first):
         return True
+    if is_pair(dict.fromkeys(first)) or are_triples_of_sentences(path):
+        return False
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
         return False
     # A table of documents or questions names its columns; a text has few lines of three fields.
@@ -176,11 +181,16 @@ def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.add(path, message)
-    elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
+    elif (faultless := _faultless(path, findings)) is not None and len(faultless[0]):
         findings.problems.rows += len(faultless[0])
         rows.add_columns(faultless)
     else:
         rows.add_triples(valid_rows(text_triples(path, findings), path, findings))
+
+
+def _faultless(path: Path, findings: Findings) -> tuple[pa.ChunkedArray, ...] | None:
+    """The columns of a file of UTF-8 without faults; None for another, which goes row by row."""
+    return None if findings.reading.encoding else faultless_columns(path)
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
+from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
@@ -52,11 +53,11 @@ class TripleQuestion:
 
 
 def read_questions(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path], encoding: str = ""
 ) -> tuple[list[TripleQuestion], Findings]:
     """All valid questions of files, and problems and remarks. A path may be a glob."""
     paths = [paths] if isinstance(paths, str | Path) else paths
-    findings = Findings()
+    findings = Findings(Reading(encoding))
     questions: list[TripleQuestion] = []
     files = local_files(paths, findings)
     places: dict[str, str] = {}

@@ -192,6 +192,7 @@ class Triples:
         *paths: str | Path,
         names: str | Path | None = None,
         relation_names: str | Path | None = None,
+        encoding: str = "",
     ) -> "Triples":
         """Reads a graph from files in any format of `triple_files`, or a saved folder.
 
@@ -200,11 +201,12 @@ class Triples:
                 triples.
             names: a file with a line per node: id, name, and aliases joined by "|"; tabs between.
             relation_names: the same for relations.
+            encoding: of all texts; "": detected in each file.
 
         Raises:
             BadInput: the files have problems; it lists all of them.
         """
-        graph, findings = cls.examine(paths, names, relation_names)
+        graph, findings = cls.examine(paths, names, relation_names, encoding)
         if findings.problems:
             raise BadInput(findings.problems)
         for remark in findings.remarks:
@@ -217,11 +219,12 @@ class Triples:
         paths: Sequence[str | Path],
         names: str | Path | None = None,
         relation_names: str | Path | None = None,
+        encoding: str = "",
     ) -> tuple["Triples", Findings]:
         """The graph of all valid rows, and problems and remarks. Arguments are those of `read`."""
         if len(paths) == 1 and is_saved(folder := local_copy(str(paths[0]))):
             return cls._load_saved(folder)
-        rows = read_rows(paths, names, relation_names)
+        rows = read_rows(paths, names, relation_names, encoding)
         findings, nodes, relations = rows.findings, rows.names, rows.relation_names
         graph = cls.from_columns(
             *map(joined_chunks, rows.columns),

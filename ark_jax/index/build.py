@@ -10,6 +10,7 @@ import numpy as np
 from ark_jax import __version__
 from ark_jax.data import readers
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Chunk, Document
 from ark_jax.index import folder as folders
 from ark_jax.index import tables
@@ -41,15 +42,20 @@ class Settings:
             raise ValueError(f"dtype={self.dtype!r}: must be {' or '.join(map(repr, DTYPES))}")
 
 
-def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Document]) -> None:
+def build(
+    folder: Path,
+    settings: Settings,
+    corpus: str | Path | Iterable[Document],
+    reading: Reading = readers.AS_IT_IS,
+) -> None:
     """Makes the index in a folder, or updates it to this corpus; see `Index.build`."""
     with folders.locked(folder):
         before = _intact_manifest(folder)
-        source = _source_fingerprint(settings, corpus)
+        source = _source_fingerprint(settings, corpus, reading)
         if before and source and before.source == source:
             say(f"  index {folder}: nothing has changed")
             return
-        documents, chunks = _read_corpus(corpus)
+        documents, chunks = _read_corpus(corpus, reading)
         retriever = open_retriever(settings.model)
         stored = None
         if before and before.rules == settings.rules:
@@ -171,12 +177,17 @@ def _intact_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _source_fingerprint(settings: Settings, corpus: str | Path | Iterable[Document]) -> str:
-    """The fingerprint of input, model and settings; empty for documents in memory."""
+def _source_fingerprint(
+    settings: Settings, corpus: str | Path | Iterable[Document], reading: Reading
+) -> str:
+    """The fingerprint of input, reading, model and settings; empty for documents in memory."""
     if not isinstance(corpus, str | Path):
         return ""
+    of_reading = [reading.encoding, reading.columns, reading.tolerate]
+    given = {"reading": of_reading} if any(of_reading) else {}
     return fingerprints.fingerprint(
         {
+            **given,
             "input": fingerprints.read_input_digest(str(corpus)),
             "model": [settings.model, fingerprints.read_model_digest(settings.model)],
             "settings": dataclasses.asdict(settings),
@@ -186,10 +197,10 @@ def _source_fingerprint(settings: Settings, corpus: str | Path | Iterable[Docume
 
 
 def _read_corpus(
-    corpus: str | Path | Iterable[Document],
+    corpus: str | Path | Iterable[Document], reading: Reading = readers.AS_IT_IS
 ) -> tuple[Iterable[Document], Sequence[Chunk] | None]:
     """The documents of a corpus, and its chunks, if it has some."""
     if isinstance(corpus, str | Path):
-        read = readers.load(corpus)
+        read = readers.load(corpus, reading=reading)
         return read.documents, read.chunks
     return corpus, None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import Document
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
@@ -86,6 +87,7 @@ class Index:
         rules: ChunkRules | None = None,
         dtype: str = "float32",
         fusion: Fusion | None = None,
+        reading: Reading | None = None,
     ) -> "Index":
         """Makes an index, or updates an earlier one to this corpus.
 
@@ -102,6 +104,7 @@ class Index:
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
                 says, see `retriever_fusion`.
+            reading: how the files of the corpus are read; None: as their content shows.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
@@ -117,7 +120,7 @@ class Index:
             name, rules or ChunkRules(), dtype, fusion or retriever_fusion(name)
         )
         folder = storage.local_path(folder)
-        build.build(folder, settings, corpus)
+        build.build(folder, settings, corpus, reading or Reading())
         return cls.open(folder)
 
     @classmethod

@@ -373,7 +373,7 @@ class LanguageModel:
         """A prompt for the model's next reply, by the model's chat template.
 
         Without a template, the turns are joined by line breaks. Control tokens in a turn are plain
-        text, see `as_data`. A model that can think before it replies (Qwen3) is told not to, since
+        text, see `as_data`. A model that can think before it replies (Qwen3) is asked not to, since
         its thoughts would take the place of a short reply.
 
         Args:

@@ -45,7 +45,14 @@ from ark_jax.runtime.log import duration, say
 CHECKPOINTS = "checkpoints"  # a folder that a finished stage no longer needs
 
 
-def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bool = False) -> None:
+def run(
+    stages: Sequence[Stage],
+    context: Context,
+    *,
+    only: str = "",
+    verify: bool = False,
+    ask: Callable[[Sequence[str]], None] | None = None,
+) -> None:
     """Brings every stage up to date, or the one named `only`, whose inputs must be up to date.
 
     A finished stage that another one will read is compared with its manifest by digest. If it is
@@ -53,6 +60,7 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
 
     Args:
         verify: compares all finished stages, also if nothing has to run.
+        ask: gets the doubts of a stage that ran, if it has any; may raise to end the run.
 
     Raises:
         ValueError: the workdir is that of an earlier version.
@@ -66,13 +74,19 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
         if shared := context.store:
             distributed.on_first_process(lambda: store.share_replies(shared, context.workdir))
         began = time.monotonic()
-        if _run_due(stages, context, only, verify):
+        if _run_due(stages, context, only, verify, ask):
             say(f"done in {duration(time.monotonic() - began)}")
         else:
             say(f"{only or 'all stages'}: up to date in {context.workdir}, nothing to do")
 
 
-def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool) -> int:
+def _run_due(
+    stages: Sequence[Stage],
+    context: Context,
+    only: str,
+    verify: bool,
+    ask: Callable[[Sequence[str]], None] | None,
+) -> int:
     """Runs the stages that are not up to date, and returns their number."""
     verified = distributed.on_first_process(
         lambda: sorted(
@@ -94,6 +108,8 @@ def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool)
             runs += 1
         if stage.name == only:
             break
+        if ask and reason is not None and (doubts := stage.doubts(context.workdir / stage.name)):
+            ask(doubts)
     return runs
 
 

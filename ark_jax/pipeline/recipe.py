@@ -95,6 +95,7 @@ class Recipe:
         forecast: (context, done stages) -> the work of all stages; must not start jax.
         index_words: (config, workdir) -> the command-line words with which `ark-jax index` makes a
             finished run's documents searchable; empty if the run tunes no document retriever.
+        conclusion: workdir of a finished run -> sentences on its result, which end the run.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Recipe:
     prepared: tuple[str, ...] = ()
     forecast: Callable[[Context, set[str]], Forecast] = lambda context, done: Forecast()
     index_words: Callable[[object, Path], list[str]] = lambda config, workdir: []
+    conclusion: Callable[[Path], Sequence[str]] = lambda workdir: ()
 
 
 def load_recipe(name: str) -> Recipe:

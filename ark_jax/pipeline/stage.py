@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,14 @@ class Stage:
             `functools.partial` with keywords, which are recorded as reads are.
         alone: whether the first process runs it for all; else each runs it, to use its devices.
         shared: whether the runs of a sweep may share its output; not so for a report on one run.
+        doubts: its finished folder -> reasons against going on, in sentences; empty if none.
     """
 
     name: str
     run: Callable[["Context", Path], dict]
     alone: bool = False
     shared: bool = True
+    doubts: Callable[[Path], Sequence[str]] = lambda folder: ()
 
     @property
     def arguments(self) -> dict[str, object]:

@@ -166,5 +166,8 @@ class OnFirstProcess:
 def named_searcher(by: str, words: Searcher, vectors: Searcher, fusion: Fusion, k: int) -> Searcher:
     """The searcher that "bm25", "dense" or "hybrid" names, for k texts of each question."""
     if by == "hybrid":
+        # A part without weight is left out: BM25 alone then needs no retriever.
+        by = "bm25" if not fusion.dense else "dense" if not fusion.bm25 else by
+    if by == "hybrid":
         return Fused((words, vectors), max(k, fusion.depth), fusion.join)
     return words if by == "bm25" else vectors

@@ -1,14 +1,16 @@
 """The runs of a sweep.
 
 SWEEPS of the config file defines them: sweep -> run -> {field: value}, or sweep -> a function of
-the config that returns its runs, for values that depend on the command line. A run `base` without
-changes is always added to compare with, unless all runs are folds (data.fold).
+the config that returns its runs, for values that depend on the command line. Sweeps that the file
+lacks are those of its recipe's own config. A run `base` without changes is always added to compare
+with, unless all runs are folds (data.fold).
 """
 
 import dataclasses
+import importlib
 import re
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ark_jax.pipeline.recipe import Recipe, recipe_of
@@ -42,8 +44,13 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
     """
     path, _, words = config.partition(":")
     named = re.search(r"(?:^|,)sweep=([^,]*)", words)
-    module = runpy.run_path(file)
-    sweeps = module.get("SWEEPS", {})
+    own, opened = runpy.run_path(file).get("SWEEPS", {}), open_config()
+    recipe = recipe_of(opened)
+    sweeps = own | {
+        name: runs
+        for name, runs in _packaged(opened.get("recipe", "ark")).items()
+        if name not in own
+    }
     if not named or named[1] not in sweeps:
         raise ValueError(
             f"--config={config}: give one of the sweeps of {path} as --config={path}:sweep=NAME; "
@@ -51,9 +58,8 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
         )
     runs, changes_of = [], sweeps[named[1]]
     if callable(changes_of):
-        changes_of = changes_of(open_config())
+        changes_of = changes_of(opened)
     has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
-    recipe = recipe_of(module["get_config"](words))
     if has_folds and not recipe.pool:
         raise ValueError(f"{path}: sweep {named[1]}: recipe {recipe.name} cannot pool folds")
     # A run without a fold holds out other questions, so no fold can be compared with it.
@@ -66,3 +72,14 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
             SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
         )
     return Series(named[1], runs, recipe, has_folds)
+
+
+def _packaged(recipe: str) -> Mapping[str, object]:
+    """The sweeps of a recipe of the package; none of another recipe."""
+    name = f"ark_jax.recipes.{recipe}.config"
+    try:
+        return importlib.import_module(name).SWEEPS
+    except ModuleNotFoundError as error:
+        if error.name and name.startswith(error.name):
+            return {}
+        raise

@@ -73,6 +73,7 @@ def test_the_out_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
     assert json.loads(line)["reference"] == "bm25"
     page = (tmp_path / "r" / "report.html").read_text()
     assert "nDCG@10" in page and "differences to bm25" in page and "<script" not in page
+    assert "bm25 has the highest nDCG@10 on the questions of the test set, 1.000" in page
     assert (tmp_path / "r" / "questions.parquet").is_file()
     assert call(*words) == 0
     assert "nothing has changed" in capsys.readouterr().err
@@ -130,3 +131,12 @@ def test_invalid_evaluate_arguments_are_refused(words, message, capsys, monkeypa
     assert call(*words) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and message in shown.err and "error: " in shown.err
+
+
+def test_baselines_without_a_config_print_a_table_and_doubts(capsys):
+    assert __main__._main(["baselines", "test.jsonl", "--corpus=documents", "--model=base"]) == 0
+    shown = capsys.readouterr()
+    names = [line.split()[0] for line in shown.out.splitlines()[1:4]]
+    assert names == ["base", "bm25", "base+bm25"]
+    assert "bm25 has a recall@10 of 1.000" in shown.out or "base has a recall@10" in shown.out
+    assert "3 questions tell no gain below 0.39 from chance" in shown.out

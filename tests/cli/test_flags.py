@@ -1,13 +1,16 @@
 """Flags that stand once, as fields of a verb: what is read, refused and shown."""
 
+import ast
 import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+from support.paths import REPOSITORY
 
 from ark_jax.cli import completion, verbs
 from ark_jax.cli.flags import Flags, describe_flags, flag, specs, usage
+from ark_jax.data.reading import Reading
 
 
 class Base(Flags):
@@ -140,3 +143,52 @@ def test_a_flag_has_the_name_of_its_field(name):
     flags = {spec.name for spec in shown.values() if spec.is_flag} - {"--config.FIELD"}
     assert {word.rstrip("=") for word in completion.flags_of(name)} == flags
     assert set(re.findall(r"--[a-z][a-z-]*", verbs.class_of(name).example)) <= flags | {"--config"}
+
+
+def test_commands_in_messages_have_valid_flags():
+    """In strings and docstrings of the package: `ark-jax VERB ... --flag`."""
+    told = set()
+    for path in (REPOSITORY / "ark_jax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for verb, rest in re.findall(r"ark-jax ([a-z]+)([^`\n|&;]*)", node.value):
+                    told |= {(verb, name) for name in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)}
+    assert len(told) > 20
+    unknown = {
+        (verb, name)
+        for verb, name in told
+        if name not in {spec.name for spec in specs(verbs.class_of(verb)).values()}
+    }
+    # With a config, `evaluate` is the stage of a run.
+    assert unknown <= {("evaluate", "--config"), ("evaluate", "--workdir")}
+
+
+READ = ("--tolerate=0.05", "--columns=question=Prompt", "--encoding=cp1252")
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("check", ["d"]),
+        ("init", ["d"]),
+        ("index", ["m", "d", "--out=o"]),
+        ("evaluate", ["--models=m", "--data=d"]),
+        *((verb, ["--config=ark"]) for verb in ("run", "plan", "doctor", "data", "evaluate")),
+    ],
+)
+def test_flags_that_messages_on_bad_rows_recommend_are_accepted(verb, words):
+    """`readers` names the same flags whichever command reads."""
+    flags = verbs.class_of(verb).parse(verb, [*words, *READ])
+    assert (flags.tolerate, flags.columns) == (0.05, "question=Prompt")
+    if "--config=ark" in words:
+        data = flags.open_plain()[0].data
+        assert (data.tolerate, data.columns) == (0.05, "question=Prompt")
+        assert data.encoding == "cp1252"
+    else:
+        assert flags.reading() == Reading("cp1252", "question=Prompt", 0.05)
+
+
+def test_a_flag_for_a_field_that_the_recipe_lacks_is_refused():
+    run = verbs.class_of("run").parse("run", ["--config=gpr", "--columns=question=Prompt"])
+    with pytest.raises(ValueError, match=r"this recipe has no data\.columns"):
+        run.open_plain()

@@ -15,6 +15,7 @@ from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
 from ark_jax.recipes.ark.curriculum import builds_graph
 from ark_jax.recipes.documents import ingest
+from ark_jax.recipes.graphs import graph_data
 from ark_jax.schema import values
 
 DEMO = REPOSITORY / "ark_jax" / "demo"
@@ -96,6 +97,63 @@ def test_unknown_words_after_the_colon_are_refused(words, tmp_path):
     )
     with pytest.raises(ValueError, match=r"must be one of default|there are temperature, lambda"):
         sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)
+
+
+def folder_of_questions(folder: Path, count: int) -> Path:
+    """A new folder of so many documents, and of a question on each."""
+    folder.mkdir()
+    rows = [f"Who built {i}?,Ada,d{i}.txt" for i in range(count)]
+    (folder / "questions.csv").write_text("\n".join(["question,answer,documents", *rows]))
+    for i in range(count):
+        (folder / f"d{i}.txt").write_text(f"Ada built the mill {i}.")
+    return folder
+
+
+@pytest.mark.parametrize(("count", "is_few"), [(4, False), (30, True), (100, False)])
+def test_folds_are_recommended_for_few_questions(count, is_few, tmp_path, capsys):
+    """Fewer than the folds cannot be divided into them."""
+    text = written(tmp_path / "c.py", folder_of_questions(tmp_path / "data", count))
+    told = f"{count} questions are few: folds test on each of them"
+    assert (told in capsys.readouterr().out) == (told in text) == is_few
+
+
+def test_the_recommended_command_names_a_sweep_of_folds(tmp_path):
+    text = written(tmp_path / "c.py", folder_of_questions(tmp_path / "data", 30))
+    command = re.search(r"ark-jax sweep --config=(\S+) ", text)
+    series = sweep.read_sweep(command[1], tmp_path)
+    assert series.has_folds and len(series.runs) == new_config.FOLDS
+
+
+@pytest.fixture
+def wordless(tmp_path):
+    """A config file with a sweep of its own, which takes no words after a colon."""
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from ark_jax import config\n"
+        "SWEEPS = {'mine': lambda c: {'more': {'train.batch': 2 * c.train.batch}}}\n"
+        "def get_config():\n    c = config.ark('paper')\n    c.train.batch = 3\n    return c\n"
+    )
+    return path
+
+
+def test_a_config_file_without_words_can_have_sweeps(wordless, tmp_path):
+    series = sweep.read_sweep(f"{wordless}:sweep=mine", tmp_path)
+    assert not series.has_folds and series.runs[1].changes == {"train.batch": 6}
+
+
+def test_a_config_file_has_the_sweeps_of_its_recipe(wordless, tmp_path):
+    assert sweep.read_sweep(f"{wordless}:sweep=folds", tmp_path).has_folds
+
+
+@pytest.mark.parametrize("name", ["mine", "folds"])
+def test_a_config_opens_without_the_name_of_its_sweep(wordless, name):
+    run = Run.parse("run", [f"--config={wordless}:sweep={name}"])
+    assert run.open().train.batch == 3
+
+
+def test_words_for_a_config_file_that_takes_none_are_refused(wordless):
+    with pytest.raises(ValueError, match=r"own\.py takes no words, so 'best' means nothing"):
+        loaded(wordless, "best")
 
 
 def test_documents_without_questions_are_configured_for_written_ones(tmp_path, capsys):
@@ -184,7 +242,29 @@ def test_a_column_that_the_file_lacks_is_refused(cyrillic, tmp_path):
 
 def test_columns_are_refused_for_a_graph(cyrillic, capsys):
     assert __main__._main(["check", str(cyrillic), *CYRILLIC_FLAGS, "--names=names.tsv"]) != 0
-    assert "--columns and --encoding are for documents" in capsys.readouterr().err
+    assert "--columns is for documents" in capsys.readouterr().err
+
+
+@pytest.fixture
+def german(tmp_path):
+    """The words that name a graph and questions on it, both in cp1252."""
+    graph, questions = tmp_path / "g.tsv", tmp_path / "q.tsv"
+    graph.write_bytes("Café\tin\tKöln\nBar\tin\tKöln\n".encode("cp1252"))
+    questions.write_bytes("question\tanswers\nWo ist [Café]?\tKöln\n".encode("cp1252"))
+    return [str(graph), f"--questions={questions}", "--encoding=cp1252"]
+
+
+def test_a_check_reads_a_graph_in_the_given_encoding(german):
+    assert __main__._main(["check", *german]) == 0
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("cp1252", "Café"), ("cp1251", "Cafй")])
+def test_a_graph_is_read_in_the_encoding_of_the_config(german, encoding, name, tmp_path):
+    written(tmp_path / "c.py", *german)
+    config = loaded(tmp_path / "c.py")
+    assert (config.recipe, config.data.encoding) == ("star", "cp1252")
+    config.data.encoding = encoding
+    assert graph_data.read_graph(config.data).nodes.name(0) == name
 
 
 def test_a_graph_with_questions_in_its_rows_is_configured_for_star(tmp_path):

@@ -145,6 +145,7 @@ def test_stages_that_runs_share_are_computed_once(swept):
         "stage3": 4,
         "baselines": 1,
         "evaluate": 4,
+        "choice": 4,
         "export": 4,
         "report": 5,
     }
@@ -155,8 +156,8 @@ def test_stages_that_runs_share_are_computed_once(swept):
         assert sum(row["stage"] == stage and "taken" in row for row in rows) == len(runs) - 1 == 6
         assert len({(path / stage / "manifest.json").read_text() for path in runs}) == 1
     assert re.search(
-        r"for all 8 runs: data 1, candidates 1, extract 1, graph 1, communities 1, rewrite 1, "
-        r"score 1, positives 2, stage1 5",
+        r"for all 8 runs: data 1, baselines 1, candidates 1, extract 1, graph 1, communities 1, "
+        r"rewrite 1, score 1, positives 2, stage1 5",
         out,
     )
     assert {devices for *_, devices in witness(world)} == {"4,6", "5"}
@@ -266,7 +267,7 @@ def test_another_run_resumes_the_stage_of_a_killed_one(tmp_path, sweep_here):
     resumed = sweep_here(tmp_path, "temperature", "--only=hot")
     assert resumed.returncode == 0, resumed
     assert left.is_dir()  # the others may go on with it
-    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][6:9] == [
+    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][7:10] == [
         ("score", "cold"),
         ("score resumed", "hot"),
         ("positives", "hot"),
@@ -458,8 +459,8 @@ def test_each_training_stage_depends_only_on_its_own_epochs_and_rate(tmp_path):
         )
         return [stage for stage, *_ in witness(tmp_path)[before:]]
 
-    closing, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
-    assert len(made("base")) == 17
+    closing, third = ["evaluate", "choice", "export", "report"], ["mine3", "stage3"]
+    assert len(made("base")) == 18
     assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *closing]
     assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *closing]
     assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *closing]

@@ -14,6 +14,8 @@ import ark_jax as ark
 from ark_jax.compare import output
 from ark_jax.compare.comparison import compare
 from ark_jax.compare.rankings import parse_systems
+from ark_jax.data.reading import Reading
+from ark_jax.data.records import BadInput
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
@@ -337,3 +339,81 @@ def test_questions_without_a_gold_passage_are_left_out(place, tmp_path):
     (tmp_path / "questions.jsonl").unlink()
     with pytest.raises(ValueError, match="holds no question"):
         compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
+
+
+def beir_folder(root, documents: dict[str, str], queries: dict[str, str], judged: str):
+    """A BEIR folder; `judged` holds the lines of its judgments below their header."""
+    (root / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        write_rows(root / f"{name}.jsonl", [{"_id": id, "text": x} for id, x in texts.items()])
+    (root / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    return root
+
+
+def test_empty_and_absent_documents_count_as_relevant(place, tmp_path):
+    documents = {"d1": "the bell rang", "d2": "", "d3": "a fox crossed the ice"}
+    judged = "q1\td1\t1\nq1\tdX\t1\nq2\td3\t2\nq3\td2\t1\n"
+    queries = {"q1": "bell", "q2": "fox", "q3": "silence"}
+    data = beir_folder(tmp_path / "data", documents, queries, judged)
+    metrics = ["recall@10", "ndcg@10"]
+    systems = words(place, "a", "bm25")
+    comparison = compare(systems, data, folder=tmp_path / "i", scope="corpus", metrics=metrics)
+    rows = {x["question"]: x for x in comparison.rows if x["system"] == "bm25"}
+    assert [rows[q]["recall@10"] for q in queries] == [0.5, 1.0, 0.0]
+    ideal = 1 + 1 / np.log2(3)
+    assert [rows[q]["ndcg@10"] for q in queries] == pytest.approx([1 / ideal, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("grade", [1, 2])
+def test_absent_documents_count_with_any_grade(grade, place, tmp_path, capsys):
+    judged = f"q1\td1\t{grade}\nq1\tdX\t{grade}\n"
+    documents = {"d1": "the bell rang", "d2": "a fox ran"}
+    data = beir_folder(tmp_path / "data", documents, {"q1": "bell"}, judged)
+    metrics = ["recall@10", "ndcg@10", "map"]
+    systems = words(place, "a", "bm25")
+    comparison = compare(systems, data, folder=tmp_path / "i", scope="corpus", metrics=metrics)
+    values = means(comparison.table)["bm25"]
+    assert values["recall@10"] == values["map"] == 0.5
+    assert values["ndcg@10"] == pytest.approx(1 / (1 + 1 / np.log2(3)))
+    assert "1 relevant documents, such as 'dX', are not in corpus.jsonl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rule", "bests"), [("auto", "d1 d3 9"), ("leave_out", "d1 d3 d4")])
+def test_results_leave_out_the_document_that_is_the_question(rule, bests, place, tmp_path):
+    """Two of three questions are documents too; the third one shares an id by chance."""
+    queries = {"q1": "what froze in may", "q2": "what crossed the ice", "9": "a bell rang"}
+    documents = {
+        "d1": "may froze the river",
+        "d3": "a fox crossed the ice",
+        "d4": "on a hill they rang one bell",
+        "9": "a bell rang twice",
+        **{id: queries[id] for id in ("q1", "q2")},
+    }
+    data = beir_folder(tmp_path / "data", documents, queries, "q1\td1\t1\nq2\td3\t1\n9\td3\t1\n")
+    systems, folder = words(place, "a", "bm25"), tmp_path / "i"
+
+    def first(same_id: str) -> list[str]:
+        comparison = compare(systems, data, folder=folder, scope="corpus", same_id=same_id)
+        told = [x for x in comparison.remarks if "leaves its own out" in x]
+        assert bool(told) == (same_id != "keep")
+        chunks = ark.Index.open(folder).chunks
+        documents = {chunk.id: chunk.document for chunk in chunks}
+        rows = [x for x in comparison.rows if x["system"] == "bm25"]
+        return [documents[row["ranked"][0]] for row in rows]
+
+    assert first(rule) == bests.split()
+    assert first("keep") == ["q1", "q2", "9"]
+
+
+def test_the_given_columns_and_tolerance_are_used(place, tmp_path):
+    """A bad row is left out, and columns have other names."""
+    (tmp_path / "c.csv").write_text("Key,Passage\nd1,the bell rang\nd2,a fox ran\nd2,a boat\n")
+    (tmp_path / "q.csv").write_text("Prompt,documents\nbell?,d1\n")
+    systems, folder = words(place, "a", "bm25"), tmp_path / "i"
+    data, corpus = tmp_path / "q.csv", tmp_path / "c.csv"
+    columns = "id=Key,text=Passage,question=Prompt"
+    with pytest.raises(BadInput, match=r"or read the rest with --tolerate=0\.3334"):
+        compare(systems, data, corpus=corpus, folder=folder, reading=Reading("", columns))
+    reading = Reading("", columns, 0.3334)
+    comparison = compare(systems, data, corpus=corpus, folder=folder, reading=reading)
+    assert comparison.about["Documents"] == 2 and len(comparison.rows) == 2

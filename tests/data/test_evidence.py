@@ -126,3 +126,29 @@ def test_whole_documents_are_the_passages_of_a_judged_question():
     completed = evidence.with_documents(passages, asked, chunks)
     assert completed == {"judged": [["d#0", "d#1"]], "marked": [["d#1"]], "answered": []}
     assert passages["judged"] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "documents", "rule", "left_out"),
+    [
+        ("The  mill burned.", (), "auto", True),
+        ("the mill burned. It was late.", ("e",), "auto", True),
+        ("The mill", (), "auto", False),  # it shares an id by chance
+        ("The mill burned.", ("q",), "auto", False),
+        ("The mill", ("q",), "leave_out", True),
+        ("The mill burned.", (), "keep", False),
+    ],
+)
+def test_the_document_that_is_the_question_is_left_out(asked, documents, rule, left_out):
+    question = Question("q", asked, (), documents)
+    chunks = {"q": [Chunk("q#0", "q", 0, 16, 3, "The mill burned.")], "e": []}
+    own = evidence.own_chunks([question], chunks, rule)
+    assert own == ({"q": {"q#0"}} if left_out else {})
+    assert bool(evidence.left_out(own)) == left_out
+
+
+def test_a_relevant_document_without_text_is_needed():
+    chunks = {"d": [Chunk("d#0", "d", 0, 1, 1, "x")]}
+    asked = [Question("q", "?", (), ("d", "gone")), Question("r", "?", ("x",), ("d", "gone"))]
+    gold, _ = evidence.needed_passages(asked, chunks, {"d": "x"})
+    assert gold == {"q": [["d#0"], []], "r": [["d#0"]]}

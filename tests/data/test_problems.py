@@ -56,7 +56,24 @@ def test_bad_rows_within_the_tolerance_are_skipped(tmp_path, capsys):
     assert f"{tmp_path / D}:20: text: is a number; write a string" in remarks
     assert _main(["check", str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "1 problem(s) in 1 of 22 rows" in out and "--config.data.tolerate=0.0455" in out
+    assert "1 problem(s) in 1 of 22 rows" in out
+    assert "--tolerate=0.0455 (config.data.tolerate)" in out
+    assert _main(["check", str(tmp_path), "--tolerate=0.0455"]) == 0
+    assert "1 problem(s), which --tolerate=0.0455 leaves out" in capsys.readouterr().out
+
+
+def test_the_given_tolerance_is_written_to_the_config(tmp_path):
+    folder_with(tmp_path, 19, 1)
+    out = tmp_path / "c.py"
+    assert _main(["init", str(tmp_path), f"--out={out}"]) == 1 and not out.exists()
+    assert _main(["init", str(tmp_path), f"--out={out}", "--tolerate=0.1"]) == 0
+    assert "c.data.tolerate = 0.1\n" in out.read_text()
+
+
+def test_a_tolerance_above_one_is_refused(tmp_path, capsys):
+    folder_with(tmp_path, 19, 1)
+    assert _main(["check", str(tmp_path), "--tolerate=2"]) == 1
+    assert "give a share from 0 to 1" in capsys.readouterr().err
 
 
 def test_tolerance_is_not_suggested_if_most_rows_are_bad(tmp_path, capsys):

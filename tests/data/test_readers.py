@@ -148,3 +148,31 @@ def test_readers_import_only_the_standard_library(module):
     # Data may lie in a bucket.
     ours = ("ark_jax.data", "ark_jax.runtime")
     assert all(name.startswith(ours) for name in names if name.startswith("ark_jax"))
+
+
+MILL = '{"id": "d", "text": "The mill burned."}\n'
+
+
+def test_a_readme_beside_rows_is_no_second_format(tmp_path):
+    write(tmp_path, {"documents.jsonl": MILL, "README.md": "# Data"})
+    corpus = readers.load(tmp_path)
+    assert corpus.format == "plain" and not corpus.remarks
+
+
+def test_a_second_format_that_fits_a_folder_is_reported(tmp_path):
+    write(tmp_path, {"documents.jsonl": MILL, "notes.md": "# Notes", "tides.txt": "Low."})
+    corpus = readers.load(tmp_path)
+    (remark,) = corpus.remarks
+    assert len(corpus.documents) == 1 and remark.rows == 0
+    assert remark.message == (
+        "fits files too; it is read as plain, without 2 files such as notes.md: move them away, or "
+        "name one of both"
+    )
+
+
+def test_rows_that_fit_two_kinds_are_reported(tmp_path):
+    row = '{"question": "When?", "context": "In 1802.", "answers": ["1802"]'
+    write(tmp_path, {"a.jsonl": row + ', "text": "A note."}\n', "b.jsonl": row + "}\n"})
+    (remark,) = readers.load(tmp_path / "a.jsonl").remarks
+    assert remark.message == "its rows fit documents too; they are read as squad"
+    assert not readers.load(tmp_path / "b.jsonl").remarks

@@ -3,6 +3,8 @@
 import csv
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,3 +108,26 @@ def test_a_cell_with_a_python_list_is_parsed(tmp_path, cell, answers):
     faults = [str(problem) for problem in problems]
     assert len(faults) == (answers is None)
     assert all("questions.csv:2: answers: begins like a list but is not one" in f for f in faults)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ("['Paris', 'Paris, France']", ("Paris", "Paris, France")),
+        ('["Paris"]', ("Paris",)),
+        ("[1802]", ("[1802]",)),  # a number in brackets was meant as it is
+        ("[sic] Pariss", ("[sic] Pariss",)),
+        ("['Paris", None),
+    ],
+)
+def test_a_string_with_a_python_list_is_parsed(tmp_path, suffix, text, answers):
+    path = tmp_path / f"questions{suffix}"
+    row = {"question": "Where?", "answer": text, "context": "Paris."}
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    else:
+        path.write_text(json.dumps(row))
+    corpus, problems = readers.read(path)
+    assert [q.answers for q in corpus.questions] == [answers] * (answers is not None)
+    assert bool(problems) == (answers is None)

@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from support.paths import DATA
 
+from ark_jax.data import readers
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import BadInput
-from ark_jax.graph import triple_files
+from ark_jax.graph import triple_check, triple_files
 from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 
@@ -362,3 +364,40 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
 def test_documents_are_not_recognised_as_a_graph(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     assert not triple_files.recognises(tmp_path / name)
+
+
+SENTENCES = (
+    "What year did it burn\tThe mill burned in 1802 at night\tThe kiln stood by the lake there\n"
+    "Who built the old mill\tAda built it with her own hands\tNobody knows who built the kiln\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text", [SENTENCES, f"query\tpos\tneg\n{SENTENCES}", "anchor\tpositive\tnegative\na\tb\tc\n"]
+)
+def test_three_columns_of_sentences_are_not_recognised_as_a_graph(tmp_path, text):
+    (tmp_path / "train.tsv").write_text(text)
+    assert not triple_check.are_about_graph(str(tmp_path / "train.tsv"))
+    assert readers.load(tmp_path / "train.tsv").questions
+
+
+def test_triples_with_names_of_several_words_are_recognised_as_a_graph(tmp_path):
+    (tmp_path / "train.tsv").write_text("the mill\tis part of\tthe old harbour of Kiel\n")
+    assert triple_check.are_about_graph(str(tmp_path / "train.tsv"))
+
+
+TRIPLE = {"subject": "mill", "predicate": "burned", "object": "1802"}
+
+
+def test_triples_that_fit_documents_too_are_reported(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**TRIPLE, "text": "It burned."}))
+    lines, is_good = triple_check.check(str(path))
+    assert is_good and "its rows fit documents too" in lines[0]
+    assert readers.load(path, reading=Reading("", "text=text")).documents[0].text == "It burned."
+
+
+def test_triples_without_text_are_not_reported_as_documents(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(TRIPLE))
+    assert "fit documents" not in " ".join(triple_check.check(str(path))[0])

@@ -59,6 +59,7 @@ def test_a_run_completes_every_stage(finished):
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == [
         "data",
+        "baselines",
         "candidates",
         "extract",
         "graph",
@@ -71,8 +72,8 @@ def test_a_run_completes_every_stage(finished):
         "stage2",
         "mine3",
         "stage3",
-        "baselines",
         "evaluate",
+        "choice",
         "export",
         "report",
     ]
@@ -127,7 +128,7 @@ def test_a_second_run_does_nothing(world, finished):
     assert again.returncode == 0 and "nothing to do" in again.stdout
     assert outputs(workdir) == before
     status = call_here(world, workdir, "status")
-    assert status.stdout.split()[1::2] == ["done"] * 17
+    assert status.stdout.split()[1::2] == ["done"] * 18
 
 
 def test_training_changed_the_weights(finished):
@@ -139,11 +140,9 @@ def test_training_changed_the_weights(finished):
         for i in (1, 2, 3)
     ]
     assert len({sha for _, sha in weights}) == 3
-    exported, last = (
-        workdir / "export" / "model.safetensors",
-        workdir / "stage3" / "model" / "model.safetensors",
-    )
-    assert exported.read_bytes() == last.read_bytes()
+    chosen = json.loads((workdir / "choice" / "choice.json").read_text())["model"]
+    made = workdir / ("choice" if chosen == "base" else chosen) / "model" / "model.safetensors"
+    assert (workdir / "export" / "model.safetensors").read_bytes() == made.read_bytes()
 
 
 @pytest.mark.slow
@@ -567,9 +566,9 @@ def test_the_export_opens_in_sentence_transformers(finished, mesh):
     folder = finished[0] / "export"
     card = ModelCard.load(folder / "README.md").data
     assert card.library_name == "sentence-transformers"
-    measured = json.loads((finished[0] / "evaluate" / "metrics.json").read_text())["table"][-1][
-        "values"
-    ]
+    chosen = json.loads((finished[0] / "choice" / "choice.json").read_text())["model"]
+    table = json.loads((finished[0] / "evaluate" / "metrics.json").read_text())["table"]
+    measured = next(row["values"] for row in table if row["system"] == chosen)
     assert {x.metric_type: x.metric_value for x in card.eval_results} == {
         n: round(x["mean"], 4) for n, x in measured.items()
     }

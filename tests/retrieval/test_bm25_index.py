@@ -1,5 +1,6 @@
 """BM25 on disk against bm25s, which holds all in memory."""
 
+import gc
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,16 @@ def test_two_processes_write_the_same_files_as_one_despite_a_kill(tmp_path, monk
     assert files[0] == files[1] and len(files[0]) == 4
 
 
+@pytest.fixture
+def frequent_collection():
+    """Collects garbage as often as by default, so that a peak of memory is not garbage."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.usefixtures("frequent_collection")
 def test_writing_the_index_does_not_hold_the_entries_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(map_shards, "_cores", lambda: 1)
     monkeypatch.setattr(bm25_index, "BLOCK", 50)

@@ -100,6 +100,12 @@ def test_known_rankings_of_another_number_of_questions_are_refused():
         Known([Ranking(["c"], [3.0])]).search(["?", "another?"], 2)
 
 
+def test_a_part_of_weight_zero_is_left_out_of_a_hybrid():
+    words = Known([Ranking(["b"], [1.0])])
+    assert named_searcher("hybrid", words, None, Fusion(dense=0.0), 3) is words
+    assert named_searcher("hybrid", None, words, Fusion(bm25=0.0), 3) is words
+
+
 def test_a_search_over_all_texts_copies_no_vectors(monkeypatch, tmp_path):
     texts = [f"{word} {other}" for word in WORDS for other in WORDS]
     np.save(tmp_path / "vectors.npy", embed(texts))

@@ -42,7 +42,8 @@ READS = {
     "stage": (("data", "positives"), ("train.temperature", "train.batch", "train.clip", "seed")),
     "baselines": (("data",), ("evaluate.scope", "evaluate.baselines")),
     "evaluate": (("data", "baselines"), ("train.stages", "evaluate.metrics", "seed")),
-    "export": (("evaluate",), ()),
+    "choice": (("data", "evaluate"), ("seed",)),
+    "export": (("evaluate", "choice"), ()),
     "report": (("evaluate", "export"), ()),
 }
 

@@ -3,18 +3,26 @@
 from ark_jax.data.formats.base import Format
 from ark_jax.data.formats.beir import BEIR
 from ark_jax.data.formats.fairytale import FAIRYTALE
+from ark_jax.data.formats.frameworks import AUTORAG, DOCSTORE, EXAMPLES, PAIRS, VECTORS
 from ark_jax.data.formats.hipporag import HIPPORAG
 from ark_jax.data.formats.pages import PAGES
 from ark_jax.data.formats.pairs import TRIPLES
 from ark_jax.data.formats.plain import PLAIN
 from ark_jax.data.formats.rows import KNOWN, ROWS, SHARDS
 from ark_jax.data.formats.squad import SQUAD
+from ark_jax.data.formats.trec import TREC
 
 FORMATS: tuple[Format, ...] = (
     BEIR,
     PLAIN,
     FAIRYTALE,
     HIPPORAG,
+    DOCSTORE,
+    VECTORS,
+    PAIRS,
+    EXAMPLES,
+    AUTORAG,
+    TREC,
     SHARDS,
     PAGES,
     SQUAD,

@@ -1,11 +1,18 @@
 """BEIR: a folder with corpus.jsonl, queries.jsonl and relevance judgments in qrels/*.tsv."""
 
+import collections
 import dataclasses
 import itertools
 import math
 from pathlib import Path
 
-from ark_jax.data.formats.base import Format, complete_corpus
+from ark_jax.data.formats.base import (
+    Format,
+    complete_corpus,
+    keep_absent,
+    remark_absent,
+    remark_empty,
+)
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
@@ -45,19 +52,21 @@ def read(path: Path, findings: Findings) -> Corpus:
     """Reads the folder with the judgments of all splits, or those of qrels/SPLIT.tsv.
 
     The documents of a query are those with a score above 0. A document without text has its title
-    for text. `metadata` of a query may hold answers and evidence; a query without them and without
-    a relevant document is passed over.
+    for text; one without both stays, as in BEIR. `metadata` of a query may hold answers and
+    evidence; a query without them and without a relevant document is passed over.
     """
     root, judgments = _root_and_judgments(path)
-    documents, lines = Documents(), {}
+    documents, lines, empty = Documents(), {}, 0
     for row in json_rows(root / "corpus.jsonl", findings):
         document = _beir_document(row)
         row.claim_id(lines, "_id", document.id)
         if findings.settle(row):
+            empty += not document.text.strip()
             documents.append(document)
+    remark_empty(root / "corpus.jsonl", empty, findings)
     questions = []
     if _has_queries(root, judgments):
-        questions = read_queries(path, findings, documents.texts, lines)
+        questions = read_queries(path, findings, documents.texts, lines, documents)
     return complete_corpus(documents, questions, BEIR.name, findings)
 
 
@@ -66,10 +75,14 @@ def _beir_document(row: InputRow) -> Document:
     title = row.text("title", required=False, blank=True)
     if title.strip() and row.values.get("text") == "":
         return Document(row.text("_id"), "", title)
-    return Document(row.text("_id"), title, row.text("text"))
+    # A missing text is a problem, an empty one is none.
+    is_empty = str(row.values.get("text")).strip() == ""
+    return Document(row.text("_id"), title, "" if is_empty else row.text("text"))
 
 
-def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Question]:
+def read_queries(
+    path: Path, findings: Findings, texts, claimed, corpus: Documents | None = None
+) -> list[Question]:
     """The queries with their relevant documents.
 
     Args:
@@ -77,6 +90,8 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         findings: where problems go.
         texts: document id -> text.
         claimed: the ids of all documents of the input, those with problems too.
+        corpus: the documents of the input, to which judged ones that it lacks are added. None:
+            these are problems.
     """
     root, judgments = _root_and_judgments(path)
     if len(judgments) > 1:
@@ -84,7 +99,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
         findings.remarks.add(root / "qrels", message)
     rows = ((row, _parse_query(row)) for row in json_rows(root / "queries.jsonl", findings))
-    relevant, queries = _relevant_grades(judgments, findings, claimed), {}
+    relevant, queries = _relevant_grades(judgments, findings, claimed, corpus), {}
     passed_over = 0
     pairs = []
     for row, question in rows:
@@ -102,6 +117,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
             f"{len(unknown):,} queries of qrels, such as {unknown[0]!r}, are not found; add them"
         )
         findings.problems.add(root / "queries.jsonl", message)
+    claimed = claimed if corpus is None else collections.ChainMap(corpus.rows, claimed)
     return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
 
 
@@ -121,14 +137,16 @@ def read_grades(path: Path) -> dict[str, dict[str, int]]:
 
 
 def _relevant_grades(
-    judgments: list[Path], findings: Findings, claimed
+    judgments: list[Path], findings: Findings, claimed, corpus: Documents | None = None
 ) -> dict[str, dict[str, int]]:
     """query id -> its relevant documents, in order, and their grades.
 
     Args:
         claimed: as in `read_queries`; empty if any document may be named.
+        corpus: as in `read_queries`.
     """
     relevant: dict[str, dict[str, int]] = {}
+    absent: list[tuple[InputRow, str]] = []
     rows = itertools.chain.from_iterable(
         csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments
     )
@@ -140,11 +158,24 @@ def _relevant_grades(
         except (ValueError, OverflowError):
             row.add_problem("score", f"is {score[:20]!r}", "write a number")
         if row.ok and claimed and document not in claimed:
-            defect = f"{document!r} is not found in corpus.jsonl"
-            row.add_problem("corpus-id", defect, "add that document or mend the id")
-        if findings.settle(row) and grade > 0:
+            absent.append((row, document))
+        elif not findings.settle(row):
+            continue
+        if row.ok and grade > 0:
             relevant.setdefault(query, {})[document] = grade
-    return relevant
+    judged = {id for grades in relevant.values() for id in grades}
+    if corpus is not None and keep_absent([id for _, id in absent], judged, corpus):
+        needed = [id for id in dict.fromkeys(id for _, id in absent) if id in judged]
+        remark_absent(judgments[0].parent, needed, "corpus.jsonl", findings)
+        return relevant
+    for row, document in absent:
+        defect = f"{document!r} is not found in corpus.jsonl"
+        row.add_problem("corpus-id", defect, "add that document or mend the id")
+        findings.settle(row)
+    lost = {id for _, id in absent}
+    for query, grades in list(relevant.items()):
+        relevant[query] = {id: grade for id, grade in grades.items() if id not in lost}
+    return {query: grades for query, grades in relevant.items() if grades}
 
 
-BEIR = Format("beir", recognises, read, files)
+BEIR = Format("beir", recognises, read, files, grades=read_grades)

@@ -1,4 +1,4 @@
-"""A folder of files as people have them: text, Markdown, HTML, PDF and Word."""
+"""A folder of files as people have them: text, Markdown, HTML, PDF, books and office files."""
 
 import collections
 import contextlib
@@ -18,7 +18,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import SUFFIXES, named_file
+from ark_jax.data.table_files import SHEET, SUFFIXES, named_file, sheet_has_rows
 from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
@@ -32,16 +32,22 @@ def recognises(path: Path) -> bool:
     """Whether a path is a file that can be converted, or a folder that holds one."""
     if not path.is_dir():
         begins_as_rows = path.suffix == ".txt" and head_text(path).lstrip().startswith("{")
+        begins_as_rows |= path.suffix.lower() == SHEET and sheet_has_rows(path)
         return path.suffix.lower() in CONVERTERS and not begins_as_rows
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
     has_rows = rows and not named_file(path, "questions")
     return any(
-        file.suffix.lower() in CONVERTERS and not (has_rows and file.stem.lower().startswith(ABOUT))
-        for file in _all_files(path)
+        file.suffix.lower() in CONVERTERS and not (has_rows and is_about(file))
+        for file in all_files(path)
     )
 
 
-def _all_files(folder: Path) -> Iterator[Path]:
+def is_about(file: Path) -> bool:
+    """Whether a file describes the others, as a README does."""
+    return file.stem.lower().startswith(ABOUT)
+
+
+def all_files(folder: Path) -> Iterator[Path]:
     """All files below a folder, without hidden ones; links are followed, but not in circles."""
     stack = [(folder, frozenset())]
     while stack:
@@ -59,7 +65,7 @@ def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order."""
     if not path.is_dir():
         return [path]
-    pages = [file for file in _all_files(path) if file.suffix.lower() in CONVERTERS]
+    pages = [file for file in all_files(path) if file.suffix.lower() in CONVERTERS]
     questions = named_file(path, "questions")
     return [*pages, *([questions] if questions else [])]
 
@@ -80,7 +86,7 @@ def read(path: Path, findings: Findings) -> Corpus:
 
     def pages() -> Iterator[tuple[Path, str]]:
         """The files to convert, and their names; notes those of other suffixes."""
-        for file in _all_files(path) if path.is_dir() else [path]:
+        for file in all_files(path) if path.is_dir() else [path]:
             name = file.relative_to(folder).as_posix()
             if file.suffix.lower() in CONVERTERS:
                 yield file, name

@@ -53,7 +53,7 @@ def read(folder: Path, findings: Findings) -> Corpus:
         documents, chunks = read_chunks(rows_of(chunk_file, findings), findings)
         claimed = documents.texts
     else:
-        documents, claimed = _read_documents(document_file or folder / "documents.jsonl", findings)
+        documents, claimed = read_documents(document_file or folder / "documents.jsonl", findings)
         if chunk_file:
             chunks = place_chunks(rows_of(chunk_file, findings), documents, claimed, findings)
     questions = []
@@ -64,7 +64,7 @@ def read(folder: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, PLAIN.name, findings, chunks)
 
 
-def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str, int]]:
+def read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str, int]]:
     """The documents, and id -> line, also of documents with problems."""
     documents = Documents()
     lines: dict[str, int] = {}

@@ -25,9 +25,9 @@ from ark_jax.data.table_files import rows_of
 from ark_jax.data.text_files import TREC_TABLE, head_text, is_trec_table
 
 KNOWN = (
-    "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
-    "questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have text "
-    "(documents), question, context and answers, or query and positive (the README of ark_jax "
+    "a folder of .txt, .md, .html, .pdf, .docx, .epub, .pptx, .xlsx or .rst files, a folder with "
+    "documents and questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have "
+    "text (documents), question, context and answers, or query and positive (the README of ark_jax "
     "lists all formats)"
 )
 
@@ -95,10 +95,21 @@ def recognised_rows(
             inspected.append(row)
         for kind in ROW_KINDS:
             if kind.recognises(row.values):
+                _remark_others(kind, row, path, findings)
                 return kind, itertools.chain(inspected, rows)
     if inspected:
         findings.problems.stop(path, _unknown_fields(inspected[0]), inspected[0].line)
     return None, ()
+
+
+def _remark_others(kind: RowKind, row: InputRow, path: Path, findings: Findings) -> None:
+    """Says if rows of one kind are rows of another kind too, and not a part of it."""
+    parts = {"questions", "squad", "hotpotqa", *(["documents"] if kind.name == "chunks" else [])}
+    later = ROW_KINDS[ROW_KINDS.index(kind) + 1 :]
+    fit = [x.name for x in later if x.name not in parts and x.recognises(row.values)]
+    if fit:
+        message = f"its rows fit {' and '.join(fit)} too; they are read as {kind.name}"
+        findings.remarks.add(path, message, rows=0)
 
 
 def _unknown_fields(row: InputRow) -> str:

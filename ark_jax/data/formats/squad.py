@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ark_jax.data.formats.base import Format, complete_corpus, hashed_document
 from ark_jax.data.formats.contexts import remark_unanswerable
-from ark_jax.data.json_files import invalid_json, parse_json
+from ark_jax.data.json_files import json_object
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import head_text, read_text
+from ark_jax.data.text_files import head_text
 
 _HEAD = re.compile(r'\s*\{(\s*"version"\s*:\s*("[^"]*"|[\d.]+)\s*,)?\s*"data"\s*:\s*\[')
 
@@ -30,13 +30,10 @@ def read(path: Path, findings: Findings) -> Corpus:
     """
     documents, questions = Documents(), []
     lines: dict[str, int] = {}
-    text = read_text(path, findings)
-    try:
-        articles = parse_json(text)["data"]
-    except (ValueError, RecursionError) as error:
-        findings.problems.add(path, f"{invalid_json(error)}; mend it, or copy the file again")
+    content = json_object(path, findings)
+    if not content:
         return Corpus([], [], "", findings.remarks)
-    for number, article in enumerate(articles, 1):
+    for number, article in enumerate(content["data"], 1):
         findings.problems.rows += 1
         if not isinstance(article, dict):
             message = f"article {number} is not an object; write an object, {{...}}"

@@ -21,6 +21,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, stream_rows
 from ark_jax.recipes.ark.graph import load_candidates
 from ark_jax.recipes.core.models import load_generator
+from ark_jax.recipes.core.split import uniform
 from ark_jax.recipes.documents.corpus import (
     chunks_by_document,
     evidence_chunks,
@@ -423,6 +424,11 @@ def choose_positives(context: Context, folder: Path) -> dict:
     weighing = Weighing(**{name: settings[name] for name in fields})
     rows = unify(read_table(context / "score" / "scores.parquet"), weighing)
     questions = load_questions(context, "train")
+    if share := settings.development:
+        seed = context.config.seed
+        questions = [q for q in questions if uniform(f"{seed} development {q.id}") >= share]
+        kept = pa.array([question.id for question in questions], pa.string())
+        rows = rows.filter(pc.is_in(rows["question"], kept))
     chunks = chunks_by_document(context)
     # Only training by marked chunks keeps a question without answers.
     marked = with_documents(evidence_chunks(context, questions, chunks), questions, chunks)

@@ -12,9 +12,9 @@ Words after the colon are a preset, variants of it, or both:
     no_curriculum     trains in one stage
     stage=1|2|3       trains one stage only
 
-A later stage by itself can start from the export of an earlier run:
+A later stage by itself can start from the tuned model of an earlier run:
 
-    ark-jax run --config=ark:stage=2 --config.retriever.path=EARLIER/export \
+    ark-jax run --config=ark:stage=2 --config.retriever.path=EARLIER/stage1/model \
         --config.data.path=FILE --workdir=DIR
 
 SWEEPS are series of runs:
@@ -139,6 +139,14 @@ class ScoreSection:
         "alignment",
         "Source of positives: the alignment score, or evidence that annotators marked.",
         choices=("alignment", "gold"),
+    )
+    development: float = field(
+        0.0,
+        "Share of training questions, drawn by a hash, that train nothing, so that they choose "
+        "what ships; 0: those that `keep` leaves out choose.",
+        unit="fraction of questions",
+        minimum=0,
+        maximum=0.5,
     )
 
 

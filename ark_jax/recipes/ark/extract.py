@@ -251,7 +251,7 @@ def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[
 
 
 def _extraction_remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
-    """What the model is told about its reply; None if the reply will do."""
+    """What is wrong with a reply, for the model; None if nothing is."""
     if cut:
         return (
             "Your reply broke off. Go on with the records that are still missing, in the same "
@@ -464,7 +464,7 @@ def _question_strings(value) -> list[str]:
 
 
 def rewrite_remark(questions: list[str], original: Question, count: int) -> str | None:
-    """What the model is told about its reply; None if the reply will do."""
+    """What is wrong with a reply, for the model; None if nothing is."""
     new = [text for text in questions if not same_question(text, original.question)]
     if len(new) >= count:
         return None

@@ -19,7 +19,14 @@ from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls, rewr
 from ark_jax.recipes.ark.graph import join_by_community
 from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.documents import choose_fusion, filter_questions, plan, retrieve
+from ark_jax.recipes.documents import (
+    baselines,
+    choice,
+    choose_fusion,
+    filter_questions,
+    plan,
+    retrieve,
+)
 from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
@@ -56,6 +63,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
+    notes += baselines.notes_for_plan(context, done)
     tested = len(sizes.held_out)
     notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
     disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
@@ -107,6 +115,7 @@ class _Sizes:
         pool = sum(map(len, places)) / len(places)
         candidates = min(config.data.candidates, pool) if whole else pool
         keeps_all = config.score.supervision == "gold" or curriculum.is_distilling(config)
+        share = (1 - config.score.development) * (1 if keeps_all else config.score.keep)
         passage = measure(config.retriever.path, searched, plan.PASSAGE)
         # A vector for each token has 16 bits a number.
         vectors = passage.count * (passage.mean / 2 if keeps_tokens(config) else 1)
@@ -118,12 +127,17 @@ class _Sizes:
             found=len(retrieve.searched_chunks(context, held_out, chunks)[0]),
             pool=pool,
             scored=min(config.score.candidates or candidates, candidates),
-            kept=math.ceil(len(train) * (1 if keeps_all else config.score.keep)),
+            kept=math.ceil(len(train) * share),
             passage=passage,
             question=measure(config.retriever.path, train, plan.QUESTION),
             asked=measure(config.retriever.path, held_out, plan.QUESTION),
             stored=whole * vectors,
         )
+
+    @property
+    def searched_anew(self) -> Texts:
+        """The passages to embed where another stage has stored those of the whole corpus."""
+        return self.passage.with_count(0 if self.whole else self.passage.count)
 
 
 def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
@@ -133,9 +147,11 @@ def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
 
 
 def _prepare(context: Context, sizes: _Sizes) -> list[Work]:
-    """The vectors of candidates, of the graph, and of written questions; their likelihoods."""
+    """The vectors of baselines, candidates, graph and written questions; their likelihoods."""
     config = context.config
-    works = _embed("candidates", sizes.passage, sizes.question, stored=sizes.stored)
+    found = sizes.passage.with_count(sizes.found)
+    works = _embed("baselines", found, sizes.asked, stored=sizes.stored)
+    works += _embed("candidates", sizes.searched_anew, sizes.question)
     if curriculum.builds_graph(config):
         line = LINE / CHARACTERS
         entities = ENTITIES * sizes.passage.count * sizes.passage.mean
@@ -206,13 +222,14 @@ def _retrieve(config, sizes: _Sizes) -> list[Work]:
     works = []
     if config.evaluate.fusion == "chosen":
         works += _embed(choose_fusion.STAGE, sizes.passage, sizes.question)
-    works += _embed(
-        "baselines", sizes.passage.with_count(0 if sizes.whole else sizes.found), sizes.asked
-    )
-    for _ in curriculum.systems(config).tuned:
+    tuned = curriculum.systems(config).tuned
+    for _ in tuned:
         works += _embed(
             "evaluate", sizes.passage.with_count(sizes.found), sizes.asked, stored=sizes.stored
         )
+    if sizes.kept < len(sizes.train):
+        for _ in ("base", *tuned):
+            works += _embed(choice.STAGE, sizes.searched_anew, sizes.question)
     return works
 
 

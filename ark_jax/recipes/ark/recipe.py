@@ -35,13 +35,15 @@ from ark_jax.recipes.core.models import WARM_READER
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import (
+    baselines,
+    choice,
     choose_fusion,
     evaluate,
     ingest,
     judge,
-    retrieve,
     written_questions,
 )
+from ark_jax.recipes.documents.retrieve import HYDE
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 from ark_jax.train import trainer_formats
@@ -173,16 +175,24 @@ def stages(config) -> list[Stage]:
 
 
 def _input_stages(config) -> list[Stage]:
-    """From documents to training questions, their candidates, and a graph if one is read."""
+    """From documents to training questions, their candidates, and a graph if one is read.
+
+    Baselines come first, unless a language model has to write for them.
+    """
     writing = written_questions.is_writing(config)
+    waiting = writing or config.search.expand == HYDE
+    measuring = Stage(baselines.STAGE, baselines.measure_baselines, doubts=baselines.stored_doubts)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage("candidates", graph.find_candidates)
     write = functools.partial(written_questions.write_questions, join=join_by_community)
     return [
         Stage("data", ingest.ingest, alone=True),
+        *([] if waiting else [measuring]),
         *([] if writing else [candidate_stage]),
         *(_graph_stages(config) if builds_graph(config) else ()),
-        *([Stage(QUESTIONS, write), candidate_stage] if writing else []),
+        *([Stage(QUESTIONS, write)] if writing else []),
+        *([measuring] if waiting else []),
+        *([candidate_stage] if writing else []),
     ]
 
 
@@ -217,23 +227,23 @@ def _training_stages(config) -> list[Stage]:
 
 
 def _closing_stages(config) -> list[Stage]:
-    """Retrieval, answers, judgement, export."""
-    choose = functools.partial(
-        choose_fusion.choose_fusion, systems_of=systems, learned=train.learned_questions
-    )
+    """Retrieval, answers, choice, judgement, export."""
+    chooses_by = {"systems_of": systems, "learned": train.learned_questions}
+    choose = functools.partial(choose_fusion.choose_fusion, **chooses_by)
     chooses = config.evaluate.fusion == "chosen"
     judging = functools.partial(judge.judge_answers, system=systems(config).last)
     return [
         *([Stage(WARM_READER, train.train_warm_reader)] if config.reader.warm else []),
-        Stage("baselines", retrieve.retrieve_baselines),
         *([Stage(choose_fusion.STAGE, choose)] if chooses else []),
         Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=systems)),
+        Stage(choice.STAGE, functools.partial(choice.choose, **chooses_by)),
         *(
             [Stage("judge", judging, alone=config.judge.backend != "local")]
             if config.judge.repeats
             else []
         ),
-        Stage("export", train.export, alone=True),
+        # An export of an earlier version read no choice. The argument makes it stale.
+        Stage("export", functools.partial(train.export, chosen_by=choice.STAGE), alone=True),
     ]
 
 
@@ -268,4 +278,5 @@ RECIPE = Recipe(
     prepared=("data",),
     forecast=plan.forecast,
     index_words=train.index_words,
+    conclusion=choice.conclusion,
 )

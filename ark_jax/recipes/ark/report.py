@@ -28,8 +28,9 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
+from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import Passages, load_questions, stored_chunks
-from ark_jax.recipes.documents.evaluate import verdict
+from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report import graph_drawing, sections, svg
@@ -356,7 +357,9 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     trained = [name for name in (*curriculum, RERANKER) if name in counts]
     is_cut = cut_answers(context)
     search = ["Search your documents with it", search_command(context.workdir)]
-    statement = filter(None, (verdict(table, metrics, curriculum), note_on_test(context)))
+    shown = headline(context / "evaluate", config.seed, curriculum)
+    chosen = choice.sentences(choice.load_choice(context))
+    statement = filter(None, (*chosen, shown, note_on_test(context)))
     return " ".join(statement), [
         sections.facts([*_facts(config, counts), search]),
         results(table, metrics),

@@ -36,14 +36,14 @@ from ark_jax.recipes.core.export import base_names, copy_files, describe_card, s
 from ark_jax.recipes.core.models import WARM_READER, load_retriever
 from ark_jax.recipes.core.tables import as_markdown
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
-from ark_jax.recipes.documents.choose_fusion import chosen_fusion
+from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import Passages, gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, verdict
+from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, headline
 from ark_jax.recipes.documents.reader import reading_prompt
 from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_gold, teach
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report.results import against_parts, metric_heading
-from ark_jax.retrieval.fusion import FUSION_FILE, Fusion, save_fusion
+from ark_jax.retrieval.fusion import FUSION_FILE, save_fusion
 from ark_jax.runtime import distributed, storage
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
@@ -396,16 +396,15 @@ SEARCHED = {  # by `evaluate.scope`
 METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
 
 
-def export(context: Context, folder: Path) -> dict:
-    """Exports the last tuned retriever, and the reranker into the folder `reranker`."""
+def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
+    """Exports the retriever that a stage chose, and the reranker into the folder `reranker`."""
     config = context.config
     compared = systems(config)
     curriculum = trained_stages(config)
     counts = export_retriever(
         context,
         folder,
-        system=compared.last,
-        fusion=chosen_fusion(context, compared),
+        chosen=choice.load_choice(context, chosen_by),
         examples=read_manifest(context / "positives")["counts"]["questions"],
         curriculum=curriculum,
         method=METHOD,
@@ -421,17 +420,15 @@ def export_retriever(
     context: Context,
     folder: Path,
     *,
-    system: str,
-    fusion: Fusion,
+    chosen: dict,
     examples: int,
     curriculum: tuple[str, ...],
     method: str,
 ) -> dict:
-    """Copies a tuned system's model and writes a model card with its results.
+    """Copies the chosen system's model and writes a model card with its results.
 
     Args:
-        system: the stage whose model is exported.
-        fusion: how it is joined with BM25.
+        chosen: as `choice.load_choice` returns it.
         examples: how many questions it was trained on.
         curriculum: as in `evaluate.verdict`.
         method: the method's short name and how the card describes it, "NAME: DESCRIPTION".
@@ -439,22 +436,30 @@ def export_retriever(
     from ark_jax.models import model_card
 
     name, _, description = method.partition(": ")
-    copy_files(context / system / "model", folder)
-    save_fusion(fusion, folder)
+    candidate = choice.candidate_of(chosen)
+    system, is_tuned = candidate.model, candidate.model != "base"
+    copy_files(context / (system if is_tuned else choice.STAGE) / "model", folder)
+    save_fusion(candidate.fusion, folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
     base, hub_name = base_names(context.config.retriever.path)
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
     text = model_card.render_card(
         folder,
-        title=f"{base}, tuned with {name}",
+        title=f"{base}, tuned with {name}" if is_tuned else f"{base}, untouched",
         base=hub_name,
         about=_description(
-            context, model_card.plain_line(base), examples, evaluated, curriculum, description
+            context,
+            model_card.plain_line(base),
+            examples,
+            evaluated,
+            curriculum,
+            description,
+            chosen,
         ),
         results=_hub_results(context, values),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
-    return {"model": system}
+    return {"model": system, "system": chosen["system"]}
 
 
 def index_words(config, workdir: Path) -> list[str]:
@@ -512,6 +517,7 @@ def _description(
     evaluated: dict,
     curriculum: tuple[str, ...],
     description: str,
+    chosen: dict,
 ) -> str:
     """The card's part on method, data and metrics."""
     from ark_jax.models.model_card import plain_line
@@ -524,8 +530,12 @@ def _description(
     documents = "over documents it never saw" if unseen else "that may share passages with those"
     data = plain_line(_data_name(context))
     against = (f"{line}." for line in against_parts(table, columns))
-    sentences = [verdict(table, columns, curriculum), *against, note_on_test(context)]
-    return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
+    shown = headline(context / "evaluate", context.config.seed, curriculum)
+    sentences = [*choice.sentences(chosen), shown, *against, note_on_test(context)]
+    made = (
+        "Tuned" if chosen["model"] != "base" else "It is that model, untouched; others were tuned"
+    )
+    return f"""Base model: {base}. {made} by ark_jax {__version__} with {description} on
 {examples:,} of the {len(trained):,} training questions of the data set {data};
 measured on {len(measured):,} held-out questions {documents} (mean and 95 %
 bootstrap interval):

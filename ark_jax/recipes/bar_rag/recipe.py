@@ -223,7 +223,7 @@ class _Works:
 def _select(works: _Works, iteration: int, questions: int) -> int:
     """Adds filter and selector of an iteration; returns how many sets are judged at most."""
     config = works.config
-    filtering, select = (stage_of(kind, iteration) for kind in ("filter", "select"))
+    filtering, selecting = (stage_of(kind, iteration) for kind in ("filter", "select"))
     looked_at = min(config.filter.questions or questions, questions)
     steps = steps_for(config.select.steps, looked_at, config.select.questions)
     batch = min(config.select.questions, looked_at)
@@ -231,13 +231,13 @@ def _select(works: _Works, iteration: int, questions: int) -> int:
     if select.filter_of(config, iteration) == filtering:
         draws.append((filtering, looked_at, config.filter.sets))
     if config.read.evidence == "selected":
-        draws.append((select, steps * batch, config.select.sets))
+        draws.append((selecting, steps * batch, config.select.sets))
     writes, new = config.selector.kind != "vectors", config.selector.max_new_tokens
     sets = 0
     for stage, asked, each in draws:
         if writes:
             works.sample(stage, asked, config.pool.size, each, new)
-        if writes and stage == select:
+        if writes and stage == selecting:
             works.update(stage, steps, batch, each, new, config.pool.size)
         works.judge(stage, asked * each, config.select.passages)
         sets += asked * each
@@ -247,15 +247,17 @@ def _select(works: _Works, iteration: int, questions: int) -> int:
 def _read(works: _Works, iteration: int, questions: int) -> int:
     """Adds the training of an iteration's reader; returns how many answers are sampled at most."""
     config, stage = works.config, stage_of("read", iteration)
-    read = config.read
-    steps = steps_for(read.steps, questions, read.prompts)
-    if read.train == "supervised":
-        works.update(stage, steps, min(read.prompts, questions))
+    settings = config.read
+    steps = steps_for(settings.steps, questions, settings.prompts)
+    if settings.train == "supervised":
+        works.update(stage, steps, min(settings.prompts, questions))
         return 0
     passages = config.select.passages
-    works.sample(stage, steps * read.prompts, passages, read.samples, read.max_new_tokens)
-    works.update(stage, steps, read.prompts, read.samples, read.max_new_tokens)
-    return steps * read.prompts * read.samples
+    works.sample(
+        stage, steps * settings.prompts, passages, settings.samples, settings.max_new_tokens
+    )
+    works.update(stage, steps, settings.prompts, settings.samples, settings.max_new_tokens)
+    return steps * settings.prompts * settings.samples
 
 
 RECIPE = Recipe(

@@ -383,6 +383,12 @@ class EvaluateSection:
 
     scope: str = searched_scope()
     gold: str = relevant_chunks()
+    same_id: str = field(
+        "auto",
+        "The document that has the id of a question. auto: results leave it out if its text is the "
+        "question, as in ArguAna and Quora; leave_out: always, as BEIR does; keep: never.",
+        choices=("auto", "leave_out", "keep"),
+    )
     metrics: tuple[str, ...] = field(
         ("recall@5", "recall@10", "ndcg@10", "mrr"),
         "Retrieval metrics: recall, ndcg, mrr, map, hit, precision, each with or without @k.",
@@ -524,6 +530,10 @@ class GraphInput:
         "last",
         "Text of a relation without a name: the last part of its id, or the whole id.",
         choices=("last", "whole"),
+    )
+    encoding: str = field(
+        "",
+        "Encoding of all files but N-Triples and Parquet, such as cp1252; empty: detected in each.",
     )
     tolerate: float = field(
         0.0,

@@ -116,6 +116,48 @@ def _cells(
     return cells
 
 
+def best_system(
+    rows: list[dict],
+    metric: str,
+    *,
+    against: Sequence[str],
+    seed: int,
+    cluster: str = "",
+    questions: str = "the held-out questions",
+) -> str:
+    """A sentence on the system with the highest mean, and its differences to others.
+
+    If several are best, the first is named. The sentence is empty if nothing was measured.
+
+    Args:
+        rows, seed, cluster: as in `tabulate`.
+        against: the systems that it is compared with, as far as they are measured.
+        questions: the name of the questions that the mean is over.
+    """
+    tested = functools.partial(tabulate, rows, (metric,), seed=seed, cluster=cluster)
+    values = {row["system"]: row["values"].get(metric) for row in tested()}
+    means = {system: value["mean"] for system, value in values.items() if value}
+    if not means:
+        return ""
+    best = max(means, key=means.__getitem__)
+    details = []
+    for other in against:
+        if other in means and other != best:
+            value = next(x for x in tested(base=other) if x["system"] == best)["values"][metric]
+            details.append(f"against {other} {describe_difference(value['against_base'])}")
+    head = f"{best} has the highest {metric_heading(metric)} on {questions}, {means[best]:.3f}"
+    return f"{head}: {'; '.join(details)}." if details else f"{head}."
+
+
+def describe_difference(tested: Mapping) -> str:
+    """In words, as in "+0.040 [-0.010, 0.090], no significant difference (p = 0.2)"."""
+    p = tested["p_holm"]
+    shown = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    level = ", no significant difference" * (p >= ALPHA)
+    interval = f"[{tested['low']:.3f}, {tested['high']:.3f}]"
+    return f"{tested['difference']:+.3f} {interval}{level} ({shown})"
+
+
 def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> str:
     """The closing table for a terminal: means, 95 % intervals, marks of difference from `base`."""
     width = max(9, *(len(row["system"]) + 2 for row in table))

@@ -1,6 +1,5 @@
 """The fusion stage: training questions decide how BM25 and the last tuned retriever are fused."""
 
-import functools
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -9,20 +8,8 @@ import numpy as np
 from ark_jax.evaluate.retrieval import measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
-from ark_jax.recipes.documents.corpus import (
-    gold_passages,
-    load_questions,
-    passages_of,
-    stored_chunks,
-)
-from ark_jax.recipes.documents.retrieve import (
-    WORDS,
-    Systems,
-    ranked_file,
-    search_once,
-    searched_chunks,
-    searcher_of,
-)
+from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
+from ark_jax.recipes.documents.retrieve import WORDS, Systems, search_systems
 from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
 from ark_jax.retrieval.searcher import Fused
 from ark_jax.runtime import distributed
@@ -73,13 +60,10 @@ def choose_fusion(
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
         # The documents of all questions are searched, also if some do not choose.
-        searched, scopes = searched_chunks(context, judged, chunks)
-        texts, depth, parts = [question.question for question in judged], systems.depth, []
-        for name in (WORDS, systems.last):
-            make = functools.partial(searcher_of, context, name, passages_of(searched), name)
-            parts.append(
-                search_once(ranked_file(folder, name), judged, make, depth, scopes, searched)
-            )
+        texts, depth = [question.question for question in judged], systems.depth
+        names = (WORDS, systems.last)
+        found = search_systems(context, folder, names, judged, chunks, depth)
+        parts = [found[name] for name in names]
         for fusion, row in zip(fusions, rows, strict=True):
             fused = Fused(parts, depth, fusion.join).search(texts, depth)
             run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}

@@ -16,7 +16,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import load_generator, reader_path
-from ark_jax.recipes.core.tables import as_text, tabulate, test_name
+from ark_jax.recipes.core.tables import as_text, best_system, tabulate, test_name
 from ark_jax.recipes.documents import reader, retrieve, written_questions
 from ark_jax.recipes.documents.choose_fusion import chosen_fusion
 from ark_jax.recipes.documents.corpus import (
@@ -170,6 +170,29 @@ def _measure(
     return {**row, **measures, **scores}
 
 
+def headline(evaluated: Path, seed: int, curriculum: Sequence[str] = ()) -> str:
+    """What a finished table shows: the best system against base and BM25, and the last tuned one.
+
+    Args:
+        evaluated: the folder of the stage.
+        curriculum: as of `verdict`.
+    """
+    stored = load_json(evaluated / "metrics.json")
+    rows = load_rows(evaluated / "questions.parquet")
+    return _headline(rows, stored["table"], stored["metrics"], seed, curriculum)
+
+
+def _headline(
+    rows: list[dict],
+    table: list[dict],
+    columns: Sequence[str],
+    seed: int,
+    curriculum: Sequence[str] = (),
+) -> str:
+    best = best_system(rows, "ndcg@10", against=("base", retrieve.WORDS), seed=seed)
+    return f"{best} {table[-1]['system']}: {verdict(table, columns, curriculum)}"
+
+
 def verdict(
     table: list[dict], columns: Sequence[str], curriculum: Sequence[str] = (), base: str = "base"
 ) -> str:
@@ -232,7 +255,7 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
     columns = tuple(metric for metric in metrics if metric in table[-1]["values"])
     questions = len({row["question"] for row in rows})
     notes = (
-        verdict(table, columns, ()),
+        _headline(rows, table, columns, seed),
         f"{questions:,} held-out questions: {detectable_difference(questions)}.",
     )
     return Pooled(rows, columns, table, notes)

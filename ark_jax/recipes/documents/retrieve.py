@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate import answers, retrieval
 from ark_jax.llm import complete
@@ -39,6 +40,7 @@ from ark_jax.retrieval.searcher import (
     Searcher,
 )
 from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
@@ -213,10 +215,11 @@ Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
-    """The baselines stage: stores what the untrained systems retrieve for each question."""
+    """Stores what the untrained systems retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
+    depth = systems.depth + most_chunks(own_results(context, questions, chunks))
 
     def make_searcher(name: str) -> Searcher:
         base = "base" if name == HYDE else name
@@ -225,10 +228,11 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
             searcher = dataclasses.replace(searcher, embed=hyde_embedder(context, questions))
         return searcher
 
-    for name in systems.untuned:
+    names = dict.fromkeys((*systems.untuned, WORDS))  # BM25 costs nothing
+    for name in names:
         path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
-        search_once(path, questions, make_system, systems.depth, scopes, searched)
-    return {"systems": len(systems.untuned)}
+        search_once(path, questions, make_system, depth, scopes, searched)
+    return {"systems": len(names)}
 
 
 def retrieve_all(
@@ -244,15 +248,13 @@ def retrieve_all(
     Args:
         fusion: of BM25 and the last tuned retriever; None: by reciprocal ranks, as other hybrids.
     """
-    fusion, depth = fusion or Fusion(), systems.depth
+    own = own_results(context, questions, chunks)
+    fusion, depth = fusion or Fusion(), systems.depth + most_chunks(own)
+    if own:
+        say(f"  {left_out(own)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
-    searched, scopes = searched_chunks(context, questions, chunks)
-    for name in systems.tuned:
-        make = functools.partial(dense_searcher, context, name, passages_of(searched), name)
-        searchers[name] = search_once(
-            ranked_file(folder, name), questions, make, depth, scopes, searched
-        )
+    searchers |= search_systems(context, folder, systems.tuned, questions, chunks, depth)
     searchers["full"] = Known([Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
         searchers[name] = Fused([searchers[part] for part in names], depth)
@@ -263,7 +265,56 @@ def retrieve_all(
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
-    return ids_found(searchers, systems.names, questions, depth)
+    return ids_without_own(searchers, systems.names, questions, own, systems.depth)
+
+
+def search_systems(
+    context: Context,
+    folder: Path,
+    names: Iterable[str],
+    questions: Sequence[Question],
+    chunks: StoredChunks,
+    depth: int,
+) -> dict[str, Known]:
+    """system -> what BM25 or its retriever finds for questions on chunks; stored in a folder."""
+    searched, scopes = searched_chunks(context, questions, chunks)
+    rankings = {}
+    for name in names:
+        make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+        path = ranked_file(folder, name)
+        rankings[name] = search_once(path, questions, make, depth, scopes, searched)
+    return rankings
+
+
+def ids_without_own(
+    searchers: Mapping[str, Searcher],
+    names: Sequence[str],
+    questions: Sequence[Question],
+    own: Mapping[str, Collection[str]],
+    k: int,
+) -> dict[str, Rankings]:
+    """system -> question -> the ids of its first k chunks that are not the question's own.
+
+    Args:
+        own: as `own_results` returns it.
+    """
+    found = ids_found(searchers, names, questions, k + most_chunks(own))
+    return {
+        name: {id: without(ids, own.get(id, ()), k) for id, ids in of_system.items()}
+        for name, of_system in found.items()
+    }
+
+
+def own_results(
+    context: Context, questions: Sequence[Question], chunks: StoredChunks
+) -> dict[str, frozenset[str]]:
+    """question -> the chunks of its own document, which the run leaves out of its results."""
+    return own_chunks(questions, chunks.by_document, context.config.evaluate.same_id)
+
+
+def without(ids: Sequence[str], own: Collection[str], k: int) -> list[str]:
+    """The first k ids that are not a question's own."""
+    return [id for id in ids if id not in own][:k]
 
 
 def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:

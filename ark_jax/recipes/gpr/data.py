@@ -75,7 +75,7 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")
         return []
-    questions, findings = read_questions(settings.questions)
+    questions, findings = read_questions(settings.questions, settings.encoding)
     report_findings(findings, settings.tolerate)
     linked = link(_questions_to_measure(questions, context.config), graph)
     for remark in linked.remarks:

@@ -23,7 +23,7 @@ def read_graph(settings) -> Triples:
         BadInput: problems that `tolerate` does not cover.
     """
     graph, findings = Triples.examine(
-        [settings.path], settings.names or None, settings.relation_names or None
+        [settings.path], settings.names or None, settings.relation_names or None, settings.encoding
     )
     report_findings(findings, settings.tolerate)
     return graph

@@ -63,7 +63,7 @@ def ingest(context: Context, folder: Path) -> dict:
         )
     graph = read_graph(settings)
     counts = store_graph(graph, folder)
-    read, findings = read_questions(settings.questions)
+    read, findings = read_questions(settings.questions, settings.encoding)
     report_findings(findings, settings.tolerate)
     linked = link(read, graph)
     for remark in linked.remarks:

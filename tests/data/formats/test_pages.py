@@ -219,9 +219,9 @@ def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
 def test_pictures_and_stylesheets_are_not_counted_as_skipped(tmp_path, capsys):
     write(tmp_path, {"a.md": "# Tide", "a.png": b"\x89PNG", "b.svg": "<svg/>", "c.css": "p{}"})
     assert _main(["check", str(tmp_path)]) == 0
-    write(tmp_path, {"b.xlsx": b"PK", "c.xlsx": b"PK"})
+    write(tmp_path, {"b.key": b"PK", "c.key": b"PK"})
     assert _main(["check", str(tmp_path)]) == 1
-    assert "\n2 of 3 files are passed over: 2 with the suffix .xlsx;" in capsys.readouterr().out
+    assert "\n2 of 3 files are passed over: 2 with the suffix .key;" in capsys.readouterr().out
     assert _main(["init", str(tmp_path), f"--out={tmp_path / 'c.py'}"]) == 0  # a run reads the rest
     assert "2 of 3 files are passed over" in (tmp_path / "c.py").read_text()
 
@@ -284,7 +284,10 @@ def test_a_missing_package_is_one_problem(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given(data=st.binary(max_size=60), suffix=st.sampled_from([".html", ".pdf", ".docx", ".md"]))
+@given(
+    data=st.binary(max_size=60),
+    suffix=st.sampled_from([".html", ".pdf", ".docx", ".md", ".epub", ".pptx", ".xlsx"]),
+)
 def test_any_bytes_give_a_document_or_a_remark(tmp_path_factory, data, suffix):
     folder = write(tmp_path_factory.mktemp("any"), {f"a{suffix}": data, "b.txt": "Tide."})
     corpus, problems = readers.read(folder)

@@ -376,7 +376,10 @@ def test_a_refusal_names_the_tolerance_that_would_accept_the_rest(tmp_path):
     (tmp_path / "documents.jsonl").write_text("\n".join(rows))
     with pytest.raises(BadInput) as raised:
         readers.load(tmp_path)
-    last = "they are in 1 of 40 rows: mend them, or read the rest with --config.data.tolerate=0.025"
+    last = (
+        "they are in 1 of 40 rows: mend them, or read the rest with --tolerate=0.025 "
+        "(config.data.tolerate)"
+    )
     assert str(raised.value).splitlines()[-1] == last
     assert len(readers.load(tmp_path, 0.025).documents) == 39
 
@@ -412,13 +415,40 @@ def test_faults_of_a_beir_folder_are_reported(tmp_path):
         head + "2\ta\t1\n2\tnone\t1\n9\ta\t1\n2\tb\thigh\n"
     )
     reread, problems = readers.read(tmp_path)
-    assert [(q.id, q.documents) for q in reread.questions] == [("1", ("b",)), ("2", ("a",))]
-    assert reread.texts == {"a": "x", "b": "Only"}
-    assert [(p.line, p.field) for p in problems] == [(3, "corpus-id"), (5, "score"), (0, "")]
-    assert "such as '9', are not found" in problems[2].message
+    # A relevant document that the corpus lacks counts, though it has no text.
+    assert [(q.id, q.documents) for q in reread.questions] == [("1", ("b",)), ("2", ("a", "none"))]
+    assert reread.texts == {"a": "x", "b": "Only", "none": ""}
+    assert [(p.line, p.field) for p in problems] == [(5, "score"), (0, "")]
+    assert "such as '9', are not found" in problems[1].message
     assert [remark.message for remark in reread.remarks] == [
         "holds the splits dev, test; all are read, and qrels/SPLIT.tsv names one",
+        "1 relevant documents, such as 'none', are not in corpus.jsonl; they count in recall and "
+        "nDCG, as in BEIR, and no search finds them",
         "1 queries have no relevant document; they are passed over",
     ]
     split = readers.load(tmp_path / "qrels" / "dev.tsv")
     assert [q.id for q in split.questions] == ["1"]
+
+
+def test_unknown_documents_are_problems_if_most_of_the_judged_are_unknown(tmp_path):
+    """The ids are then wrong, not the corpus incomplete."""
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "1", "text": "Who?"}\n{"_id": "2", "text": "What?"}\n'
+    )
+    (tmp_path / "qrels").mkdir()
+    judged = "1\tx\t2\n1\ty\t1\n2\ta\t1\n"
+    (tmp_path / "qrels" / "dev.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    reread, problems = readers.read(tmp_path)
+    assert [(p.line, p.field) for p in problems] == [(2, "corpus-id"), (3, "corpus-id")]
+    assert [q.documents for q in reread.questions] == [("a",)]
+
+
+def test_empty_documents_of_a_beir_folder_are_kept(tmp_path):
+    rows = [{"_id": "a", "title": "", "text": ""}, {"_id": "b", "text": " "}, {"_id": "c"}]
+    rows.append({"_id": "d", "text": "x"})
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus, (problem,) = readers.read(tmp_path)
+    assert corpus.texts == {"a": "", "b": "", "d": "x"}
+    assert (problem.line, problem.field) == (3, "text")
+    assert "2 documents hold no text; they stay" in corpus.remarks[0].message

@@ -96,15 +96,15 @@ def test_a_run_uses_the_functions_of_the_user(own_world):
 
     reader = own_world / "my_reader.py"
     reader.write_text(reader.read_text().replace('partition(".")[0]', 'partition(".")[2]'))
-    assert due(own_world) == ["evaluate", "export", "report"]
+    assert due(own_world) == ["evaluate", "choice", "export", "report"]
     done = run(own_world)
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"\] (\w+)", done.stdout) == ["evaluate", "export", "report"]
+    assert re.findall(r"\] (\w+)", done.stdout) == ["evaluate", "choice", "export", "report"]
     assert "the function of config.reader.backend changed" in done.stdout
 
     parts = own_world / "my_parts.py"
     parts.write_text(parts.read_text().replace("0.2 + nearest", "0.25 + nearest"))
-    behind = ["stage1", "mine2", "stage2", "evaluate", "export", "report"]
+    behind = ["stage1", "mine2", "stage2", "evaluate", "choice", "export", "report"]
     assert due(own_world) == behind
 
 

@@ -17,6 +17,7 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.alignment import load_positives
 from ark_jax.recipes.ark.recipe import RECIPE, stages
+from ark_jax.recipes.ark.train import learned_questions
 from ark_jax.recipes.documents.corpus import load_questions, stored_chunks
 from ark_jax.runtime.log import Metrics
 
@@ -46,7 +47,7 @@ def config_of(world: Path, data: Path):
     c = tiny_config(world)
     c.data.path, c.data.held_out_documents = written.data.path, ()
     c.score.supervision, c.mine.by = written.score.supervision, written.mine.by
-    assert written.questions.source == "given"
+    assert written.questions.source == "given" and written.score.development == 0.1
     c.generator.path = str(world / "no-such-model")  # nothing opens it
     return c
 
@@ -115,6 +116,12 @@ def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
     assert {id.removeprefix("q-") for id in positives} == {
         stored_chunks(context).by_id[chunk].document for own in positives.values() for chunk in own
     }
+    c.score.development = 0.4
+    engine.run(stages(c), context, only="positives")
+    learned = load_positives(context / "positives")  # the others choose what ships
+    assert learned and learned.keys() < positives.keys()
+    assert learned == {id: positives[id] for id in learned}
+    assert {*learned} == {*learned_questions(context)}
 
 
 def test_a_plan_for_pairs_contains_only_embedding_and_training(run, tmp_path, monkeypatch, mesh):

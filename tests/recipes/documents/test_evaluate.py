@@ -8,7 +8,7 @@ from support.ranking import QUESTIONS, rank
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.ark.curriculum import systems
-from ark_jax.recipes.core.tables import as_text, tabulate
+from ark_jax.recipes.core.tables import as_text, best_system, tabulate
 from ark_jax.recipes.documents import evaluate, retrieve
 from ark_jax.recipes.documents.corpus import gold_passages
 from ark_jax.report.results import metric_heading
@@ -188,6 +188,30 @@ def test_a_verdict_describes_gains_and_losses_of_the_last_stage():
         "recall@5 -0.150 (p = 0.016) (paired"
     )
     assert verdict.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
+
+
+def test_the_best_system_is_compared_with_base_and_bm25():
+    measured = rows(
+        base=BASE,
+        full=[None] * 8,
+        bm25=[x + 0.11 for x in BASE],
+        stage1=[x + 0.1 + 0.04 * (i % 2) for i, x in enumerate(BASE)],
+    )
+    said = best_system(measured, "ndcg@10", against=("base", "bm25"), seed=3)
+    assert said.startswith(
+        "stage1 has the highest nDCG@10 on the held-out questions, 0.445: against base +0.120 ["
+    )
+    assert "against bm25 +0.010 [" in said and "], no significant difference (p = " in said
+    assert said.count("no significant difference") == 1
+    measured = [row for row in measured if row["system"] != "stage1"]
+    said = best_system(measured, "ndcg@10", against=("base", "bm25"), seed=3)
+    assert said.startswith("bm25 has the highest") and "against bm25" not in said
+
+
+def test_of_equal_systems_the_first_is_named():
+    same = rows(base=BASE, stage1=BASE)
+    said = best_system(same, "ndcg@10", against=("base", "bm25"), seed=3)
+    assert said == "base has the highest nDCG@10 on the held-out questions, 0.325."
 
 
 def test_gold_passages_are_marked_ones_or_those_with_an_answer(run):

@@ -125,6 +125,21 @@ def test_rankings_are_as_deep_as_metrics_and_reader_need(run):
     assert systems(run.c).depth == 25
 
 
+def test_results_leave_out_the_document_that_is_the_question(run, monkeypatch, capsys):
+    """It searches one more chunk, so that lists are as long as others."""
+    run.c.evaluate.scope = "corpus"
+    monkeypatch.setattr(retrieve, "DEPTH", 2)
+    run.c.evaluate.metrics, run.c.evaluate.passages = ("mrr",), 3
+    whole = rank(run)["base"]
+    own = {"q0": frozenset(whole["q0"][:1])}
+    monkeypatch.setattr(retrieve, "own_chunks", lambda *_: own)
+    for file in (*run.folder.glob("**/ranked-*.parquet"),):
+        file.unlink()
+    left = rank(run)["base"]
+    assert left["q1"] == whole["q1"] and left["q0"][:2] == whole["q0"][1:]
+    assert len(left["q0"]) == 3 and "1 questions are documents" in capsys.readouterr().out
+
+
 class Reader:
     """As much of a language model as has a window."""
 

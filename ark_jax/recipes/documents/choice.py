@@ -1,0 +1,219 @@
+"""The choice stage: which system ships, decided by questions that trained nothing.
+
+They are training questions that no training stage has learned from. The held-out questions only say
+how good the chosen system is.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.data.evidence import most_chunks
+from ark_jax.data.records import Question
+from ark_jax.evaluate.retrieval import measure
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_json, save_json
+from ark_jax.recipes.core.models import load_retriever
+from ark_jax.recipes.core.tables import as_text, describe_difference, tabulate
+from ark_jax.recipes.documents.baselines import BOTH
+from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
+from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
+from ark_jax.recipes.documents.retrieve import (
+    WORDS,
+    Systems,
+    ids_without_own,
+    load_search,
+    own_results,
+    ranked_file,
+    search_systems,
+)
+from ark_jax.report.results import metric_heading
+from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.searcher import Fused, Known
+from ark_jax.runtime.log import say
+
+STAGE = "choice"
+FILE = "choice.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A system that may ship.
+
+    Attributes:
+        model: the system whose retriever is exported; "base" for BM25 alone.
+        fusion: how an index joins that retriever with BM25; a weight of 0 leaves one of them out.
+    """
+
+    model: str
+    fusion: Fusion
+
+    def searcher(self, parts: Mapping[str, Known], depth: int) -> Known | Fused:
+        """The searcher of its rankings, made of those of its parts."""
+        if not self.fusion.dense:
+            return parts[WORDS]
+        if not self.fusion.bm25:
+            return parts[self.model]
+        return Fused([parts[WORDS], parts[self.model]], depth, self.fusion.join)
+
+
+def candidates(systems: Systems, fusion: Fusion) -> dict[str, Candidate]:
+    """The systems that may ship, by name; if several are best, the first ships.
+
+    Args:
+        fusion: of BM25 and the last tuned retriever; the others are fused by reciprocal ranks.
+    """
+    plain, retrievers = Fusion(depth=systems.depth), ("base", *systems.tuned)
+    alone = dataclasses.replace(plain, bm25=0.0)
+    fused = {name: fusion if name == systems.last else plain for name in retrievers}
+    ordered = {WORDS: Candidate("base", dataclasses.replace(plain, dense=0.0))}
+    for name in retrievers:
+        ordered[name] = Candidate(name, alone)
+        ordered[f"{WORDS}+{name}"] = Candidate(name, fused[name])
+    return ordered
+
+
+def choose(
+    context: Context,
+    folder: Path,
+    *,
+    systems_of: Callable[[object], Systems],
+    learned: Callable[[Context], Collection[str]],
+) -> dict:
+    """Stores the system with the highest nDCG@10 on questions that trained nothing.
+
+    Args:
+        systems_of: config -> the systems that it compares.
+        learned: the ids of the training questions that a stage has learned from.
+    """
+    systems, seed = systems_of(context.config), context.config.seed
+    known = candidates(systems, chosen_fusion(context, systems))
+    questions, chunks = load_questions(context, "train"), stored_chunks(context)
+    gold, _ = gold_passages(context, questions, chunks.by_document)
+    learned_from = learned(context)
+    choosing = [q for q in questions if gold[q.id] and q.id not in learned_from]
+    table: list[dict] = []
+    name = f"{WORDS}+{systems.last}"  # what has shipped ever since
+    if choosing:
+        names = (WORDS, "base", *systems.tuned)
+        depth = systems.depth + most_chunks(own_results(context, choosing, chunks))
+        parts = search_systems(context, folder, names, choosing, chunks, depth)
+        rows = _measure_rows(context, known, parts, choosing, gold, systems)
+        table = tabulate(rows, [METRIC], seed=seed)
+        means = {row["system"]: row["values"][METRIC]["mean"] for row in table}
+        name = max(known, key=means.__getitem__)
+        say(as_text(table, [METRIC]))
+    chosen = {
+        "system": name,
+        **dataclasses.asdict(known[name]),
+        "questions": len(choosing),
+        "development": table,
+        "held_out": _test_on_held_out(context, known, name, systems, seed),
+    }
+    if known[name].model == "base":  # the export copies it as it copies what a stage has trained
+        load_retriever(context, "base").save_pretrained(folder / "model")
+    save_json(chosen, folder / FILE)
+    for sentence in sentences(chosen):
+        say(f"  {sentence}")
+    return {"questions": len(choosing), "system": name}
+
+
+def _measure_rows(
+    context: Context,
+    known: Mapping[str, Candidate],
+    parts: Mapping[str, Known],
+    questions: Sequence[Question],
+    gold: Mapping[str, list[list[str]]],
+    systems: Systems,
+) -> list[dict]:
+    """A row for each system and question, "base" first, as `tabulate` takes them."""
+    own = own_results(context, questions, stored_chunks(context))
+    depth = systems.depth + most_chunks(own)
+    searchers = {name: candidate.searcher(parts, depth) for name, candidate in known.items()}
+    order = ["base", *(name for name in known if name != "base")]
+    names = [name for name in order if name in known]
+    found = ids_without_own(searchers, names, questions, own, systems.depth)
+    return [
+        {"system": name, "question": id, **measure(ranked, gold[id], [METRIC])}
+        for name, rankings in found.items()
+        for id, ranked in rankings.items()
+    ]
+
+
+def _test_on_held_out(
+    context: Context, known: Mapping[str, Candidate], name: str, systems: Systems, seed: int
+) -> dict:
+    """The chosen system's mean on held-out questions, and its differences to others."""
+    questions = load_questions(context, "held_out")
+    gold = load_json(context / "evaluate" / "metrics.json")["gold"]
+    judged = [question for question in questions if gold[question.id]] or questions
+    shown = {key: known[key] for key in dict.fromkeys(("base", WORDS, BOTH, name))}
+    parts = {}
+    for part in {WORDS, *(candidate.model for candidate in shown.values())}:
+        ranked_by = "baselines" if part in (WORDS, "base") else "evaluate"
+        path = ranked_file(context / ranked_by, part)
+        if path.is_file():  # a run of an earlier version may have ranked nothing by words
+            parts[part] = load_search(path, judged)
+    if WORDS not in parts:
+        return {}
+    rows = _measure_rows(context, shown, parts, judged, gold, systems)
+    against = {}
+    for other in ("base", WORDS, BOTH):
+        pair = [row for row in rows if row["system"] in (name, other)]
+        for row in tabulate(pair, [METRIC], seed=seed, base=other):
+            if row["system"] == name:
+                mean = row["values"][METRIC]["mean"]
+                if name != other:
+                    against[other] = row["values"][METRIC]["against_base"]
+    return {"questions": len(judged), "mean": mean, "against": against}
+
+
+def load_choice(context: Context, stage: str = STAGE) -> dict:
+    """The result that the stage has stored, the argument of `sentences`."""
+    return load_json(context / stage / FILE)
+
+
+def conclusion(workdir: Path) -> list[str]:
+    """The sentences that end a finished run."""
+    path = workdir / STAGE / FILE
+    return sentences(load_json(path)) if path.is_file() else []
+
+
+def candidate_of(chosen: Mapping) -> Candidate:
+    """The chosen system, from what `load_choice` returns."""
+    return Candidate(chosen["model"], Fusion(**chosen["fusion"]))
+
+
+def sentences(chosen: Mapping) -> list[str]:
+    """What ships and why, how good it is on the held-out questions, and whether it is worth it."""
+    name, heading, tested = chosen["system"], metric_heading(METRIC), chosen["held_out"]
+    if not chosen["questions"]:
+        said = [
+            f"{name} ships, unchosen: all questions with a known passage were trained on "
+            "(config.score.development=0.1 leaves a tenth to choose by)."
+        ]
+    else:
+        means = {row["system"]: row["values"][METRIC]["mean"] for row in chosen["development"]}
+        others = ", ".join(f"{x} {means[x]:.3f}" for x in ("base", WORDS) if x != name)
+        said = [
+            f"{name} ships: of {len(means)} systems it has the highest {heading}, "
+            f"{means[name]:.3f} ({others}), on {chosen['questions']:,} questions that trained "
+            "nothing."
+        ]
+    if chosen["model"] == "base":
+        said.append(
+            "Nothing that was trained beats the untouched base or BM25: export and index are made "
+            f"of {name}."
+        )
+    if not tested:
+        return said
+    details = [f"against {x} {describe_difference(t)}" for x, t in tested["against"].items()]
+    said.append(
+        f"On {tested['questions']:,} held-out questions its {heading} is {tested['mean']:.3f}; "
+        f"{'; '.join(details)}."
+    )
+    if below := [x for x, t in tested["against"].items() if t["difference"] < 0]:
+        said.append(
+            f"There it is below {' and '.join(below)}: have more questions, or keep {below[0]}."
+        )
+    return said

@@ -1,0 +1,132 @@
+"""The choice stage ships the system that wins on questions that trained nothing."""
+
+import pytest
+from support.ranking import QUESTIONS
+
+from ark_jax.data.records import Question
+from ark_jax.pipeline.reads import change, empty_record
+from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.documents import baselines, choice, evaluate
+from ark_jax.recipes.documents.retrieve import Systems
+from ark_jax.retrieval.fusion import Fusion
+
+ASKED = [
+    Question("t0", "which lamp and tide?", ("lamp",), ("a",)),
+    Question("t1", "which pilot?", ("pilot",), ("b",)),
+    Question("t2", "which bell or wool?", ("wool",), ("b",)),
+    Question("t3", "the tide?", ("again",), ("a",)),  # no chunk holds the answer
+]
+
+
+class Model:
+    """A retriever that can be saved."""
+
+    def save_pretrained(self, folder):
+        folder.mkdir()
+        (folder / "model").write_text("base")
+
+
+@pytest.fixture
+def choose(run, monkeypatch):
+    """Chooses among the systems of a ranked corpus, whose questions are learned from but for some;
+    returns what is stored."""
+    run.c.evaluate.read = 0
+    for name, work in (
+        ("baselines", baselines.measure_baselines),
+        ("evaluate", lambda *x: evaluate.evaluate(*x, systems_of=systems)),
+    ):
+        (run.context / name).mkdir()
+        work(run.context, run.context / name)
+    monkeypatch.setattr(choice, "load_retriever", lambda *_: Model())
+    save_rows(ASKED, run.context / "data" / "questions_train.parquet", Question)
+
+    def call(*learned: str) -> dict:
+        folder = run.folder / f"chosen{len(learned)}"
+        folder.mkdir()
+        counts = choice.choose(
+            run.context, folder, systems_of=systems, learned=lambda context: learned
+        )
+        stored = load_json(folder / choice.FILE)
+        assert counts == {"questions": stored["questions"], "system": stored["system"]}
+        assert (folder / "model").is_dir() == (stored["model"] == "base")
+        return stored
+
+    return call
+
+
+def test_the_best_system_on_questions_that_trained_nothing_ships(choose, capsys):
+    stored = choose("t1")
+    assert stored["questions"] == 2  # t3 has no passage
+    means = {row["system"]: row["values"]["ndcg@10"]["mean"] for row in stored["development"]}
+    assert len(means) == 2 * len(("base", "stage1", "stage2", "stage3")) + 1
+    assert means[stored["system"]] == max(means.values())
+    assert f"{stored['system']} ships: of 9 systems it has the highest nDCG@10" in (
+        capsys.readouterr().out
+    )
+    assert stored["held_out"]["questions"] == len(QUESTIONS)
+
+
+def test_bm25_ships_if_it_is_best(choose):
+    stored = choose("t0", "t2")  # "pilot" stands in one passage
+    assert stored["system"] == "bm25" and choice.candidate_of(stored).fusion.dense == 0
+    said = choice.sentences(stored)
+    assert said[1] == (
+        "Nothing that was trained beats the untouched base or BM25: export and index are made of "
+        "bm25."
+    )
+    assert set(stored["held_out"]["against"]) == {"base", "bm25+base"}
+
+
+def test_without_such_questions_the_last_tuned_system_ships_unchosen(choose):
+    stored = choose("t0", "t1", "t2")
+    assert stored["system"] == "bm25+stage3" and stored["development"] == []
+    assert choice.sentences(stored)[0].startswith("bm25+stage3 ships, unchosen: all questions")
+
+
+def test_of_equal_systems_bm25_then_the_base_ships():
+    known = choice.candidates(Systems(config.ark().evaluate, ("s",)), Fusion())
+    assert list(known) == ["bm25", "base", "bm25+base", "s", "bm25+s"]
+    assert [known[x].model for x in known] == ["base", "base", "base", "s", "s"]
+
+
+def against(difference: float, p: float = 0.5) -> dict:
+    return {"difference": difference, "low": -0.1, "high": 0.1, "p": p, "p_holm": p}
+
+
+def test_the_sentences_warn_of_a_chosen_system_below_its_base():
+    chosen = {
+        "system": "stage3",
+        "model": "stage3",
+        "questions": 9,
+        "development": [
+            {"system": name, "values": {"ndcg@10": {"mean": mean}}}
+            for name, mean in (("base", 0.5), ("bm25", 0.4), ("stage3", 0.6))
+        ],
+        "held_out": {
+            "questions": 3,
+            "mean": 0.587,
+            "against": {"base": against(-0.123), "bm25": against(0.01, 0.03)},
+        },
+    }
+    first, numbers, last = choice.sentences(chosen)
+    assert first == (
+        "stage3 ships: of 3 systems it has the highest nDCG@10, 0.600 (base 0.500, bm25 0.400), on "
+        "9 questions that trained nothing."
+    )
+    assert "against base -0.123 [-0.100, 0.100], no significant difference (p = 0.5)" in numbers
+    assert numbers.endswith("against bm25 +0.010 [-0.100, 0.100] (p = 0.03).")
+    assert last.startswith("There it is below base: ") and last.endswith("keep base.")
+    chosen["held_out"]["against"]["base"] = against(0.1)
+    assert len(choice.sentences(chosen)) == 2
+
+
+def test_an_export_that_read_no_choice_is_stale():
+    """As a run of an earlier version has left it."""
+    c = config.ark()
+    c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
+    (export,) = (stage for stage in stages(c) if stage.name == "export")
+    assert "chosen_by" in change(empty_record({}), export.arguments, c, {})
+    assert not change(empty_record(export.arguments), export.arguments, c, {})
