@@ -124,6 +124,27 @@ def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
     assert {*learned} == {*learned_questions(context)}
 
 
+def test_a_question_of_the_corpus_is_neither_its_candidate_nor_its_negative(tmp_path):
+    asked = {word: f"Is the {word} of the town kept?" for word in WORDS}
+    documents = [Document(word, "", text) for word, text in zip(WORDS, TEXTS, strict=True)]
+    documents += [Document(f"q-{word}", "", text) for word, text in asked.items()]
+    questions = [Question(f"q-{word}", text, (), (word,)) for word, text in asked.items()]
+    write_beir(Corpus(documents, questions, "beir"), tmp_path / "beir")
+    c = config_of(make_world(tmp_path), tmp_path / "beir")
+    c.train.stages, c.mine.negatives, c.mine.margin = (0,), len(documents), 0.0
+    context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "w" / "metrics.jsonl"))
+    for name in ("data", "candidates", "score", "positives", "mine0"):
+        engine.run(stages(c), context, only=name)
+    by_id = stored_chunks(context).by_id
+    candidates = load_rows(context / "candidates" / "candidates.parquet")
+    mined = load_rows(context / "mine0" / "negatives.parquet")
+    documents_of = lambda rows: {(x["question"], by_id[x["chunk"]].document) for x in rows}
+    other = {f"q-{word}" for word in WORDS}
+    for found in (documents_of(candidates), documents_of(mined)):
+        assert found and not any(question == document for question, document in found)
+        assert other & {document for _, document in found}
+
+
 def test_a_plan_for_pairs_contains_only_embedding_and_training(run, tmp_path, monkeypatch, mesh):
     monkeypatch.setattr(devices, "product_speed", lambda *_: 1e9)
     root = run.workdir.parent
