@@ -56,9 +56,15 @@ def config_of(world: Path, data: Path):
 def run(tmp_path_factory):
     root = tmp_path_factory.mktemp("pairs")
     c = config_of(make_world(root), write_triplets(root / "pairs.jsonl"))
+    c.score.development = 0.4
     context = engine.Context(c, root / "w", Metrics(root / "w" / "metrics.jsonl"))
     engine.run(stages(c), context)
     return context
+
+
+def learned_from(run) -> list[Question]:
+    learned = learned_questions(run)
+    return [question for question in load_questions(run, "train") if question.id in learned]
 
 
 def test_training_on_pairs_needs_no_language_model_or_graph(run):
@@ -74,7 +80,7 @@ def test_training_on_pairs_needs_no_language_model_or_graph(run):
 
 
 def test_positives_are_the_marked_documents(run):
-    questions = load_questions(run, "train")
+    questions = learned_from(run)
     assert questions and not any(question.answers for question in questions)
     by_document = stored_chunks(run).by_document
     positives = load_positives(run / "positives")
@@ -87,10 +93,17 @@ def test_positives_are_the_marked_documents(run):
 def test_given_negatives_come_first_without_copies_of_a_positive(run, stage):
     negatives = curriculum.load_negatives(run / curriculum.mine_name(stage))
     chunks = stored_chunks(run).by_id
-    for question in load_questions(run, "train"):
+    for question in learned_from(run):
         given, copy = question.negatives
         assert chunks[negatives[question.id][0]].document == given
         assert copy not in {chunks[id].document for id in negatives[question.id]}
+
+
+def test_the_page_has_the_systems_that_questions_set_aside_choose_from(run):
+    aside = len(load_questions(run, "train")) - len(learned_from(run))
+    page = (run.workdir / "report.html").read_text(encoding="utf-8")
+    assert aside and f"Means over {aside} training questions that trained nothing" in page
+    assert "Systems that may ship" in page
 
 
 def test_relevance_of_held_out_questions_is_judged_by_documents(run):
