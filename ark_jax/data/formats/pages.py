@@ -47,18 +47,42 @@ def is_about(file: Path) -> bool:
     return file.stem.lower().startswith(ABOUT)
 
 
-def all_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder, without hidden ones; links are followed, but not in circles."""
-    stack = [(folder, frozenset())]
-    while stack:
-        current, above = stack.pop()
+def all_files(folder: Path, repeats: list[Path] | None = None) -> Iterator[Path]:
+    """All files below a folder, without hidden ones, and then what links lead to.
+
+    A file or folder that lies below the folder or that another link leads to comes once; `repeats`
+    receives the links that lead to it too.
+    """
+    repeats = [] if repeats is None else repeats
+    folders, linked_folders, linked_files = [folder], collections.deque(), []
+    walked: set[str] = set()
+    while folders or linked_folders:
+        current = folders.pop() if folders else linked_folders.popleft()
         place = os.path.realpath(current)
-        if place in above:
+        if place in walked:
+            repeats.append(current)
             continue
-        children = sorted(child for child in current.iterdir() if child.name[0] != ".")
-        yield from (child for child in children if not child.is_dir())
-        folders = [child for child in children if child.is_dir()]
-        stack += [(child, above | {place}) for child in reversed(folders)]
+        walked.add(place)
+        inner = []
+        for child in sorted(child for child in current.iterdir() if child.name[0] != "."):
+            is_folder = child.is_dir()
+            if child.is_symlink():
+                (linked_folders if is_folder else linked_files).append(child)
+            elif is_folder:
+                inner.append(child)
+            else:
+                yield child
+        folders += reversed(inner)
+    targets: set[str] = set()
+    for link in linked_files:
+        target = os.path.realpath(link)
+        above, name = os.path.split(target)
+        is_walked = above in walked and name[0] != "." and Path(name).suffix == link.suffix
+        if target in targets or (is_walked and os.path.exists(target)):
+            repeats.append(link)
+        else:
+            targets.add(target)
+            yield link
 
 
 def files(path: Path) -> list[Path]:
@@ -83,10 +107,11 @@ def read(path: Path, findings: Findings) -> Corpus:
     names_by_package: dict[str, list[str]] = collections.defaultdict(list)
     names_by_remark: dict[str, list[str]] = collections.defaultdict(list)
     unreadable: dict[str, int] = {}
+    repeats: list[Path] = []
 
     def pages() -> Iterator[tuple[Path, str]]:
         """The files to convert, and their names; notes those of other suffixes."""
-        for file in all_files(path) if path.is_dir() else [path]:
+        for file in all_files(path, repeats) if path.is_dir() else [path]:
             name = file.relative_to(folder).as_posix()
             if file.suffix.lower() in CONVERTERS:
                 yield file, name
@@ -110,6 +135,10 @@ def read(path: Path, findings: Findings) -> Corpus:
     for remark, names in sorted(names_by_remark.items()):
         message = f"{len(names):,} files ({_first_names(names)}) are {remark}"
         findings.remarks.add(folder, message, rows=0)
+    if repeats:
+        names = _first_names([file.relative_to(folder).as_posix() for file in repeats])
+        message = f"{len(repeats):,} links ({names}) lead to files that are read at another place"
+        findings.remarks.add(folder, f"{message}; each is read once", rows=0)
     _note_unread(folder, unread, findings)
     _note_missing_packages(folder, names_by_package, findings)
     if not documents and not names_by_package:

@@ -101,6 +101,13 @@ def test_boilerplate_of_html_is_dropped(tmp_path):
     assert (second.title, second.text) == ("b", "No title. café")
 
 
+def test_a_raised_number_does_not_join_the_number_before_it(tmp_path):
+    page = "<p>2<sup>30</sup> or 10<sup><i>9</i></sup> of n<sup>th</sup>, see <sup>1</sup></p>"
+    write(tmp_path, {"a.html": f"<sup>2</sup>{page}<p><sup>3</sup>He"})
+    corpus = readers.load(tmp_path)
+    assert corpus.texts["a.html"] == "2\n\n2^30 or 10^9 of nth, see 1\n\n3He"
+
+
 def test_the_declared_encoding_of_html_is_used(tmp_path):
     page = '<meta charset="iso-8859-1"><h1>Café</h1>'.encode("latin-1")
     assert readers.load(write(tmp_path, {"a.html": page})).documents[0].title == "Café"
@@ -254,6 +261,25 @@ def test_symbolic_links_are_followed_without_cycles(tmp_path):
     assert not problems
     assert dict(corpus.texts) == {"a.txt": "A", "deep/b.txt": "B", "other/c.txt": "C"}
     assert "lost.txt: cannot be read (No such file" in str(corpus.remarks[0])
+
+
+def test_what_links_lead_to_a_second_time_is_read_once(tmp_path):
+    """Else a search finds each passage twice, as in /usr/share/doc of Debian."""
+    write(tmp_path, {"in/z/a.txt": "A", "in/z/.b.txt": "B", "in/z/blob": "C", "out/d.txt": "D"})
+    folder = tmp_path / "in"
+    for name, target in {
+        "a.txt": "in/z/a.txt",  # is read below z
+        "b.txt": "in/z/.b.txt",  # is hidden there
+        "c.txt": "in/z/blob",  # is no text there
+        "e.txt": "out/d.txt",
+        "f.txt": "out/d.txt",  # is e.txt
+        "html": "in/z",
+    }.items():
+        (folder / name).symlink_to(tmp_path / target)
+    corpus, problems = readers.read(folder)
+    assert not problems
+    assert dict(corpus.texts) == {"z/a.txt": "A", "b.txt": "B", "c.txt": "C", "e.txt": "D"}
+    assert "3 links (html, a.txt, f.txt) lead to files that" in corpus.remarks[0].message
 
 
 def test_questions_are_read_from_a_file_in_the_folder(tmp_path):
