@@ -170,6 +170,48 @@ def test_further_turns_of_a_chat_are_reported(tmp_path, name, turns):
     assert question.answers == ("1802",) and "1 further turns" in str(remark)
 
 
+ALPACA = [
+    {"instruction": "Name the year.", "input": "When did the mill burn?", "output": "1802"},
+    {"instruction": "When?", "input": "", "output": "1802"},
+]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+def test_instructions_are_questions_and_answers(tmp_path, suffix):
+    path = tmp_path / f"alpaca{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ALPACA), path)
+    elif suffix == ".csv":
+        lines = [[*ALPACA[0]], *(row.values() for row in ALPACA)]
+        path.write_text("\n".join(map(",".join, lines)))
+    else:
+        lines = "\n".join(map(json.dumps, ALPACA))
+        path.write_text(lines if suffix == ".jsonl" else json.dumps(ALPACA))
+    questions, remarks = readers.read_questions(path, {"d": MILL})
+    assert [(q.question, q.answers) for q in questions] == [
+        ("Name the year.\nWhen did the mill burn?", ("1802",)),
+        ("When?", ("1802",)),
+    ]
+    assert not remarks
+
+
+def test_a_faulty_instruction_is_named_as_the_file_names_it(tmp_path):
+    rows = [*ALPACA, {**ALPACA[1], "output": ""}, {**ALPACA[0], "instruction": 5}]
+    path = save(tmp_path / "alpaca.json", rows)
+    with pytest.raises(BadInput) as error:
+        readers.read_questions(path, {"d": MILL})
+    assert [(p.line, p.field, p.message) for p in error.value.problems] == [
+        (3, "output", "is empty in row 3; fill it in or delete it"),
+        (4, "instruction", "is a number in row 4; write a string"),
+    ]
+
+
+def test_instructions_with_their_prompt_fit_two_kinds_of_rows(tmp_path):
+    path = save(tmp_path / "alpaca.json", [{**ALPACA[0], "text": "Below is ..."}])
+    questions, (remark,) = readers.read_questions(path, {"d": MILL})
+    assert len(questions) == 1 and "its rows fit documents too" in str(remark)
+
+
 TEVATRON = {
     "query_id": "7",
     "query": "When?",
