@@ -12,18 +12,16 @@ from pathlib import Path
 
 from ark_jax.data import formats
 from ark_jax.data.evidence import count_absent_answers
-from ark_jax.data.formats import beir, plain
+from ark_jax.data.formats import beir
 from ark_jax.data.formats.pages import is_about
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
-from ark_jax.data.reading import Reading
+from ark_jax.data.reading import AS_IT_IS, Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
-from ark_jax.data.table_files import named_file
+from ark_jax.data.table_files import QUESTIONS, named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
-
-AS_IT_IS = Reading()  # detects the encoding, and takes columns by their names
 
 
 def load(path: str | Path, tolerate: float = 0.0, reading: Reading = AS_IT_IS) -> Corpus:
@@ -150,8 +148,8 @@ def read_questions(
 
     Args:
         path: a file of questions in any known format, a folder that holds questions.jsonl (or
-            .csv, .tsv, .parquet), or qrels/SPLIT.tsv of a BEIR folder. If questions come with
-            their contexts, these must be among the documents.
+            .csv, .tsv, .parquet, .xlsx), or qrels/SPLIT.tsv of a BEIR folder. If questions come
+            with their contexts, these must be among the documents.
         texts: document id -> text, such as `Corpus.texts`.
         tolerate: as for `load`.
 
@@ -202,7 +200,7 @@ def _read_questions(
     """A corpus of questions alone, as `read_questions` reads them, and problems."""
     path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
-        path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
+        path = named_file(path, QUESTIONS, reading) or path / "questions.jsonl"
     form = next((x for x in formats.FORMATS if x.questions and x.recognises(path)), None)
     if beir.recognises(path):
         questions = beir.read_queries(path, findings, texts, texts)

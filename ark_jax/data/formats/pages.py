@@ -18,7 +18,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import SHEET, SUFFIXES, named_file, sheet_has_rows
+from ark_jax.data.table_files import QUESTIONS, SHEET, SUFFIXES, named_file, sheet_has_rows
 from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
@@ -35,7 +35,7 @@ def recognises(path: Path) -> bool:
         begins_as_rows |= path.suffix.lower() == SHEET and sheet_has_rows(path)
         return path.suffix.lower() in CONVERTERS and not begins_as_rows
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
-    has_rows = rows and not named_file(path, "questions")
+    has_rows = rows and not named_file(path, QUESTIONS)
     return any(
         file.suffix.lower() in CONVERTERS and not (has_rows and is_about(file))
         for file in all_files(path)
@@ -89,9 +89,9 @@ def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order."""
     if not path.is_dir():
         return [path]
+    questions = named_file(path, QUESTIONS)
     pages = [file for file in all_files(path) if file.suffix.lower() in CONVERTERS]
-    questions = named_file(path, "questions")
-    return [*pages, *([questions] if questions else [])]
+    return [*(file for file in pages if file != questions), *([questions] if questions else [])]
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -101,8 +101,9 @@ def read(path: Path, findings: Findings) -> Corpus:
     file. A file that cannot be read is a remark. The folder may also hold a file of questions.
     """
     documents = Documents()
-    folder = path if path.is_dir() else path.parent
-    question_file = named_file(path, "questions") if path.is_dir() else None
+    is_folder = path.is_dir()
+    folder = path if is_folder else path.parent
+    question_file = named_file(path, QUESTIONS, findings.reading) if is_folder else None
     unread: dict[str, list[str]] = collections.defaultdict(list)
     names_by_package: dict[str, list[str]] = collections.defaultdict(list)
     names_by_remark: dict[str, list[str]] = collections.defaultdict(list)
@@ -111,11 +112,13 @@ def read(path: Path, findings: Findings) -> Corpus:
 
     def pages() -> Iterator[tuple[Path, str]]:
         """The files to convert, and their names; notes those of other suffixes."""
-        for file in all_files(path, repeats) if path.is_dir() else [path]:
+        for file in all_files(path, repeats) if is_folder else [path]:
             name = file.relative_to(folder).as_posix()
+            if file == question_file:
+                continue
             if file.suffix.lower() in CONVERTERS:
                 yield file, name
-            elif file != question_file:
+            else:
                 unread[file.suffix.lower()].append(name)
 
     shards = shards_of(pages(), lambda page: _file_size(page[0]))
@@ -135,6 +138,10 @@ def read(path: Path, findings: Findings) -> Corpus:
     for remark, names in sorted(names_by_remark.items()):
         message = f"{len(names):,} files ({_first_names(names)}) are {remark}"
         findings.remarks.add(folder, message, rows=0)
+    sheet = folder / f"{QUESTIONS}{SHEET}"
+    if is_folder and sheet.is_file() and question_file is None:
+        message = "is a document; name a column 'question' in its first sheet if it holds questions"
+        findings.remarks.add(sheet, message, rows=0)
     if repeats:
         names = _first_names([file.relative_to(folder).as_posix() for file in repeats])
         message = f"{len(repeats):,} links ({names}) lead to files that are read at another place"
