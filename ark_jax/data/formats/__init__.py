@@ -2,6 +2,7 @@
 
 from ark_jax.data.formats.base import Format
 from ark_jax.data.formats.beir import BEIR
+from ark_jax.data.formats.colbert import COLBERT
 from ark_jax.data.formats.fairytale import FAIRYTALE
 from ark_jax.data.formats.frameworks import AUTORAG, DOCSTORE, EXAMPLES, PAIRS, VECTORS
 from ark_jax.data.formats.hipporag import HIPPORAG
@@ -22,6 +23,7 @@ FORMATS: tuple[Format, ...] = (
     PAIRS,
     EXAMPLES,
     AUTORAG,
+    COLBERT,
     TREC,
     SHARDS,
     PAGES,

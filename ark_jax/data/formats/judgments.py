@@ -94,3 +94,21 @@ def _add_without_text(
             "count in recall and nDCG, as in BEIR, and no search finds them"
         )
         findings.remarks.add(place, message, rows=0)
+
+
+def report_unasked(
+    path: Path, unasked: Collection[str], count: int, name: str, findings: Findings
+) -> None:
+    """Says which judged questions are not there; a problem if they are all of `count`.
+
+    Args:
+        name: what the format calls questions.
+    """
+    if not unasked:
+        return
+    message = f"{len(unasked):,} judged {name}, such as {next(iter(unasked))!r}, are not found"
+    if len(unasked) == count:
+        fix = f"{name} and judgments must use the same ids"
+        findings.problems.add(path, f"{message}, which are all of them; {fix}")
+    else:
+        findings.remarks.add(path, f"{message}; their judgments are passed over", rows=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ark_jax.data.converters import CONVERTERS
 from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
-from ark_jax.data.formats.judgments import Grades, relevant_grades, trec_rows
+from ark_jax.data.formats.judgments import Grades, relevant_grades, report_unasked, trec_rows
 from ark_jax.data.formats.pages import all_files
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.problems import Findings
@@ -200,13 +200,7 @@ def _asked(
     if passed_over:
         message = f"{passed_over:,} topics have no relevant document; they are passed over"
         findings.remarks.add(path, message, rows=passed_over)
-    if unasked:
-        message = f"{len(unasked):,} judged topics, such as {next(iter(unasked))!r}, are not found"
-        if len(unasked) == len(grades):
-            fix = "topics and judgments must use the same numbers"
-            findings.problems.add(path, f"{message}, which are all of them; {fix}")
-        else:
-            findings.remarks.add(path, f"{message}; their judgments are passed over", rows=0)
+    report_unasked(path, unasked, len(grades), "topics", findings)
 
 
 def _topics(path: Path, findings: Findings) -> Iterator[tuple[InputRow, str]]:

@@ -139,7 +139,7 @@ def test_judgments_of_topics_that_are_not_there_are_reported(tmp_path):
     told = [remark.message for remark in readers.load(tmp_path).remarks]
     assert "1 judged topics, such as '7', are not found; their judgments are passed over" in told
     write(tmp_path, {"qrels.txt": "7 0 FT-3 1\n"})
-    with pytest.raises(BadInput, match="topics and judgments must use the same numbers"):
+    with pytest.raises(BadInput, match="topics and judgments must use the same ids"):
         readers.load(tmp_path)
 
 
