@@ -63,6 +63,34 @@ def test_a_vector_store_of_langchain_is_read(tmp_path):
     assert read(save(tmp_path / "s.json", VECTORS)) == [("d1", "Mill", MILL), ("d2", "", KILN)]
 
 
+# `LocalFileStore` of langchain-classic 1.0, as `create_kv_docstore` fills it
+STORED = (
+    '{"lc": 1, "type": "constructor", "id": ["langchain", "schema", "document", "Document"], '
+    '"kwargs": {"metadata": {"title": "Mill"}, "page_content": "%s", "type": "Document"}}'
+)
+
+
+def test_a_folder_that_langchain_stores_documents_in_is_read(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "d1").write_text(STORED % MILL)
+    (tmp_path / "b" / "d.2").write_text(STORED % KILN)
+    (tmp_path / "vector").write_text("[0.5, 1.0]")
+    corpus = readers.load(tmp_path)
+    assert read(tmp_path) == [("d1", "Mill", MILL), ("b/d.2", "Mill", KILN)]
+    assert "1 files (vector, ...) are no documents of LangChain" in str(corpus.remarks[0])
+    assert {path.name for path in readers.files(tmp_path)} == {"d1", "d.2"}
+
+
+def test_a_damaged_document_of_such_a_folder_is_named(tmp_path):
+    for name, text in {"d1": STORED % MILL, "d2": (STORED % KILN)[:-9], "d3": STORED % " "}.items():
+        (tmp_path / name).write_text(text)
+    _, problems = readers.read(tmp_path)
+    assert [(p.file.rpartition("/")[2], p.field, p.message[:12]) for p in problems] == [
+        ("d2", "", "invalid JSON"),
+        ("d3", "text", "is empty; fi"),
+    ]
+
+
 def test_splits_of_langchain_are_chunks_of_their_source(tmp_path):
     text = f"{MILL}\n{KILN}"
     rows = [
