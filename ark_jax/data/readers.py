@@ -115,7 +115,9 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
         return form
     content = "is an empty folder"
     if names:
-        content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
+        is_empty = all(child.is_file() and not child.stat().st_size for child in path.iterdir())
+        listed = f"{', '.join(names[:5])}{', ...' * (len(names) > 5)}"
+        content = f"holds {'empty files alone, ' * is_empty}{listed}"
     findings.problems.add(path, f"{content}, no known format; give {formats.KNOWN}")
     return None
 

@@ -26,6 +26,7 @@ from ark_jax.runtime.map_shards import map_shards, shards_of
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
 WITHOUT_TEXT = ("image/", "audio/", "video/", "font/", "text/css", "text/javascript")
 NAMED = 5  # files of an unknown suffix that a remark names
+RARE = 3  # suffixes of one file each that have a remark each
 
 
 def recognises(path: Path) -> bool:
@@ -230,7 +231,13 @@ def _note_missing_packages(
 
 
 def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings) -> None:
-    """A remark for each suffix that is not read."""
+    """A remark for each suffix that is not read; for many of one file each, one."""
+    rare = sorted(suffix for suffix, names in unread.items() if suffix and len(names) == 1)
+    if len(rare) > RARE:
+        listed = _first_names([unread[suffix][0] for suffix in rare])
+        message = f"{len(rare):,} files, each with another suffix ({listed}), are not read"
+        findings.remarks.add(folder, f"{message}; they are passed over", rows=len(rare))
+        unread = {suffix: names for suffix, names in unread.items() if suffix not in rare}
     for suffix, names in sorted(unread.items()):
         kind = f"with the suffix {suffix}" if suffix else "without a suffix"
         listed = _first_names(names)

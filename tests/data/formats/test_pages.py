@@ -209,6 +209,17 @@ def test_files_of_unknown_suffixes_are_counted_by_suffix(tmp_path):
     ]
 
 
+def test_many_suffixes_of_one_file_each_are_one_remark(tmp_path):
+    write(tmp_path, {"a.txt": "Tide.", "b.zip": "", "c.zip": "", "copying": ""})
+    write(tmp_path, {f"d.{i}": "" for i in range(4)})
+    told = [(r.rows, r.message.partition(" are not")[0]) for r in readers.load(tmp_path).remarks]
+    assert told == [
+        (4, "4 files, each with another suffix (d.0, d.1, d.2, d.3),"),
+        (1, "1 files without a suffix (copying)"),
+        (2, "2 files with the suffix .zip (b.zip, c.zip)"),
+    ]
+
+
 def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
     write_unreadable(tmp_path)
     assert _main(["check", str(tmp_path)]) == 1
