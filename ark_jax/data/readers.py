@@ -124,10 +124,10 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
 
 def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
     """Says if a folder fits another format too, which would read other files of it."""
-    known = set(form.files(path))
-    for other in formats.FORMATS[formats.FORMATS.index(form) + 1 :]:
-        if not other.recognises(path):
-            continue
+    later = formats.FORMATS[formats.FORMATS.index(form) + 1 :]
+    others = [other for other in later if other.recognises(path)]
+    known = set(form.files(path)) if others else set()
+    for other in others:
         files = [file for file in other.files(path) if file not in known and not is_about(file)]
         if files:
             message = (

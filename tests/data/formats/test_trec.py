@@ -1,11 +1,13 @@
 """TREC's documents, topics and judgments, as NIST and others write them."""
 
+import collections
 import gzip
 
 import pytest
 from support.input_files import write
 
 from ark_jax.data import readers
+from ark_jax.data.formats import trec
 from ark_jax.data.records import BadInput
 
 NEWS = """<DOC>
@@ -83,6 +85,18 @@ def test_what_is_left_out_of_a_collection_is_reported(tmp_path):
     ):
         assert words in told
     assert {path.name for path in readers.files(tmp_path)} == {"ft_1", "topics.txt", "qrels.txt"}
+
+
+def test_each_file_is_looked_at_once_to_be_read(tmp_path, monkeypatch):
+    """And the first one once more, to recognise the folder: it may hold a million files."""
+    document = "<DOC><DOCNO>d%d</DOCNO>\nThe kiln.</DOC>\n"
+    write(tmp_path, {"topics": TOPICS, "qrels": QRELS, "ft_1": NEWS})
+    write(tmp_path, {f"more/{i:02d}": document % i for i in range(30)})
+    seen = collections.Counter()
+    look = trec.head_text
+    monkeypatch.setattr(trec, "head_text", lambda path: seen.update([path.name]) or look(path))
+    assert len(readers.load(tmp_path).documents) == 33
+    assert len(seen) == 33 and seen.total() == 34
 
 
 def test_a_topic_in_xml_asks_its_question(tmp_path):
