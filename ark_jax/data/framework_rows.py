@@ -7,7 +7,20 @@ from ark_jax.data.records import with_title
 from ark_jax.data.rows import InputRow
 
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
-_ALPACA = {"question": "instruction", "answer": "output"}
+# A field that tells whose row it is -> our names -> what that framework calls the fields.
+_NAMES = {
+    "page_content": {"text": "page_content"},
+    "kwargs": {"text": "kwargs.page_content"},
+    "contents": {"id": "doc_id", "text": "contents"},
+    "retrieval_gt": {
+        "id": "qid",
+        "question": "query",
+        "documents": "retrieval_gt",
+        "answers": "generation_gt",
+    },
+    "positive_passages": {"pos": "positive_passages", "neg": "negative_passages"},
+    "instruction": {"question": "instruction", "answer": "output"},
+}
 
 
 def plain_row(row: InputRow) -> InputRow:
@@ -17,7 +30,7 @@ def plain_row(row: InputRow) -> InputRow:
         return row
     known = {name: value for name, value in values.items() if value is not None}
     plain = InputRow(row.file, row.line, known, row.unit)
-    plain.names = _ALPACA if _is_alpaca(row.values) else {}
+    plain.names = next((names for name, names in _NAMES.items() if name in row.values), {})
     plain.problems, plain.remarks = row.problems, row.remarks
     if chat := _turns(row.values):
         more = len([role for role, _ in chat if role == "user"]) - 1

@@ -55,7 +55,7 @@ def test_documents_of_langchain_are_read(tmp_path, rows, suffix):
 def test_an_empty_document_of_langchain_is_refused(tmp_path):
     path = tmp_path / "store.jsonl"
     path.write_text(json.dumps({"page_content": " ", "metadata": {}}))
-    with pytest.raises(BadInput, match=r":1: text: is empty"):
+    with pytest.raises(BadInput, match=r":1: page_content: is empty"):
         readers.load(path)
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_document_of_such_a_folder_is_named(tmp_path):
     _, problems = readers.read(tmp_path)
     assert [(p.file.rpartition("/")[2], p.field, p.message[:12]) for p in problems] == [
         ("d2", "", "invalid JSON"),
-        ("d3", "text", "is empty; fi"),
+        ("d3", "page_content", "is empty; fi"),
     ]
 
 
@@ -257,7 +257,7 @@ def test_passages_of_tevatron_are_read_as_pairs(tmp_path):
 
 def test_a_passage_of_tevatron_without_text_is_refused(tmp_path):
     row = TEVATRON | {"positive_passages": [{"docid": "1"}]}
-    with pytest.raises(BadInput, match=r"pos: item 1 is null"):
+    with pytest.raises(BadInput, match=r":1: positive_passages: item 1 is null"):
         readers.load(save(tmp_path / "train.json", [row]))
 
 
