@@ -23,6 +23,8 @@ from ark_jax.data.table_files import QUESTIONS, named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
+NAMED_REASONS = 6  # why files of a folder are passed over, in one line
+
 
 def load(path: str | Path, tolerate: float = 0.0, reading: Reading = AS_IT_IS) -> Corpus:
     """Reads a file or folder.
@@ -271,7 +273,10 @@ def mostly_passed_over(corpus: Corpus) -> str:
     if count <= len(corpus.documents):
         return ""
     most_first = sorted(corpus.passed_over.items(), key=lambda reason: -reason[1])
-    reasons = ", ".join(f"{number:,} {reason}" for reason, number in most_first)
+    named = [f"{number:,} {reason}" for reason, number in most_first[:NAMED_REASONS]]
+    if rest := sum(number for _, number in most_first[NAMED_REASONS:]):
+        named.append(f"{rest:,} with other suffixes")
+    reasons = ", ".join(named)
     files = f"{count:,} of {count + len(corpus.documents):,} files are passed over"
     return f"{files}: {reasons}; save them as files that are read, or move them away"
 

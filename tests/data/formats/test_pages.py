@@ -234,6 +234,13 @@ def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
     assert "\nno problem found" in capsys.readouterr().out
 
 
+def test_the_line_on_files_that_are_passed_over_stays_short(tmp_path):
+    write(tmp_path, {"a.txt": "Tide.", "b.z": "", "c.z": ""} | {f"a.{i}": "" for i in range(8)})
+    said = readers.mostly_passed_over(readers.load(tmp_path))
+    assert said.startswith("10 of 11 files are passed over: 2 with the suffix .z, 1 with")
+    assert said.count("with the suffix") == 6 and "3 with other suffixes; save them" in said
+
+
 def test_pictures_and_stylesheets_are_not_counted_as_skipped(tmp_path, capsys):
     write(tmp_path, {"a.md": "# Tide", "a.png": b"\x89PNG", "b.svg": "<svg/>", "c.css": "p{}"})
     assert _main(["check", str(tmp_path)]) == 0
