@@ -66,7 +66,7 @@ class _BatchedScorer:
 
 
 def search_base(context: Context, folder: Path) -> dict:
-    """The baselines stage: stores what the untrained systems find."""
+    """Stores what the untrained systems find; returns counts for the manifest."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
         return {"systems": 0}
