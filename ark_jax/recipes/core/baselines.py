@@ -121,16 +121,20 @@ def conclusion(
     means = {x: statistics.fmean(row[metric] for row in rows[x].values()) for x in rows}
     best = lambda systems: max(systems, key=means.__getitem__)
     against = {}
-    others = dict.fromkeys((base, best(compared), best((name, *rows))))
-    for other in (x for x in others if x != name):
+    winner = best((name, *rows))
+    for other in dict.fromkeys((base, best(compared), winner)):
+        if other == name:
+            continue
         if other == evaluated.get("base", "base"):  # as in the table
             against[other] = shipped["values"][metric]["against_base"]
         else:
             pair = [*rows[other].values(), *rows[name].values()]
             _, tested = tabulate(pair, (metric,), seed=seed, cluster=cluster)
             against[other] = tested["values"][metric]["against_base"]
+    rank = f"highest of {len(rows)} systems" if winner == name else f"below {winner}"
     return [
-        f"{name} ships, unchosen: no question was set aside to choose by.",
+        f"{name} ships, unchosen, {rank} in {metric_heading(metric)}: no question was set aside "
+        "to choose by.",
         *held_out_sentences(metric, len(rows[name]), means[name], against),
     ]
 

@@ -69,7 +69,10 @@ def test_a_run_is_compared_with_the_base_and_the_best_untrained_system(finish, t
     untrained = rows_of(base="0000000000", bm25="1100000000", both="1110000000")
     stored = finish(untrained, [*rows_of(base="0" * 10, bm25="11" + "0" * 8, tuned="1" * 10)])
     first, numbers = baselines.conclusion(tmp_path, METRIC)
-    assert first == "tuned ships, unchosen: no question was set aside to choose by."
+    assert first == (
+        "tuned ships, unchosen, highest of 4 systems in hit rate@1: no question was set aside to "
+        "choose by."
+    )
     assert numbers.startswith("On 10 held-out questions its hit rate@1 is 1.000; against base +1")
     p = stored[-1]["values"][METRIC]["against_base"]["p_holm"]  # as in the table, corrected
     assert f"+1.000 [1.000, 1.000] (p = {p:.2g}); against both +0.700 [" in numbers
@@ -78,7 +81,8 @@ def test_a_run_is_compared_with_the_base_and_the_best_untrained_system(finish, t
 def test_a_run_below_an_untrained_or_another_trained_system_says_so(finish, tmp_path):
     measured = rows_of(base="1100000000", fused="1111000000", tuned="1000000000")
     finish(rows_of(base="1100000000", bm25="0" * 10), measured)
-    _, numbers, advice = baselines.conclusion(tmp_path, METRIC)
+    first, numbers, advice = baselines.conclusion(tmp_path, METRIC)
+    assert first.startswith("tuned ships, unchosen, below fused in hit rate@1: ")
     assert "against base -0.100 [-0.300, 0.000], no significant difference" in numbers
     assert advice == ("There it is below base and fused: have more questions, or keep base.")
 

@@ -78,7 +78,7 @@ def test_results_of_all_systems_are_stored(finished):
     assert all(row["shortcut@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
     untrained = json.loads((workdir / "baselines" / "metrics.json").read_text())
     assert [row["system"] for row in untrained["table"]] == SYSTEMS[:-1]
-    ships = "star ships, unchosen: no question was set aside to choose by."
+    ships = "star ships, unchosen, below base in hit rate@1:"
     assert ships in finished[1] and ships in (workdir / "export" / "README.md").read_text()
     assert ships in (workdir / "report.html").read_text()
     outcome = RECIPE.outcome(workdir)
