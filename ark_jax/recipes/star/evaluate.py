@@ -24,12 +24,12 @@ from ark_jax.recipes.core.tables import (
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, read_facts, reply_columns
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.search import (
+    BASE,
     TUNED,
-    Paths,
     count_paths,
     load_found,
-    search_base,
     search_tuned,
+    search_untrained,
     untrained,
 )
 from ark_jax.recipes.star.train import load_tuned
@@ -124,25 +124,19 @@ ENTITIES = 30  # at a path's end that the reader is shown; of further ones the n
 
 def measure_baselines(context: Context, folder: Path) -> dict:
     """Stores what the untrained systems find, and their results."""
-    counts = search_base(context, folder)
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
-        return counts
-    gold = load_paths(context, "test")
+        return {"systems": 0}
+    found, gold = search_untrained(context, folder), load_paths(context, "test")
     rows = [
         {"system": name, "question": question.id}
-        | measure(steps, question, gold.get(question.id, ()), paths[question.id], STANDARD)
-        for name, paths in _untrained_paths(context, folder).items()
+        | measure(steps, question, gold.get(question.id, ()), one.paths[question.id], STANDARD)
+        for name, one in found.items()
         for question in questions
     ]
     save_rows(rows, folder / baselines.ROWS)
     baselines.save_results(folder, rows, STANDARD, HEADLINE)
-    return counts
-
-
-def _untrained_paths(context: Context, folder: Path) -> dict[str, Paths]:
-    """untrained system -> what it found, in the folder of the stage."""
-    return {name: load_found(folder, name).paths for name in untrained(context.config)}
+    return {"systems": len(found), **found[BASE].counts}
 
 
 def evaluate(context: Context, folder: Path) -> dict:
@@ -151,7 +145,9 @@ def evaluate(context: Context, folder: Path) -> dict:
     if not questions:
         save_empty_results(folder)
         return {"questions": 0}
-    systems = _untrained_paths(context, context / baselines.STAGE)
+    systems = {
+        name: load_found(context / "baselines", name).paths for name in untrained(context.config)
+    }
     tuned = search_tuned(context, folder, load_tuned)
     systems[TUNED] = tuned.paths
     limit = context.config.evaluate.paths
