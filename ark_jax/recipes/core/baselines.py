@@ -153,7 +153,8 @@ def held_out_sentences(
         f"{'; '.join(details)}."
     ]
     if below := [x for x, tested in against.items() if tested["difference"] < 0]:
+        best = min(below, key=lambda x: against[x]["difference"])
         said.append(
-            f"There it is below {' and '.join(below)}: have more questions, or keep {below[0]}."
+            f"There it is below {' and '.join(below)}: have more questions, or keep {best}."
         )
     return said

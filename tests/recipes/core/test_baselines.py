@@ -84,7 +84,7 @@ def test_a_run_below_an_untrained_or_another_trained_system_says_so(finish, tmp_
     first, numbers, advice = baselines.conclusion(tmp_path, METRIC)
     assert first.startswith("tuned ships, unchosen, below fused in hit rate@1: ")
     assert "against base -0.100 [-0.300, 0.000], no significant difference" in numbers
-    assert advice == ("There it is below base and fused: have more questions, or keep base.")
+    assert advice == ("There it is below base and fused: have more questions, or keep fused.")
 
 
 def test_without_measurements_nothing_is_concluded(tmp_path):
