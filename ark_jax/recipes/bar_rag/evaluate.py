@@ -1,4 +1,4 @@
-"""Every reader on held-out questions: baselines, measure-warm, evaluate; and the export."""
+"""Every reader on held-out questions: baselines, test-warm, evaluate; and the export."""
 
 import functools
 import itertools
@@ -244,7 +244,7 @@ def holders(answer: str, chunks: Sequence[Chunk]) -> list[str]:
 
 
 FILE = "sets.parquet"
-MEASURE_WARM = "measure-warm"  # a stage
+TEST_WARM = "test-warm"  # a stage
 HEADLINE = "p"
 BY_DOCUMENT = {"base": UNTUNED, "cluster": "document"}  # how results are compared
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE, **BY_DOCUMENT)
@@ -313,7 +313,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         say("  no held-out question has a pool: nothing is measured")
         save_json({"metrics": METRICS, "base": WARM, "table": []}, folder / "metrics.json")
         return {"questions": 0}
-    rows = [*load_measured(context), *load_measured(context, MEASURE_WARM)]
+    rows = [*load_measured(context), *load_measured(context, TEST_WARM)]
     for name in tuned_readers(config):
         if name != WARM:
             rows += measure_reader(context, name, folder)

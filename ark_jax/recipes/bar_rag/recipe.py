@@ -86,7 +86,7 @@ def stages(config) -> list[Stage]:
         Stage("pool", selectors.find_pools),
         Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts),
         Stage("warm", read.train_warm),
-        Stage(evaluate.MEASURE_WARM, evaluate.measure_warm),
+        Stage(evaluate.TEST_WARM, evaluate.measure_warm),
     ]
     for iteration in range(1, config.iterations + 1):
         ordered += _iteration_stages(config, iteration)
@@ -122,7 +122,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     warm = config.warm
     steps = math.ceil(len(train) / warm.batch) if warm.steps < 0 else warm.steps
     works.update("warm", steps, min(warm.batch, len(train)))
-    works.measure_readers(evaluate.MEASURE_WARM, int(warm.steps != 0), measured)
+    works.measure_readers(evaluate.TEST_WARM, int(warm.steps != 0), measured)
     sets = answers = 0
     for iteration in range(1, config.iterations + 1):
         sets += _select(works, iteration, len(train))

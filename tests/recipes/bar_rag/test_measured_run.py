@@ -121,6 +121,8 @@ def test_readers_are_compared_with_the_warm_one(run):
             for metric in evaluate.METRICS:
                 mean = np.mean([x[metric] for x in kind_rows])
                 assert row["values"][metric]["mean"] == pytest.approx(mean)
+    (few,) = RECIPE.stages(run.config)[2].doubts(run / "baselines")
+    assert few.startswith("4 questions tell no gain")
     said = RECIPE.conclusion(run.workdir)
     assert said[0].startswith("read-1 ships, unchosen") and "against untuned +" in said[1]
     for page in ("report.html", "export/README.md"):
@@ -183,7 +185,7 @@ def test_the_report_page_shows_all_measurements(run):
 def test_measured_readers_are_not_loaded_again(run, tmp_path, monkeypatch):
     with jax.set_mesh(make_mesh((1, 1, 1))):
         rows = evaluate.measure_reader(run, "warm", tmp_path)
-    assert rows == load_rows(run / "measure-warm" / "sets.parquet")
+    assert rows == load_rows(run / "test-warm" / "sets.parquet")
     monkeypatch.setattr(evaluate, "load_reader", None)
     assert evaluate.measure_reader(run, "warm", tmp_path) == rows
 

@@ -5,7 +5,7 @@ from support import bar_world
 
 from ark_jax.recipes.bar_rag.recipe import stages
 
-BEGINNING = ["data", "pool", "baselines", "warm", "measure-warm"]
+BEGINNING = ["data", "pool", "baselines", "warm", "test-warm"]
 LEARNING = [*BEGINNING, "filter-1", "select-1", "evidence-1", "read-1"]
 
 

@@ -274,7 +274,7 @@ def test_a_plan_counts_rollouts_in_advance(run):
     assert foreseen.inputs["answers to sample, at most"] == 3 * 4 * 6
     stages = {work.stage for work in foreseen.work}
     learning = {"pool", "warm", "filter-1", "select-1", "read-1"}
-    assert stages == learning | {"baselines", "measure-warm", "evaluate"}
+    assert stages == learning | {"baselines", "test-warm", "evaluate"}
     assert all(work.tokens > 0 for work in foreseen.work if work.kind != "likelihoods")
     before = plan.estimate(RECIPE, config)
     assert {x.work.stage for x in before.costs} == stages and all(x.flops for x in before.costs)

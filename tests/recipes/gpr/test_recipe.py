@@ -74,8 +74,9 @@ def test_results_of_all_systems_are_stored(finished):
     assert set(metrics["groups"]) == {"1 hop", "2 hops"}
 
 
-def test_untrained_systems_are_measured_first_and_compared_with_at_the_end(finished):
+def test_untrained_systems_are_measured_first_and_compared_with_at_the_end(world, finished):
     workdir, said = finished
+    assert stages(gpr_world.tiny_config(world))[1].doubts(workdir / "baselines") == []
     stored = json.loads((workdir / "baselines" / "metrics.json").read_text())
     systems = [row["system"] for row in stored["table"]]
     assert systems == ["base", "bm25", "base, 3 hops", "bm25+base"]

@@ -69,7 +69,7 @@ def test_the_export_is_the_trained_scorer(finished, mesh):
     assert card.count("\n# ") == 1 and card.startswith("---\n")
 
 
-def test_results_of_all_systems_are_stored(finished):
+def test_results_of_all_systems_are_stored(world, finished):
     workdir, _ = finished
     rows = load_rows(workdir / "evaluate" / "questions.parquet")
     assert list(dict.fromkeys(row["system"] for row in rows)) == SYSTEMS
@@ -78,6 +78,8 @@ def test_results_of_all_systems_are_stored(finished):
     assert all(row["shortcut@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
     untrained = json.loads((workdir / "baselines" / "metrics.json").read_text())
     assert [row["system"] for row in untrained["table"]] == SYSTEMS[:-1]
+    (few,) = stages(star_world.tiny_config(world))[2].doubts(workdir / "baselines")
+    assert few.startswith("24 questions tell no gain below") and few in finished[1]
     ships = "star ships, unchosen, below base in hit rate@1:"
     assert ships in finished[1] and ships in (workdir / "export" / "README.md").read_text()
     assert ships in (workdir / "report.html").read_text()
