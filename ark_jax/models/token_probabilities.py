@@ -65,11 +65,13 @@ def suffix_log_probs(
     Only the first `blocks` blocks of LOGIT_BLOCK positions are computed, one at a time.
     """
     x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
+    table = layout.copy_table(model.output_table(cfg).astype(x.dtype))
 
     def block(i, out):
         """Writes the log-probabilities of block i into `out`."""
         cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
-        log_probs = label_log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
+        picked = layout.pick(x, cut(positions))
+        log_probs = over_logits(label_log_probs, table, picked, cut(labels))
         return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)
 
     zeros = jnp.zeros(positions.shape, jnp.float32, out_sharding=activation_spec("b t"))
@@ -99,7 +101,8 @@ def token_log_probs(
     """
     hidden = model(tokens, mask, cfg, capacity)
     length = max(LOGIT_BLOCK // max(len(tokens) // layout.batch_multiple(), 1), 1)
-    predict = lambda hidden, labels: label_log_probs(model, cfg, hidden, labels)
+    table = layout.copy_table(model.output_table(cfg))
+    predict = functools.partial(over_logits, label_log_probs, table)
     log_probs = map_positions(predict, length, hidden[:, :-1], tokens[:, 1:])
     is_predicted = mask[:, 1:] & mask[:, :-1]
     return jnp.pad(jnp.where(is_predicted, log_probs, 0), ((0, 0), (1, 0)))
@@ -137,15 +140,26 @@ def _join_time(x: Float[Array, "blocks b length"]) -> Float[Array, "b t"]:
     return jnp.moveaxis(x, 0, 1).reshape(rows, -1, out_sharding=activation_spec("b t"))
 
 
-def label_log_probs(
-    model: decoder.Decoder,
-    cfg: decoder.Config,
+def over_logits(
+    function: Callable,
+    table: Float[Array, "u w v d"],
     hidden: Float[Array, "b t d"],
     labels: Int[Array, "b t"],
-) -> Float[Array, "b t"]:
-    """Log-probabilities of `labels`, each predicted from the hidden state at its position."""
-    b, t = labels.shape
-    logits = model.logits(hidden.reshape(b * t, -1, out_sharding=activation_spec("a d")), cfg)
-    flat_labels = labels.reshape(b * t, out_sharding=activation_spec("a"))
-    log_probs = layout.pick(logits, flat_labels) - jax.nn.logsumexp(logits, axis=-1)
-    return log_probs.reshape(b, t, out_sharding=activation_spec("b t"))
+) -> Any:
+    """Applies `function` to the logits of positions, each on one device.
+
+    Args:
+        function: logits `[t v]` and labels `[t]` of some positions -> a tree of arrays `[t]`.
+        table: the weights of the logits, from `layout.copy_table`.
+
+    Returns:
+        A tree of arrays `[b t]`.
+    """
+    logits = layout.logits_of_parts(layout.cut_rows(hidden), table)
+    results = jax.vmap(jax.vmap(function))(logits, layout.cut_rows(labels))
+    return jax.tree.map(lambda x: layout.join_rows(x, labels.shape), results)
+
+
+def label_log_probs(logits: Float[Array, "t v"], labels: Int[Array, " t"]) -> Float[Array, " t"]:
+    """Log-probabilities of the labels, each by the logits of its position."""
+    return layout.pick(logits, labels) - jax.nn.logsumexp(logits, axis=-1)

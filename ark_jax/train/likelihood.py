@@ -19,9 +19,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
-from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix
-from ark_jax.models.token_probabilities import map_positions
+from ark_jax.models.token_probabilities import label_log_probs, map_positions, over_logits
 from ark_jax.text import tokens as tk
 from ark_jax.train import fit, flops, parts
 from ark_jax.train.groups import BatchShape, Group, place_prompts
@@ -207,21 +206,19 @@ def completion_log_probs(
     )
     plan = packing.plan_packing(batch.mask, batch.room)
 
-    def predict(
-        hidden: Float[Array, "streams a d"], labels: Int[Array, "streams a"]
-    ) -> tuple[Array, ...]:
-        """Log-probabilities of the labels and, if asked for, entropies."""
-        shape = labels.shape
-        flat = lambda x, side: x.reshape(-1, *x.shape[2:], out_sharding=activation_spec(side))
-        logits = model.logits(flat(hidden, "a d"), cfg)
-        total = jax.nn.logsumexp(logits, axis=-1)
-        out = [layout.pick(logits, flat(labels, "a")) - total]
-        if entropy:
-            logits, total = jax.lax.stop_gradient((logits, total))
-            out.append(total - (jnp.exp(logits - total[:, None]) * logits).sum(-1))
-        return tuple(x.reshape(shape, out_sharding=activation_spec("b t")) for x in out)
+    table = layout.copy_table(model.output_table(cfg))
 
+    def predict(logits: Float[Array, "t v"], labels: Int[Array, " t"]) -> tuple[Array, ...]:
+        """Log-probabilities of the labels and, if asked for, entropies."""
+        out = [label_log_probs(logits, labels)]
+        if entropy:
+            logits = jax.lax.stop_gradient(logits)
+            total = jax.nn.logsumexp(logits, axis=-1)
+            out.append(total - (jnp.exp(logits - total[:, None]) * logits).sum(-1))
+        return tuple(out)
+
+    over_blocks = functools.partial(over_logits, predict, table)
     labels = packing.pack(batch.labels, plan)
-    results = map_positions(predict, min(LOGIT_BLOCK, batch.room), hidden, labels)
+    results = map_positions(over_blocks, min(LOGIT_BLOCK, batch.room), hidden, labels)
     log_probs, *entropies = (packing.unpack(x, plan) for x in results)
     return log_probs, entropies[0] if entropies else None
