@@ -172,11 +172,22 @@ class Choice(NamedTuple):
             why = "the fastest, and it fits" if first else "the fastest that fits"
         else:
             why = "nothing fits, and this takes least"
+        passes = forward_passes(self.pieces, self.remat)
         return (
-            f"remat={self.remat}, {pieces}: about {gib(memory.total)} a device (weights "
-            f"{gib(memory.weights)}, saved {gib(memory.saved)}, a layer {gib(memory.working)}) of "
-            f"{gib(self.available)}, of which {FILL:.0%} may be filled: {why}"
+            f"remat={self.remat}, {pieces}, {passes} forward passes: about {gib(memory.total)} a "
+            f"device (weights {gib(memory.weights)}, saved {gib(memory.saved)}, a layer "
+            f"{gib(memory.working)}) of {gib(self.available)}, of which {FILL:.0%} may be filled: "
+            f"{why}"
         )
+
+
+def forward_passes(pieces: int, remat: str) -> int:
+    """The products of a step, in forward passes.
+
+    A backward pass takes two. Pieces are encoded once more, for their vectors, whatever their
+    number; "all" computes each layer once more.
+    """
+    return 3 + (pieces > 1) + (remat == "all")
 
 
 def choose(
@@ -192,7 +203,8 @@ def choose(
 ) -> Choice:
     """The fastest way to compute a step that fits, or else the one that needs the least memory.
 
-    Few pieces are faster than many; saving products is faster than computing all again.
+    It has the fewest `forward_passes`, and of these the fewest pieces, each of which gathers the
+    weights.
 
     Args:
         remat: "auto" for any, or the one to take.
@@ -207,7 +219,8 @@ def choose(
     kinds = REMATS if remat == "auto" else (remat,)
     free = remat == "auto" or not pieces
     tried: list[Choice] = []
-    for count, kind in itertools.product(counts, kinds):
+    ordered = sorted(itertools.product(counts, kinds), key=lambda x: (forward_passes(*x), x[0]))
+    for count, kind in ordered:
         memory = step_memory(
             cfg, kind, texts_for_pieces(count), trained=trained, frozen=frozen, in_pieces=count > 1
         )
