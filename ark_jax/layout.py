@@ -317,7 +317,7 @@ def cut_rows(x: jax.Array) -> jax.Array:
     return jax.sharding.reshard(x, P(BATCH, "tensor"))
 
 
-def join_rows(x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+def join_rows(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     """The inverse of `cut_rows` for arrays `[b t]` of this shape: `[u w t]` -> `[b t]`."""
     x = jax.sharding.reshard(x, P(BATCH)).reshape(len(x), -1, out_sharding=P(BATCH))
     kept = math.prod(shape) // len(x)

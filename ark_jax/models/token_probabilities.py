@@ -17,9 +17,17 @@ from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, prefix
 from ark_jax.models.prefix_plan import Span, SuffixBatch
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
 
-LOGIT_BLOCK = 64  # positions whose logits a device holds at a time
+# Positions whose logits a device holds at a time: on a CPU so few that its caches hold them, on
+# accelerators so many that computing takes longer than reading the table.
+LOGIT_BLOCK, ACCELERATOR_BLOCK = 64, 512
+
+
+def block_length(on_cpu: int = LOGIT_BLOCK) -> int:
+    """Positions whose logits are computed at once on the device in use."""
+    return on_cpu if device_in_use().platform == "cpu" else ACCELERATOR_BLOCK
 
 
 def target_positions(
@@ -36,7 +44,7 @@ def target_positions(
         each row.
     """
     devices = layout.batch_multiple()
-    positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
+    positions = np.zeros((devices, tk.round_up(batch.capacity, block_length())), np.int32)
     labels, spans = np.zeros_like(positions), {}
     ends = [0] * devices  # target tokens of each device so far
     for i, suffix in batch.spans.items():
@@ -62,17 +70,18 @@ def suffix_log_probs(
 ) -> Float[Array, "streams targets"]:
     """Log-probabilities of the tokens `labels`, each predicted at its position.
 
-    Only the first `blocks` blocks of LOGIT_BLOCK positions are computed, one at a time.
+    Only the first `blocks` blocks of `block_length()` positions are computed, one at a time.
     """
     x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
     table = layout.copy_table(model.output_table(cfg).astype(x.dtype))
+    length = block_length()
 
     def block(i, out):
         """Writes the log-probabilities of block i into `out`."""
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * length, length, axis=1)
         picked = layout.pick(x, cut(positions))
         log_probs = over_logits(label_log_probs, table, picked, cut(labels))
-        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)
+        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * length, axis=1)
 
     zeros = jnp.zeros(positions.shape, jnp.float32, out_sharding=activation_spec("b t"))
     return jax.lax.fori_loop(0, blocks, block, zeros)
@@ -90,8 +99,8 @@ def token_log_probs(
     Padding gets zero, and so does a row's first visible token, which has none before it. The sum
     over a pair's target tokens equals `LanguageModel.log_likelihood`.
 
-    A device holds the logits of LOGIT_BLOCK positions at a time, or of one position of each of its
-    rows if these are more. The backward pass computes each block's logits again.
+    A device holds the logits of `block_length()` positions at a time, or of one position of each of
+    its rows if these are more. The backward pass computes each block's logits again.
 
     Args:
         tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
@@ -100,7 +109,7 @@ def token_log_probs(
             padding.
     """
     hidden = model(tokens, mask, cfg, capacity)
-    length = max(LOGIT_BLOCK // max(len(tokens) // layout.batch_multiple(), 1), 1)
+    length = max(block_length() // max(len(tokens) // layout.batch_multiple(), 1), 1)
     table = layout.copy_table(model.output_table(cfg))
     predict = functools.partial(over_logits, label_log_probs, table)
     log_probs = map_positions(predict, length, hidden[:, :-1], tokens[:, 1:])

@@ -20,13 +20,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.models import decoder, packing, prefix
-from ark_jax.models.token_probabilities import label_log_probs, map_positions, over_logits
+from ark_jax.models.token_probabilities import (
+    block_length,
+    label_log_probs,
+    map_positions,
+    over_logits,
+)
 from ark_jax.text import tokens as tk
 from ark_jax.train import fit, flops, parts
 from ark_jax.train.groups import BatchShape, Group, place_prompts
 from ark_jax.train.policy import Counts, PolicyLoss, token_loss
 
-LOGIT_BLOCK = 256  # positions whose logits a device holds at a time
+LOGIT_BLOCK = 256  # on a CPU, positions whose logits are computed at once
 
 
 @typing.no_type_check  # tree operations put other leaves into it
@@ -197,7 +202,7 @@ def completion_log_probs(
     """Log-probabilities of the completions' tokens, and entropies at them or None, in nats.
 
     The log-probabilities are differentiable in `model`, the entropies are not. Every prompt is
-    computed once. A device holds the logits of LOGIT_BLOCK positions at a time; the backward pass
+    computed once. A device holds the logits of one block of positions at a time; the backward pass
     computes them again. Padding gets zeros.
     """
     cache = prefix.compute(model, cfg, batch.prompt_tokens, batch.prompt_mask, batch.prompt_room)
@@ -219,6 +224,6 @@ def completion_log_probs(
 
     over_blocks = functools.partial(over_logits, predict, table)
     labels = packing.pack(batch.labels, plan)
-    results = map_positions(over_blocks, min(LOGIT_BLOCK, batch.room), hidden, labels)
+    results = map_positions(over_blocks, min(block_length(LOGIT_BLOCK), batch.room), hidden, labels)
     log_probs, *entropies = (packing.unpack(x, plan) for x in results)
     return log_probs, entropies[0] if entropies else None
