@@ -296,6 +296,12 @@ def test_init_does_not_overwrite_a_file(tmp_path, capsys):
     assert (tmp_path / "config.py").read_text() == "mine"
 
 
+def test_init_names_a_folder_that_is_missing_before_it_reads(tmp_path, capsys):
+    assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'no' / 'c.py'}"]) == 1
+    said = capsys.readouterr()
+    assert "no is no folder; make it first" in said.err and "documents" not in said.out
+
+
 def test_init_writes_no_config_for_bad_data(tmp_path, capsys):
     (tmp_path / "documents.jsonl").write_text('{"id": "d"}\n')
     assert __main__._main(["init", str(tmp_path), f"--out={tmp_path / 'new.py'}"]) == 1

@@ -97,6 +97,7 @@ def test_each_default_model_is_named_in_one_line(world, tmp_path, tool):
     ("flag", "message"),
     [
         ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
+        ("--config=configs/arc.py", "no such file; did you mean configs/ark.py?"),
         ("--config=configs/ark.py:nope", "preset nope: must be one of default, best, paper"),
     ],
 )

@@ -25,7 +25,7 @@ from ark_jax.recipes.documents.corpus import (
     searches_corpus,
     stored_chunks,
 )
-from ark_jax.recipes.documents.retrieve import HYDE, Systems
+from ark_jax.recipes.documents.retrieve import HYDE, Systems, own_results
 from ark_jax.recipes.documents.written_questions import is_writing, joins_passages
 from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
@@ -163,6 +163,8 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
 
     def store_rows() -> dict:
         tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
+        for question, own in own_results(context, corpus.questions, stored_chunks(context)).items():
+            spared[question] = [*spared.get(question, ()), *own]
         rows = _negative_rows(config.mine, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
         save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)

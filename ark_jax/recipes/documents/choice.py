@@ -13,8 +13,9 @@ from ark_jax.data.records import Question
 from ark_jax.evaluate.retrieval import measure
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
+from ark_jax.recipes.core.baselines import held_out_sentences
 from ark_jax.recipes.core.models import load_retriever
-from ark_jax.recipes.core.tables import as_text, describe_difference, tabulate
+from ark_jax.recipes.core.tables import as_text, tabulate
 from ark_jax.recipes.documents.baselines import BOTH
 from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
@@ -207,13 +208,4 @@ def sentences(chosen: Mapping) -> list[str]:
         )
     if not tested:
         return said
-    details = [f"against {x} {describe_difference(t)}" for x, t in tested["against"].items()]
-    said.append(
-        f"On {tested['questions']:,} held-out questions its {heading} is {tested['mean']:.3f}; "
-        f"{'; '.join(details)}."
-    )
-    if below := [x for x, t in tested["against"].items() if t["difference"] < 0]:
-        said.append(
-            f"There it is below {' and '.join(below)}: have more questions, or keep {below[0]}."
-        )
-    return said
+    return [*said, *held_out_sentences(METRIC, **tested)]

@@ -27,7 +27,7 @@ from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
-from ark_jax.train import batches, optim
+from ark_jax.train import example_files, optim
 
 WORDS = ("tide", "lamp", "salt", "lathe", "wool", "pilot", "bell", "ledger", "strike", "harbour")
 # Two documents of five chunks; the last of each reads alike.
@@ -267,7 +267,7 @@ def test_without_a_curriculum_one_stage_uses_all_negatives(retriever, tmp_path):
     assert [row["learning_rate"] for row in curve(tmp_path, "stage0")] == pytest.approx(
         [float(rate(i)) for i in range(steps)]
     )
-    examples = batches.read_examples(tmp_path / "stage0" / "examples")
+    examples = example_files.read_examples(tmp_path / "stage0" / "examples")
     assert all(len(e.negatives) == 2 and set(e.positives) for e in examples)
 
 
@@ -369,7 +369,8 @@ def test_copies_of_a_chunk_are_merged_only_if_configured(merged, retriever, tmp_
     c.train.stages, c.train.merge_copies, c.train.epochs, c.train.batch = (1,), merged, (1, 1, 1), 8
     run(c, tmp_path)
     examples = {
-        e.question: e.positives for e in batches.read_examples(tmp_path / "stage1" / "examples")
+        e.question: e.positives
+        for e in example_files.read_examples(tmp_path / "stage1" / "examples")
     }
     assert examples["q0"] == ("a#0", "a#4") and examples["q5"] == (
         "b#0",
