@@ -64,6 +64,7 @@ def doubts_about(
     metric: str,
     *,
     harder: str = "ask harder questions",
+    keeping: str = "",
     more: str = "",
 ) -> list[str]:
     """Reasons against training, each with what to do instead, in sentences.
@@ -73,14 +74,16 @@ def doubts_about(
         questions: number of questions in the table.
         metric: the one that leaves something to gain, or nothing.
         harder: what to do if it leaves nothing.
+        keeping: how to use an untrained system.
         more: what else to do if questions are too few.
     """
     value = lambda row: row["values"].get(metric, {"mean": 0.0})["mean"]
-    best, doubts = max(table, key=value), []
+    all_means = lambda row: sum(x["mean"] for x in row["values"].values() if x)
+    best, doubts = max(table, key=lambda row: (value(row), all_means(row))), []
     if value(best) > CEILING:
         doubts.append(
             f"{best['system']} reaches {value(best):.3f} in {metric_heading(metric)}: training has "
-            f"hardly anything to gain; {harder}, or keep {best['system']} as it is"
+            f"hardly anything to gain; {harder}, or keep {best['system']} as it is{keeping}"
         )
     if questions < ENOUGH:
         doubts.append(
