@@ -16,7 +16,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, read_table, save_json
 from ark_jax.recipes.core.tables import as_text, by_system, describe_difference, tabulate
-from ark_jax.report.results import metric_heading
+from ark_jax.report.results import ALPHA, metric_heading
 from ark_jax.runtime.log import say
 
 STAGE = "baselines"
@@ -64,6 +64,7 @@ def doubts_about(
     metric: str,
     *,
     harder: str = "ask harder questions",
+    keeping: str = "",
     more: str = "",
 ) -> list[str]:
     """Reasons against training, each with what to do instead, in sentences.
@@ -73,14 +74,16 @@ def doubts_about(
         questions: number of questions in the table.
         metric: the one that leaves something to gain, or nothing.
         harder: what to do if it leaves nothing.
+        keeping: how to use an untrained system.
         more: what else to do if questions are too few.
     """
     value = lambda row: row["values"].get(metric, {"mean": 0.0})["mean"]
-    best, doubts = max(table, key=value), []
+    all_means = lambda row: sum(x["mean"] for x in row["values"].values() if x)
+    best, doubts = max(table, key=lambda row: (value(row), all_means(row))), []
     if value(best) > CEILING:
         doubts.append(
             f"{best['system']} reaches {value(best):.3f} in {metric_heading(metric)}: training has "
-            f"hardly anything to gain; {harder}, or keep {best['system']} as it is"
+            f"hardly anything to gain; {harder}, or keep {best['system']} as it is{keeping}"
         )
     if questions < ENOUGH:
         doubts.append(
@@ -140,12 +143,18 @@ def conclusion(
 
 
 def held_out_sentences(
-    metric: str, questions: int, mean: float, against: Mapping[str, Mapping]
+    metric: str,
+    questions: int,
+    mean: float,
+    against: Mapping[str, Mapping],
+    *,
+    is_trained: bool = True,
 ) -> list[str]:
-    """How good a system is on the held-out questions, and what to do where others are better.
+    """How good a system is on the held-out questions, and what to do where it gains nothing.
 
     Args:
-        against: system -> the tested difference to it.
+        against: system -> the tested difference to it; none that is trained is worse.
+        is_trained: whether the system is.
     """
     details = [f"against {x} {describe_difference(tested)}" for x, tested in against.items()]
     said = [
@@ -157,4 +166,8 @@ def held_out_sentences(
         said.append(
             f"There it is below {' and '.join(below)}: have more questions, or keep {best}."
         )
+    elif against and is_trained:
+        nearest = min(against, key=lambda x: against[x]["difference"])
+        if against[nearest]["p_holm"] >= ALPHA:
+            said.append(f"It gains nothing significant over {nearest}, which needs no training.")
     return said

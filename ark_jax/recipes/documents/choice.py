@@ -208,4 +208,5 @@ def sentences(chosen: Mapping) -> list[str]:
         )
     if not tested:
         return said
-    return [*said, *held_out_sentences(METRIC, **tested)]
+    is_trained = chosen["model"] != "base"
+    return [*said, *held_out_sentences(METRIC, **tested, is_trained=is_trained)]

@@ -29,6 +29,14 @@ def test_doubts_need_a_high_value_or_few_questions():
     )
 
 
+def test_of_systems_at_the_ceiling_the_one_with_the_better_other_metrics_is_kept():
+    rows = table(base=1.0, bm25=1.0)
+    for row, mean in zip(rows, (0.6, 0.7), strict=True):
+        row["values"]["mrr"] = {"mean": mean}
+    (ceiling,) = baselines.doubts_about(rows, baselines.ENOUGH, METRIC, keeping=" (so)")
+    assert ceiling.endswith("or keep bm25 as it is (so)")
+
+
 def rows_of(**hits: str) -> list[dict]:
     """Rows of systems; `hits` has a digit for each question."""
     return [

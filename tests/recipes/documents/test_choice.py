@@ -120,7 +120,17 @@ def test_the_sentences_warn_of_a_chosen_system_below_its_base():
     assert numbers.endswith("against bm25 +0.010 [-0.100, 0.100] (p = 0.03).")
     assert last.startswith("There it is below base: ") and last.endswith("keep base.")
     chosen["held_out"]["against"]["base"] = against(0.1)
-    assert len(choice.sentences(chosen)) == 2
+    assert len(choice.sentences(chosen)) == 2  # bm25 is the nearest, and significantly below
+
+
+def test_the_sentences_name_an_untrained_system_that_training_does_not_beat():
+    chosen = {"system": "bm25+s", "model": "s", "questions": 0, "held_out": {"questions": 60}}
+    differences = {"base": against(0.109, 0.001), "bm25+base": against(0.016, 0.12)}
+    chosen["held_out"] |= {"mean": 0.674, "against": differences}
+    assert choice.sentences(chosen)[-1] == (
+        "It gains nothing significant over bm25+base, which needs no training."
+    )
+    assert "gains nothing" not in choice.sentences(chosen | {"model": "base"})[-1]
 
 
 def test_an_export_that_read_no_choice_is_stale():
