@@ -33,7 +33,6 @@ FOLDS = 5  # of the sweep `folds`
 MARKS_ALONE = {
     "score.supervision": "gold",
     "score.development": 0.1,  # all others are learned from
-    "mine.by": "question",
 }
 
 

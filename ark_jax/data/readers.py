@@ -241,7 +241,7 @@ def summary(corpus: Corpus) -> str:
     if unanswered := sum(not question.answers for question in questions):
         lines.append(
             f"without answers: {unanswered:,} questions, which measure retrieval, and train with "
-            "score.supervision=gold and mine.by=question"
+            "score.supervision=gold"
         )
     if counts := [len(question.negatives) for question in questions if question.negatives]:
         mean = statistics.fmean(counts)

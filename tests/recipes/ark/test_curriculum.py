@@ -94,7 +94,8 @@ def store_inputs(context: engine.Context, folder: Path) -> dict:
 def settings(retriever: Path):
     c = config.ark()
     c.retriever.path, c.mesh = str(retriever), (1, 1, 1)
-    c.mine.top, c.mine.negatives, c.mine.margin = 3, 2, 0.0  # a random model finds all chunks alike
+    c.mine.by, c.mine.top, c.mine.negatives = "rewritten", 3, 2
+    c.mine.margin = 0.0  # a random model finds all chunks alike
     c.train.batch, c.train.epochs, c.train.learning_rates, c.train.order = (
         3,
         (2, 1, 1),
@@ -303,6 +304,9 @@ def test_an_unknown_preset_in_a_config_path_is_refused(words):
         ({"train.stages": (1,)}, False, False),
         ({"train.stages": (0,)}, True, True),
         ({"mine.by": "question"}, False, False),
+        ({"llm.backend": "none"}, False, False),
+        ({"llm.backend": "none", "mine.by": "rewritten"}, True, True),
+        ({"score.supervision": "gold"}, False, False),
         ({"mine.by": "random", "questions.source": "written"}, True, False),
         ({"mine.by": "random", "questions.source": "both", "questions.joined": 0.0}, False, False),
         ({"questions.source": "both", "questions.joined": 0.0}, True, True),
@@ -312,7 +316,7 @@ def test_an_unknown_preset_in_a_config_path_is_refused(words):
 )
 def test_a_graph_is_built_only_if_a_stage_reads_it(changes, builds, rewrites, retriever):
     c = settings(retriever)
-    c.llm.backend = "openai"
+    c.llm.backend, c.mine.by = "openai", "auto"
     c.update_from_flattened_dict(changes)
     names = [stage.name for stage in stages(c)]
     building, rewriting = {"extract", "graph"}, {"communities", "rewrite"}
