@@ -18,6 +18,7 @@ from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.alignment import load_positives
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.ark.train import learned_questions
+from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import load_questions, stored_chunks
 from ark_jax.runtime.log import Metrics
 
@@ -47,7 +48,7 @@ def config_of(world: Path, data: Path):
     c = tiny_config(world)
     c.data.path, c.data.held_out_documents = written.data.path, ()
     c.score.supervision, c.mine.by = written.score.supervision, written.mine.by
-    assert written.questions.source == "given" and written.score.development == 0.1
+    assert written.questions.source == "given" and written.score.development == 0
     c.generator.path = str(world / "no-such-model")  # nothing opens it
     return c
 
@@ -58,7 +59,9 @@ def run(tmp_path_factory):
     c = config_of(make_world(root), write_triplets(root / "pairs.jsonl"))
     c.score.development = 0.4
     context = engine.Context(c, root / "w", Metrics(root / "w" / "metrics.jsonl"))
-    engine.run(stages(c), context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "ENOUGH", 1)
+        engine.run(stages(c), context)
     return context
 
 
