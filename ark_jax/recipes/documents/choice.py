@@ -86,7 +86,8 @@ def choose(
 ) -> dict:
     """Stores the system with the highest nDCG@10 on questions that trained nothing.
 
-    If these are fewer than `ENOUGH`, none is chosen: the last tuned retriever fused with BM25 ships.
+    If these are fewer than `ENOUGH`, none is chosen, and the last tuned retriever fused with BM25
+    ships.
 
     Args:
         systems_of: config -> the systems that it compares.
@@ -193,13 +194,12 @@ def _why_unchosen(questions: int, share: float) -> str:
         questions: the number of questions that trained nothing.
         share: as `share_that_chooses` returns it.
     """
-    reason = "every question with a known passage was trained on, so none is left to choose by"
-    if questions:
-        reason = (
-            f"only {questions:,} questions trained nothing, and fewer than {ENOUGH} choose badly"
-        )
     fix = f"config.score.development={share:g} leaves enough" if share else "have more questions"
-    return f"{reason} ({fix})"
+    if not questions:
+        reason = "every question with a known passage was trained on, so none is left to choose by"
+        return f"{reason} ({fix})"
+    few = f"only {questions:,} questions trained nothing"
+    return f"{few}, and fewer than {ENOUGH} choose badly ({fix})"
 
 
 def load_choice(context: Context, stage: str = STAGE) -> dict:
