@@ -6,7 +6,8 @@ how good the chosen system is.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.evidence import most_chunks
@@ -36,7 +37,8 @@ from ark_jax.runtime.log import say
 
 STAGE = "choice"
 FILE = "choice.json"
-ENOUGH = 40  # questions that choose; fewer choose badly (notebooks/README.md)
+ENOUGH = 10  # questions that choose; fewer choose badly (notebooks/README.md, "What ships")
+GOOD = 40  # questions that choose well
 MOST = 0.3  # share of the questions that may be left out of training so that they choose
 
 
@@ -62,7 +64,7 @@ class Candidate:
 
 
 def candidates(systems: Systems, fusion: Fusion) -> dict[str, Candidate]:
-    """The systems that may ship, by name; if several are best, the first ships.
+    """The systems that may ship, by name; of several that are best, the first is.
 
     Args:
         fusion: of BM25 and the last tuned retriever; the others are fused by reciprocal ranks.
@@ -84,10 +86,10 @@ def choose(
     systems_of: Callable[[object], Systems],
     learned: Callable[[Context], Collection[str]],
 ) -> dict:
-    """Stores the system with the highest nDCG@10 on questions that trained nothing.
+    """Stores the system that ships, chosen by nDCG@10 on questions that trained nothing.
 
-    If these are fewer than `ENOUGH`, none is chosen, and the last tuned retriever fused with BM25
-    ships.
+    It is the last tuned retriever fused with BM25, unless another system is better by more than a
+    standard error; and if the questions are fewer than `ENOUGH`.
 
     Args:
         systems_of: config -> the systems that it compares.
@@ -106,10 +108,9 @@ def choose(
         names = (WORDS, "base", *systems.tuned)
         depth = systems.depth + most_chunks(own_results(context, choosing, chunks))
         parts = search_systems(context, folder, names, choosing, chunks, depth)
-        rows = _measure_rows(context, known, parts, choosing, gold, systems)
+        rows = measure_rows(context, known, parts, choosing, gold, systems)
         table = tabulate(rows, [METRIC], seed=seed)
-        means = {row["system"]: row["values"][METRIC]["mean"] for row in table}
-        name = max(known, key=means.__getitem__)
+        name = clearly_best(rows, known, default=name)
         say(as_text(table, [METRIC]))
     chosen = {
         "system": name,
@@ -127,7 +128,23 @@ def choose(
     return {"questions": len(choosing), "system": name}
 
 
-def _measure_rows(
+def clearly_best(rows: Sequence[Mapping], names: Iterable[str], *, default: str) -> str:
+    """The best system, if it is above `default` by more than a standard error; or `default`.
+
+    Args:
+        rows: of each system and question, as `measure_rows` returns them; two questions or more.
+        names: the systems; of several that are best, the first is.
+    """
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        values.setdefault(row["system"], []).append(row[METRIC])
+    best = max(names, key=lambda name: statistics.fmean(values[name]))
+    gains = [a - b for a, b in zip(values[best], values[default], strict=True)]
+    error = statistics.stdev(gains) / math.sqrt(len(gains))
+    return best if statistics.fmean(gains) > error else default
+
+
+def measure_rows(
     context: Context,
     known: Mapping[str, Candidate],
     parts: Mapping[str, Known],
@@ -165,7 +182,7 @@ def _test_on_held_out(
             parts[part] = load_search(path, judged)
     if WORDS not in parts:
         return {}
-    rows = _measure_rows(context, shown, parts, judged, gold, systems)
+    rows = measure_rows(context, shown, parts, judged, gold, systems)
     against = {}
     for other in ("base", WORDS, BOTH):
         pair = [row for row in rows if row["system"] in (name, other)]
@@ -178,13 +195,17 @@ def _test_on_held_out(
 
 
 def share_that_chooses(questions: int) -> float:
-    """The share of questions that leaves `ENOUGH` to choose by, at least 0.1; 0 if it is too large.
+    """The share of questions that leaves `GOOD` to choose by, from 0.1 to `MOST`.
 
     Args:
         questions: the number of training questions with a known passage.
+
+    Returns:
+        The share; 0 if it leaves fewer than `ENOUGH`.
     """
-    share = max(0.1, math.ceil(100 * ENOUGH / max(questions, 1)) / 100)
-    return share if share <= MOST else 0.0
+    if questions * MOST < ENOUGH:
+        return 0.0
+    return min(MOST, max(0.1, math.ceil(100 * GOOD / questions) / 100))
 
 
 def _why_unchosen(questions: int, share: float) -> str:
@@ -226,10 +247,13 @@ def sentences(chosen: Mapping) -> list[str]:
     else:
         means = {row["system"]: row["values"][METRIC]["mean"] for row in chosen["development"]}
         others = ", ".join(f"{x} {means[x]:.3f}" for x in ("base", WORDS) if x != name)
+        best = max(means, key=means.__getitem__)
+        rank = f"the highest of {len(means)} systems"
+        if means[name] < means[best]:
+            rank = f"less than a standard error below {best}, {means[best]:.3f}"
         said = [
-            f"{name} ships: of {len(means)} systems it has the highest {heading}, "
-            f"{means[name]:.3f} ({others}), on {chosen['questions']:,} questions that trained "
-            "nothing."
+            f"{name} ships: on {chosen['questions']:,} questions that trained nothing its "
+            f"{heading} is {means[name]:.3f} ({others}), {rank}."
         ]
     if chosen["model"] == "base":
         said.append(
