@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ark_jax.data.framework_rows import plain_row
 from ark_jax.data.headings import Unreadable
@@ -15,9 +16,14 @@ from ark_jax.data.office_files import first_sheet
 from ark_jax.data.problems import Findings
 from ark_jax.data.reading import AS_IT_IS, Reading
 from ark_jax.data.rows import InputRow
-from ark_jax.data.text_files import begins_as_json, head_text, is_parquet, text_lines
+from ark_jax.data.text_files import begins_as_json, head_text, is_arrow, is_parquet, text_lines
+
+if TYPE_CHECKING:
+    import pyarrow
+
 
 DELIMITERS = (",", "\t", ";")
+BATCH_ROWS = 256  # of a Parquet or Arrow file that are in memory at once
 LIST_COLUMNS = (
     *("answers", "answer", "documents", "evidence"),
     *("contexts", "reference_contexts", "retrieved_contexts", "ground_truths"),  # ragas's
@@ -217,7 +223,7 @@ def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] 
 
 
 def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterator[InputRow]:
-    """The rows of a Parquet file. A null is a field that is missing, and a number an id.
+    """The rows of a Parquet or Arrow file. A null is a field that is missing, a number an id.
 
     Args:
         path: the file.
@@ -225,26 +231,22 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
         leave_out: a column that is not read.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            columns = [name for name in names if name != leave_out] if leave_out else None
-            for batch in file.iter_batches(batch_size=256, columns=columns):
-                for row in range(len(batch)):
-                    number += 1
-                    findings.problems.rows += 1
-                    try:
-                        (values,) = batch.slice(row, 1).to_pylist()
-                    except UnicodeDecodeError:
-                        message = f"row {number} is not UTF-8; write the file again as UTF-8"
-                        findings.problems.add(path, message, number)
-                        continue
-                    values = findings.reading.listed(values)
-                    known = _values_of_parquet_row(values)
-                    yield InputRow(str(path), number, known, unit="row", columns=values.keys())
+        for batch in _record_batches(path, leave_out):
+            for row in range(len(batch)):
+                number += 1
+                findings.problems.rows += 1
+                try:
+                    (values,) = batch.slice(row, 1).to_pylist()
+                except UnicodeDecodeError:
+                    message = f"row {number} is not UTF-8; write the file again as UTF-8"
+                    findings.problems.add(path, message, number)
+                    continue
+                values = findings.reading.listed(values)
+                known = _values_of_parquet_row(values)
+                yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
         findings.problems.add(path, broken_parquet(error))
         return
@@ -252,10 +254,28 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
         findings.problems.add(path, "holds no row; give another file")
 
 
+def _record_batches(path: Path, leave_out: str) -> Iterator["pyarrow.RecordBatch"]:
+    """The rows of a Parquet or Arrow file in batches, without one column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kept = lambda names: [name for name in names if name != leave_out]
+    if not is_arrow(path):
+        with pq.ParquetFile(path) as file:
+            columns = kept(file.schema_arrow.names) if leave_out else None
+            yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+        return
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+        for batch in stream:
+            batch = batch.select(kept(batch.schema.names))
+            for start in range(0, len(batch), BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+
 def broken_parquet(error: Exception) -> str:
-    """Says that a file is not Parquet, and why."""
+    """Says that a file is neither Parquet nor Arrow, and why."""
     reason = " ".join(str(error).split())[:200]
-    return f"cannot be read as Parquet ({reason}); copy it again"
+    return f"cannot be read as Parquet or Arrow ({reason}); copy it again"
 
 
 def _values_of_parquet_row(values: dict) -> dict:
@@ -280,7 +300,7 @@ def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
     """The rows of a file of any form; a missing or damaged file is a problem."""
     if path.suffix.lower() == SHEET:
         rows = sheet_rows(path, findings)
-    elif is_parquet(path):
+    elif is_parquet(path) or is_arrow(path):
         rows = map(_with_lists, parquet_rows(path, findings))
     elif path.suffix in (".csv", ".tsv") or _has_known_header(path, findings.reading):
         rows = table_rows(path, findings)

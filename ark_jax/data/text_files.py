@@ -80,6 +80,11 @@ def is_parquet(path: Path) -> bool:
     return path.suffix == ".parquet" or file_head(path).startswith(b"PAR1")
 
 
+def is_arrow(path: Path) -> bool:
+    """Whether a file is a stream of Arrow, as `datasets` saves one, by its name."""
+    return path.suffix == ".arrow"
+
+
 def is_trec_table(text: str) -> bool:
     """Whether a text is a table of TREC, by its first lines."""
     lines = list(itertools.islice(filter(str.strip, text.split("\n")), TREC_LINES))

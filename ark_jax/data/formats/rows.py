@@ -201,16 +201,16 @@ def parsed_pairs(
 
 
 def _shard_files(folder: Path) -> list[Path]:
-    """The Parquet files in a folder and its subfolders, without hidden ones, in order."""
+    """The Parquet and Arrow files below a folder, without hidden ones, in order."""
     return [
         path
-        for path in sorted(folder.rglob("*.parquet"))
+        for path in sorted([*folder.rglob("*.parquet"), *folder.rglob("*.arrow")])
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
 
 
 def read_shards(folder: Path, findings: Findings) -> Corpus:
-    """Reads the Parquet files of a folder, such as one of the hub, as one file."""
+    """Reads the files of a folder, such as one of the hub or of `datasets`, as one file."""
     rows = itertools.chain.from_iterable(rows_of(path, findings) for path in _shard_files(folder))
     return read_rows(folder, rows, findings)
 

@@ -50,6 +50,27 @@ def test_training_rows_become_documents_and_a_question(tmp_path, row, suffix):
     assert question == expected
 
 
+def test_a_dataset_that_datasets_saved_is_read(tmp_path):
+    library = pytest.importorskip("datasets", reason="needs .[reference]")
+    rows = [ST | {"anchor": f"When {i}?"} for i in range(600)]  # more than are read at once
+    library.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    for path in (tmp_path / "saved", file):
+        corpus = readers.load(path)
+        assert [question.question for question in corpus.questions] == [x["anchor"] for x in rows]
+        assert [document.text for document in corpus.documents] == [MILL, KILN, FORGE]
+
+
+def test_a_cut_arrow_file_is_a_problem(tmp_path):
+    table, path = pa.Table.from_pylist([ST]), tmp_path / "f.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    assert len(readers.load(path).questions) == 1
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(BadInput, match=r"f.arrow: cannot be read as Parquet or Arrow \("):
+        readers.load(path)
+
+
 def test_pairs_need_no_negatives(tmp_path):
     path = write_rows(tmp_path / "f.jsonl", [{"anchor": "When?", "positive": MILL}])
     assert readers.load(path).questions[0].negatives == ()
