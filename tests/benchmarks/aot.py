@@ -141,7 +141,8 @@ def table(rows: Sequence[dict]) -> str:
     targets = list(aot_targets.TARGETS)
     key = lambda x: (order[x["program"]], x["size"], targets.index(x["target"]))
     for x in sorted(rows, key=key):
-        cells = [x["program"], x["size"], x["target"]]
+        choice = x.get("note", "").partition(":")[0]
+        cells = [", ".join(filter(None, (x["program"], choice))), x["size"], x["target"]]
         predicted = gib(x["predicted"]) if x.get("predicted") else ""
         if not x["compiles"]:
             cells += [refusal(x["error"]), "", predicted, "", "", "", ""]

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 # libtpu looks for a TPU of this host, and for the server that describes a cloud machine.
@@ -21,6 +21,7 @@ os.environ |= {
 }
 
 import jax
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import topologies
 
 from ark_jax import layout
@@ -42,9 +43,45 @@ TARGETS = {
     "v6e-256": Target("tpu", "v6e:16x16", 256),
     "v5p-64": Target("tpu", "v5p:4x4x4", 64),
     "h100": Target("gpu", "1x1x1", 1),
-    "h100x8": Target("gpu", "1x8x1", 8),
+    "h100x8": Target("gpu", "1x1x8", 8),
 }
-H100 = Path(__file__).with_name("h100.txtpb")
+# What NVIDIA publishes of an H100 SXM, in the form in which XLA's compiler asks for it.
+H100 = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H100 80GB HBM3"
+dnn_version_info { major: 9 minor: 12 }
+gpu_device_info {
+  name: "NVIDIA H100 80GB HBM3"
+  device_vendor: "NVIDIA Corporation"
+  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
+  core_count: 132
+  fpus_per_core: 128
+  threads_per_warp: 32
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  clock_rate_ghz: 1.98
+  l2_cache_size: 52428800
+  device_memory_size: 84942979072
+  memory_bandwidth: 3352320000000
+  device_address_bits: 64
+  ecc_enabled: true
+  driver_version: "13.0.0"
+  runtime_version: "13.0.0"
+  compile_time_toolkit_version: "13.0.0"
+  dnn_version: "9.12.0"
+}
+"""
 
 
 def absence(target: Target) -> str:
@@ -61,8 +98,8 @@ def described(target: Target) -> list:
     """The target's devices, which can be compiled for and hold nothing."""
     if target.platform == "tpu":
         return topologies.get_topology_desc(target.topology, "tpu").devices
-    config = H100.read_text(encoding="utf-8")
-    return topologies.get_topology_desc(target.topology, "cuda", target_config=config).devices
+    options = {"topology": target.topology, "target_config": H100}
+    return topologies.get_topology_desc(platform="cuda", **options).devices
 
 
 @contextlib.contextmanager
@@ -72,11 +109,17 @@ def entered(target: Target) -> Iterator[None]:
     kind = devices[0].device_kind
     size = next(size for pattern, size in memory.MEMORY.items() if re.fullmatch(pattern, kind))
     with contextlib.ExitStack() as stack:
-        enter = lambda *where, **what: stack.enter_context(mock.patch.object(*where, **what))
+        enter = lambda *what: stack.enter_context(mock.patch.object(*what))
         enter(jax, "devices", lambda *_: devices)
         enter(jax, "local_devices", lambda **_: devices)
         enter(jax, "device_count", lambda *_: len(devices))
         enter(jax, "default_backend", lambda: target.platform)
         enter(memory, "_local_device_memory", lambda: size)
+        if target.platform == "gpu":
+            # Which cuDNN there is, jax asks its plugin and the GPUs of this machine.
+            backend = SimpleNamespace(platform_version="cuda")
+            bridge = {"get_backend": lambda: backend, "local_devices": lambda **_: devices}
+            enter(cudnn, "xla_bridge", SimpleNamespace(**bridge))
+            enter(cudnn, "check_cudnn_version", lambda: 91_200)
         stack.enter_context(jax.set_mesh(layout.make_mesh()))
         yield
