@@ -4,8 +4,8 @@ from collections import Counter
 
 from support.program_text import Loop, Moved, collectives, kernels
 
-# As a TPU's compiler writes it: a loop over 3 layers, in which a compiler's loop of 4 rounds sends
-# shards of a weight on, and a loop over blocks of positions whose number is an argument.
+# As a TPU's compiler writes it: a loop over layers 1 to 3, in which a compiler's loop, 0 and 2, sends
+# shards of a weight on; and a loop over blocks of positions whose number is an argument.
 TPU = """\
 HloModule jit_f, is_scheduled=true
 
@@ -33,8 +33,13 @@ StackFrames
   %collective-permute-start.1 = (bf16[32,8]{1,0:T(8,128)(2,1)S(1)}, bf16[32,8]{1,0:T(8,128)}, \
 u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), channel_id=7, \
 source_target_pairs={{0,1},{1,0}}
-  ROOT %collective-permute-done.1 = bf16[32,8]{1,0} collective-permute-done(\
+  %collective-permute-done.1 = bf16[32,8]{1,0} collective-permute-done(\
 %collective-permute-start.1)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%p), index=1
+  %constant.3 = s32[]{:T(128)} constant(2)
+  %next.1 = s32[]{:T(128)} add(%i.1, %constant.3)
+  %copy.1 = s32[]{:T(128)} copy(%next.1)
+  ROOT %tuple.1 = (bf16[32,8], s32[]) tuple(%collective-permute-done.1, /*index=1*/%copy.1)
 }
 
 %window.condition (p: (bf16[32,8], s32[])) -> pred[] {
@@ -68,7 +73,8 @@ metadata={op_name="jit(f)/while/body/dot_general" stack_frame_id=3}
 }
 
 %layers.condition (p: (s32[], bf16[64,6])) -> pred[] {
-  %constant.2 = s32[]{:T(128)} constant(3), metadata={op_name="jit(f)/while/cond/lt"}
+  %constant.2 = s32[]{:T(128)} constant(4), metadata={op_name="jit(f)/while/cond/lt"}
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
   ROOT %lt.1 = pred[]{:T(512)} compare(%i, %constant.2), direction=LT
 }
 
@@ -85,7 +91,9 @@ replica_groups=[1,8]<=[8], dimensions={1}
 }
 
 ENTRY %main (a: bf16[8,6]) -> bf16[64,6] {
-  %while.2 = (s32[], bf16[64,6]) while(%t), condition=%layers.condition, body=%layers.body, \
+  %constant.4 = s32[]{:T(128)} constant(1)
+  %tuple.2 = (s32[], bf16[64,6]) tuple(%constant.4, %a)
+  %while.2 = (s32[], bf16[64,6]) while(%tuple.2), condition=%layers.condition, body=%layers.body, \
 metadata={op_name="jit(f)/while" stack_frame_id=1}
   %while.3 = (s32[], s32[]) while(%t), condition=%positions.condition, body=%positions.body, \
 metadata={op_name="jit(f)/while" stack_frame_id=2}
@@ -101,7 +109,7 @@ LAYERS, POSITIONS = Loop("Decoder.layers", 3), Loop("suffix_log_probs", None)
 
 def test_what_travels_in_a_tpu_program():
     assert collectives(TPU) == [
-        Moved("collective-permute", (32, 8), 512, 12, 2, (LAYERS, Loop("", 4))),
+        Moved("collective-permute", (32, 8), 512, 6, 2, (LAYERS, Loop("", 2))),
         Moved("all-gather", (64, 6), 768, 3, 8, (LAYERS,)),  # once, though two fusions name it
         Moved("reduce-scatter", (64, 6), 192, 3, 8, (LAYERS,)),
         Moved("all-gather", (100, 6), 1200, 1, 8, (POSITIONS,)),
@@ -118,7 +126,7 @@ def test_rounds_that_an_argument_gives():
 
 def test_bytes_that_a_device_receives():
     assert [x.received for x in collectives(TPU)] == [
-        12 * 512,
+        6 * 512,
         3 * 768 * 7 / 8,
         3 * 192 * 7,
         1200 * 7 / 8,

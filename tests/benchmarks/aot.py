@@ -29,7 +29,7 @@ CELLS, README = HERE / "aot.jsonl", HERE / "README.md"
 BEGIN, END = "<!-- begin of aot.py's table -->", "<!-- end of aot.py's table -->"
 SIZES = ("0.6B", "4B", "8B")
 # Functions with loops over layers, in which weights must travel, and over pieces of a batch.
-OVER_WEIGHTS = {"layers", "encode_pieces", "summed"}
+OVER_WEIGHTS = {"Decoder.layers", "Encoder.__call__", "encode_pieces", "summed"}
 Cell = tuple[str, str, str]  # target, size, program
 
 
@@ -67,8 +67,8 @@ def _since(start: float) -> float:
 
 
 def short(function: str) -> str:
-    """`A.b.<locals>.c` -> `c`."""
-    return function.rpartition(".")[2]
+    """`a.<locals>.b` -> `b`, `A.b` -> `A.b`."""
+    return function.rpartition("<locals>.")[2]
 
 
 def moved_by_loop(moves: Sequence[program_text.Moved]) -> dict[str, list]:

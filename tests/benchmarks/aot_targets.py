@@ -37,6 +37,7 @@ class Target:
     devices: int
 
 
+# Chips are counted.
 TARGETS = {
     "v5e-8": Target("tpu", "v5e:2x4", 8),
     "v5e-256": Target("tpu", "v5e:16x16", 256),

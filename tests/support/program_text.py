@@ -139,7 +139,7 @@ def _callers(
 ) -> dict[str, list[tuple[str, Loop | None]]]:
     """Computation -> who calls it, and the loop whose body it is there."""
     functions = _functions(text)
-    bodies = defaultdict(list)
+    bodies: dict[str, list[str]] = defaultdict(list)
     for computation, line in lines:
         bodies[computation].append(line)
     callers: dict[str, list[tuple[str, Loop | None]]] = defaultdict(list)
@@ -148,8 +148,7 @@ def _callers(
         for role, name in called:
             loop = None
             if role == "body":
-                condition = dict(called).get("condition", "")
-                known = _rounds(line, condition, bodies)
+                known = _rounds(line, bodies[computation], bodies, dict(called))
                 loop = Loop(_function(line, functions), rounds if known is None else known)
             callers[name].append((computation, loop))
     return callers
@@ -171,29 +170,67 @@ def _paths(callers: dict, computation: str) -> Counter[tuple[Loop, ...]]:
     return paths(computation)
 
 
-def _rounds(line: str, condition: str, bodies: dict[str, list[str]]) -> int | None:
-    """How often a loop runs: as its line says, else the number that its condition compares with.
+def _rounds(
+    line: str, around: list[str], bodies: dict[str, list[str]], called: dict[str, str]
+) -> int | None:
+    """How often a loop runs at most: as its line says, else from first, last and step of a counter.
 
-    A loop that begins at zero, as those of JAX do, and may end earlier.
+    Args:
+        around: the computation that the loop stands in.
+        called: the loop's body and condition.
     """
     if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
         return int(known[1])
-    reached, todo = [], [condition]
-    while todo:
-        name = todo.pop()
-        reached += bodies.get(name, [])
-        todo += [called for x in bodies.get(name, []) for _, called in _called(x)]
-    numbers = dict(
-        found.groups()
-        for x in reached
-        if (found := re.search(r"%(\S+) = [su]\d+\[\]\S* constant\((\d+)\)", x))
-    )
-    for x in reached:
-        compared = re.search(r" compare\(.*%([\w.-]+)\), direction=LT", x)
-        if compared and compared[1] in numbers:
-            return int(numbers[compared[1]])
-    inside_fusion = any(" compare(" in x and "direction=LT" in x for x in reached)
-    return int(next(iter(numbers.values()))) if inside_fusion and len(numbers) == 1 else None
+    condition, body = (_Definitions(bodies[called[x]]) for x in ("condition", "body"))
+    for compared in condition.operands(" compare", "direction=LT"):
+        limit = condition.constant(compared[1])
+        counter = re.search(r"get-tuple-element\(.*index=(\d+)", condition.text(compared[0]))
+        if limit is not None and counter:
+            place = int(counter[1])
+            start = re.search(r" while\(%([\w.-]+)\)", line)
+            first = _Definitions(around).element(start[1] if start else "", place)
+            step = body.step(body.element(body.root, place))
+            return -(-(limit - (_Definitions(around).constant(first) or 0)) // step)
+    return None
+
+
+class _Definitions:
+    """The instructions of a computation, by name."""
+
+    def __init__(self, lines: list[str]):
+        self.root, self._texts = "", {}
+        for line in lines:
+            if found := re.match(r" +(ROOT )?%([\w.-]+) = ", line):
+                self._texts[found[2]] = line
+                self.root = found[2] if found[1] else self.root
+
+    def text(self, name: str) -> str:
+        """An instruction; of a copy, what is copied."""
+        line = self._texts.get(name, "")
+        copied = re.search(r" (?:copy|bitcast)\(%([\w.-]+)\)", line)
+        return self.text(copied[1]) if copied else line
+
+    def operands(self, operation: str, *also: str) -> Iterator[list[str]]:
+        """Those of each instruction of a kind."""
+        for line in self._texts.values():
+            found = re.search(rf"{operation}\(([^)]*)\)", line)
+            if found and all(x in line for x in also):
+                yield re.findall(r"%([\w.-]+)", found[1])
+
+    def constant(self, name: str) -> int | None:
+        found = re.search(r" constant\((\d+)\)", self.text(name))
+        return int(found[1]) if found else None
+
+    def element(self, name: str, place: int) -> str:
+        """The name of a tuple's element; "" if it is not made here."""
+        found = re.search(r" tuple\(([^)]*)\)", self.text(name))
+        return re.findall(r"%([\w.-]+)", found[1])[place] if found else ""
+
+    def step(self, name: str) -> int:
+        """What a counter's new value adds to the old one; 1 if it is not found."""
+        added = re.search(r" add\(%([\w.-]+), %([\w.-]+)\)", self.text(name))
+        steps = [self.constant(x) for x in added.groups()] if added else []
+        return next(filter(None, steps), 1)
 
 
 def _functions(text: str) -> dict[str, str]:
