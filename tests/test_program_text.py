@@ -4,8 +4,8 @@ from collections import Counter
 
 from support.program_text import Loop, Moved, collectives, kernels
 
-# As a TPU's compiler writes it: a loop over layers 1 to 3, in which a compiler's loop, 0 and 2, sends
-# shards of a weight on; and a loop over blocks of positions whose number is an argument.
+# As a TPU's compiler writes it: a loop over layers 1 to 3, in which the compiler's own loop sends
+# shards of a weight on, at 0 and 2; and a loop over as many positions as an argument says.
 TPU = """\
 HloModule jit_f, is_scheduled=true
 

@@ -9,6 +9,7 @@ there once more, `--table` only writes the table. Needs `pip install -e '.[aot]'
 import argparse
 import importlib.metadata
 import json
+import math
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -82,19 +84,19 @@ def moved_by_loop(moves: Sequence[program_text.Moved]) -> dict[str, list]:
     return dict(totals)
 
 
-def weights_in_loops(moves: Sequence[program_text.Moved], weights) -> list[str]:
+def weights_in_loops(moves: Sequence[program_text.Moved], weights: Any) -> list[str]:
     """Weights, or parts of a device's, that travel in each round of a loop over positions."""
     numbers = weight_numbers(weights)
     found: Counter[str] = Counter()
     for move in moves:
         over = [short(x.function) for x in move.loops if x.function]
         others = [name for name in over if name not in OVER_WEIGHTS]
-        if others and _count(move.shape) in numbers:
+        if others and math.prod(move.shape) in numbers:
             found[f"{others[0]}: {move.kind} {list(move.shape)}"] += move.times
     return [f"{name}, {times} times" for name, times in sorted(found.items())]
 
 
-def weight_numbers(weights) -> set[int]:
+def weight_numbers(weights: Any) -> set[int]:
     """How many numbers the matrices of a model have, and a device's share of each."""
     numbers = set()
     for path, x in jax.tree_util.tree_flatten_with_path(weights)[0]:
@@ -102,15 +104,8 @@ def weight_numbers(weights) -> set[int]:
         if "blocks" in jax.tree_util.keystr(path):
             shapes = [shape[1:] for shape in shapes]  # one layer of the stack
         if len(shapes[0]) > 1:
-            numbers |= set(map(_count, shapes))
+            numbers |= set(map(math.prod, shapes))
     return numbers
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
 
 
 # --- the table ----------------------------------------------------------------------------------
