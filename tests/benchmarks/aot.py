@@ -26,6 +26,8 @@ import aot_targets
 import jax
 from support import program_text
 
+from ark_jax.train import memory
+
 HERE = Path(__file__).parent
 CELLS, README = HERE / "aot.jsonl", HERE / "README.md"
 BEGIN, END = "<!-- begin of aot.py's table -->", "<!-- end of aot.py's table -->"
@@ -40,6 +42,7 @@ def row(target: str, size: str, name: str) -> dict:
     found = {"target": target, "size": size, "program": name, "jax": jax.__version__}
     compiler = "libtpu" if aot_targets.TARGETS[target].platform == "tpu" else "jax-cuda13-pjrt"
     found["compiler"] = f"{compiler} {importlib.metadata.version(compiler)}"
+    found["memory"] = memory.device_memory()
     start = time.perf_counter()
     try:
         program = aot_programs.program(name, size)
@@ -146,9 +149,11 @@ def table(rows: Sequence[dict]) -> str:
             once = x["moved"].get("", [0])[0]
             faults = " **weights**" if x["weights_in_loops"] else ""
             flash = flash_kernels(x)
+            # A GPU's compiler accepts what does not fit.
+            room = " **too much**" if x["held"] > x["memory"] else ""
             cells += [
                 f"{x['seconds']:.0f}",
-                f"{gib(x['held'])}, {gib(x['peak'])}",
+                f"{gib(x['held'])}, {gib(x['peak'])}" + room,
                 predicted,
                 gigabytes(once),
                 "; ".join(f"{name}: {gigabytes(size)}" for name, size in loops.items()) + faults,

@@ -93,7 +93,7 @@ FULL = Scale(
 )
 TINY = Scale(
     questions=lambda devices: devices,
-    question=64,
+    question=32,
     passage=128,
     remat="all",
     pieces=2,

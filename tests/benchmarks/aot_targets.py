@@ -87,12 +87,9 @@ gpu_device_info {
 
 def absence(target: Target) -> str:
     """Why the target's compiler cannot run here; "" if it can."""
-    found = importlib.util.find_spec
-    if target.platform == "tpu":
-        return "" if found("libtpu") else "no libtpu: pip install -e '.[aot]'"
-    plugins = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-    has_plugin = found("jax_plugins") and any(map(found, plugins))
-    return "" if has_plugin else "no CUDA plugin of jax: pip install -e '.[aot]'"
+    module = {"tpu": "libtpu", "gpu": "jax_cuda13_plugin"}[target.platform]
+    found = importlib.util.find_spec(module)
+    return "" if found else f"{module} is not installed: pip install -e '.[aot]'"
 
 
 def described(target: Target) -> list:

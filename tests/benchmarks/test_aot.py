@@ -65,7 +65,8 @@ def programs(names, faults):
     """The programs, those with a known fault marked."""
 
     def mark(number: int) -> pytest.MarkDecorator:
-        return pytest.mark.xfail(strict=True, reason=f"fault {number}: {FAULTS[number]}")
+        reason = f"fault {number}: {FAULTS[number]}"
+        return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
     marks = {name: [mark(number)] for name, number in faults.items()}
     return [pytest.param(name, marks=marks.get(name, [])) for name in names]
