@@ -58,7 +58,6 @@ setup(
         "flax>=0.12,<0.13",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
-        "grain>=0.2.18",
         "array_record>=0.8",
         # tensorflow-datasets imports it on Python < 3.12 and does not declare it.
         "importlib_resources>=6",

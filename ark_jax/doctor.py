@@ -38,7 +38,6 @@ MAIN_PACKAGES = (
     "flax",
     "optax",
     "orbax-checkpoint",
-    "grain",
     "transformers",
     "huggingface_hub",
     "numpy",

@@ -7,6 +7,7 @@ a  tokens laid end to end                k  key/value heads
 l  layer                                 h  head dim
 v  vocabulary                            f  feed-forward width
 p  position                              r  rank of an adapter
+u  part of the batch axes                w  part of the tensor axis
 y  segment type                          m  marker in a pair of texts
 c  label of a classifier                 j  width inside a classifier
 g  state that a classifier reads
@@ -36,7 +37,15 @@ AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
 WEIGHTS = {"d": "fsdp", "n": "tensor", "k": "tensor", "f": "tensor", "e": ("tensor", "fsdp")}
 SAVED = "product"  # checkpoint name of values that rematerialisation saves
-ACTIVATIONS = {"b": BATCH, "a": BATCH, "n": "tensor", "k": "tensor", "f": "tensor"}
+ACTIVATIONS = {
+    "b": BATCH,
+    "a": BATCH,
+    "u": BATCH,
+    "n": "tensor",
+    "k": "tensor",
+    "f": "tensor",
+    "w": "tensor",
+}
 
 
 def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
@@ -263,17 +272,56 @@ def logits(x: jax.Array, table: jax.Array) -> jax.Array:
     The table is gathered over fsdp like other weights, and stays cut over tensor.
     """
     table = jax.sharding.reshard(table.astype(x.dtype), P(None, "tensor"))
+    return _logits("ad,vd->av", x, table)
+
+
+def copy_table(table: jax.Array) -> jax.Array:
+    """A table `[v e]` as a whole copy for each device, `[u w v d]`, for `logits_of_parts`.
+
+    A loop over parts must get it from outside. Inside, each round would move the whole table, and
+    sum its gradient over the devices; so each device adds up its own, which are summed at the end.
+    """
+    table = jax.sharding.reshard(table, P())
+    parts = (batch_multiple(), mesh_size("tensor"))
+    return jax.lax.broadcast(table, parts, out_sharding=activation_spec("u w v d"))
+
+
+def logits_of_parts(x: jax.Array, copies: jax.Array) -> jax.Array:
+    """As `logits`, of rows that are cut over all devices: `[u w t d]`, `[u w v d]` -> `[u w t v]`.
+
+    Other activations are the same on all devices of the tensor axis; here each has its own rows.
+    """
+    return _logits("uwtd,uwvd->uwtv", x, copies.astype(x.dtype))
+
+
+def _logits(equation: str, x: jax.Array, table: jax.Array) -> jax.Array:
     if x.dtype != jnp.float32:
         # By JAX's own rule the gradient would be a product of float32 and 16 bits, which XLA
         # computes in float32.
-        return _product("ad,vd->av", x, table)
+        return _product(equation, x, table)
     return jnp.einsum(
-        "ad,vd->av",
+        equation,
         x,
         table,
-        out_sharding=activation_spec("a v"),
+        out_sharding=activation_spec(" ".join(equation.split("->")[1])),
         preferred_element_type=jnp.float32,
     )
+
+
+def cut_rows(x: jax.Array) -> jax.Array:
+    """Rows cut over all devices: `[b t ...]` -> `[u w t ...]`; zeros fill the last parts."""
+    parts = (batch_multiple(), mesh_size("tensor"))
+    x = x.reshape(parts[0], -1, *x.shape[2:], out_sharding=P(BATCH))
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % parts[1]), *[(0, 0)] * (x.ndim - 2)))
+    x = x.reshape(*parts, -1, *x.shape[2:], out_sharding=P(BATCH))
+    return jax.sharding.reshard(x, P(BATCH, "tensor"))
+
+
+def join_rows(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """The inverse of `cut_rows` for arrays `[b t]` of this shape: `[u w t]` -> `[b t]`."""
+    x = jax.sharding.reshard(x, P(BATCH)).reshape(len(x), -1, out_sharding=P(BATCH))
+    kept = math.prod(shape) // len(x)
+    return x[:, :kept].reshape(shape, out_sharding=activation_spec("b t"))
 
 
 def put(x: np.ndarray, spec: P) -> jax.Array:

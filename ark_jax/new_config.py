@@ -28,13 +28,7 @@ TITLES = {
 
 FEW_QUESTIONS = 100  # fewer tell little on a fifth of them
 FOLDS = 5  # of the sweep `folds`
-
-# The fields of ARK that train on questions without answers.
-MARKS_ALONE = {
-    "score.supervision": "gold",
-    "score.development": 0.1,  # all others are learned from
-    "mine.by": "question",
-}
+HELD_OUT = 0.2  # of the questions, by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +73,7 @@ def draft_config(
 def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -> ConfigDraft:
     """A draft for documents, or for questions with their documents. Raises ValueError."""
     from ark_jax.data import readers
+    from ark_jax.recipes.documents.choice import share_that_chooses
 
     reading = reading or readers.AS_IT_IS
     corpus, problems = readers.read(data, questions, reading)
@@ -100,7 +95,9 @@ def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -
     lines.append(readers.summary(corpus))
     lines.append(readers.mostly_passed_over(corpus))
     if len(corpus.questions) > 1 and not any(q.answers for q in corpus.questions):
-        fields |= MARKS_ALONE
+        fields["score.supervision"] = "gold"
+        if share := share_that_chooses(int((1 - HELD_OUT) * len(corpus.questions))):
+            fields["score.development"] = share
         lines.append(
             "no question has an answer: what is marked for it trains (score.supervision), hard "
             "negatives are given or found by the question (mine.by), and no language model is used"

@@ -133,7 +133,7 @@ def study():
     c.evaluate.read, c.evaluate.max_new_tokens = 50, 16
     c.prompts.read = "story"
     c.score.references, c.score.candidates, c.score.positives = 1, 8, 1
-    c.mine.negatives, c.mine.spare = 3, 2
+    c.mine.by, c.mine.negatives, c.mine.spare = "rewritten", 3, 2
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (1, 1, 1)
     return c
 

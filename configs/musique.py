@@ -79,7 +79,7 @@ def study():
     c.score.references = 1  # further answers are other spellings of the first
     c.score.candidates = 10
     c.score.positives = 2  # every question takes two hops or more
-    c.mine.negatives, c.mine.spare = 3, 2
+    c.mine.by, c.mine.negatives, c.mine.spare = "rewritten", 3, 2
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (2, 2, 2)
     return c
 

@@ -412,8 +412,8 @@ def test_sensitive_operations_of_a_bfloat16_step_use_float32(family, mesh):
     } == {jnp.dtype("float32")}
 
 
-def test_sensitive_operations_of_bfloat16_scoring_use_float32(mesh):
-    model, cfg, _ = opened("qwen3", "bfloat16")
+def scoring_arguments(streams: int, targets: int) -> tuple:
+    """What `suffix_log_probs` takes after the config: two prefixes and four suffixes a stream."""
     mesh = jax.sharding.get_mesh()
     x = lambda letters, *shape, dtype=jnp.int32: pod.on(
         mesh, shape, dtype, layout.activation_spec(letters)
@@ -421,23 +421,60 @@ def test_sensitive_operations_of_bfloat16_scoring_use_float32(mesh):
     memory = (
         pod.on(
             mesh,
-            (tiny.LAYERS, 2, tiny.KV_HEADS, 8, tiny.HEAD_DIM),
+            (tiny.LAYERS, 2 * streams, tiny.KV_HEADS, 8, tiny.HEAD_DIM),
             jnp.bfloat16,
             P(None, *layout.activation_spec("b k s h")),
         ),
     ) * 2
     batch = prefix.SlotArrays(
-        tokens=x("b t", 4, 16),
-        positions=x("b t", 4, 16),
-        texts=x("b t", 4, 16),
-        prefix_indices=x("b", 4),
+        tokens=x("b t", 4 * streams, 16),
+        positions=x("b t", 4 * streams, 16),
+        texts=x("b t", 4 * streams, 16),
+        prefix_indices=x("b", 4 * streams),
     )
-    targets = x("b t", 1, 64), x("b t", 1, 64)
-    traced = token_probabilities.suffix_log_probs.trace(
-        model, cfg, memory, x("b s", 2, 8, dtype=bool), batch, 64, *targets, 1
-    )
+    ends = x("b t", streams, targets), x("b t", streams, targets)
+    return memory, x("b s", 2 * streams, 8, dtype=bool), batch, 64, *ends
+
+
+def test_sensitive_operations_of_bfloat16_scoring_use_float32(mesh):
+    model, cfg, _ = opened("qwen3", "bfloat16")
+    traced = token_probabilities.suffix_log_probs.trace(model, cfg, *scoring_arguments(1, 64), 1)
     assert_exact(traced.jaxpr.jaxpr)
     assert traced.out_info.dtype == jnp.float32
+
+
+def moves_of_the_table(function, *arguments) -> list[pod.Moved]:
+    """What the compiled program moves of the weights of the logits."""
+    text = jax.jit(function).lower(*arguments).compile().as_text()
+    return [moved for moved in pod.collectives(text) if tiny.VOCAB in moved.shape]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_scoring_gathers_the_table_of_logits_once(shape):
+    with jax.set_mesh(layout.make_mesh(shape)):
+        model, cfg, _ = opened("qwen3", "bfloat16")
+        blocks = 3
+        targets = blocks * token_probabilities.LOGIT_BLOCK
+        memory, mask, batch, room, *ends = scoring_arguments(layout.batch_multiple(), targets)
+        score = lambda model, *arrays: token_probabilities.suffix_log_probs(
+            model, cfg, *arrays[:-2], room, *arrays[-2:], blocks
+        )
+        moved = moves_of_the_table(score, model, memory, mask, batch, *ends)
+    assert moved and all(x.times == 1 for x in moved), moved
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_gradient_moves_the_table_of_logits_once_each_way(shape):
+    with jax.set_mesh(layout.make_mesh(shape)):
+        model, cfg, _ = opened("qwen3", "bfloat16")
+        rows = layout.batch_multiple()
+        tokens = layout.rows(np.ones((rows, 3 * token_probabilities.LOGIT_BLOCK), np.int32))
+
+        def loss(model, tokens, mask):
+            return token_probabilities.token_log_probs(model, cfg, tokens, mask).sum()
+
+        moved = moves_of_the_table(jax.grad(loss), model, tokens, tokens > 0)
+    assert moved and all(x.times == 1 for x in moved), moved
 
 
 def test_sensitive_operations_of_bfloat16_gradients_use_float32(mesh):

@@ -175,7 +175,8 @@ def locate_config(named: str) -> str:
     known = packaged_files()
     if name in known:
         return f"{known[name]}{colon}{words}"
-    nearest = difflib.get_close_matches(name, known, 1)
+    beside = map(str, Path(name).parent.glob("*.py"))
+    nearest = difflib.get_close_matches(name, [*known, *beside], 1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
     raise ValueError(
         f"--config={named}: no such file; {hint}the presets are {', '.join(known)}, and `ark-jax "

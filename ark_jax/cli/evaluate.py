@@ -147,12 +147,12 @@ class Baselines(Comparing):
 
     def make_comparison(self) -> "Comparison":
         from ark_jax.recipes.core import models
-        from ark_jax.recipes.documents.baselines import doubts_about
+        from ark_jax.recipes.documents.baselines import doubts_about_retrieval
 
         model = self.model or models.default_path("retriever")
         models.fetch_demo_models([model])
         comparison = self.compare([model, "bm25", f"{model}+bm25"])
-        doubts = doubts_about(comparison.table, comparison.measured_questions)
+        doubts = doubts_about_retrieval(comparison.table, comparison.measured_questions)
         return dataclasses.replace(comparison, remarks=[*comparison.remarks, *doubts])
 
 

@@ -29,6 +29,8 @@ class Init(DataFlags):
         out = Path(self.out).expanduser()
         if out.exists():
             raise ValueError(f"{out} is there already; give another --out, or move it away")
+        if not out.parent.is_dir():
+            raise ValueError(f"--out={self.out}: {out.parent} is no folder; make it first")
         draft = draft_config(self.data, self.files(), self.reading())
         for line in draft.lines:
             say(line)

@@ -253,7 +253,7 @@ def confirm_training(doubts: Sequence[str]) -> None:
         ValueError: the answer is no.
     """
     if not _agrees("train all the same? [y/N] "):
-        raise ValueError("nothing is trained; the same command again goes on without asking")
+        raise ValueError("nothing is trained; the same command again trains without asking")
 
 
 def _can_ask() -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding
+from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding, open_bytes
 from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
 from ark_jax.data.office_files import epub_page, pptx_page, xlsx_page
 from ark_jax.data.text_files import TREC_TABLE, encoding_and_remark, is_trec_table
@@ -26,7 +26,8 @@ def _decode_file(path: Path, named: str) -> tuple[str, str]:
     """
     try:
         encoding, remark = encoding_and_remark(path, named)
-        data = path.read_bytes()
+        with open_bytes(path) as file:
+            data = file.read()
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1

@@ -2,10 +2,15 @@
 
 import codecs
 import functools
+import gzip
 import re
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 HEAD_BYTES = 1 << 16  # what recognising a file looks at
+_GZIP = b"\x1f\x8b"
+BROKEN_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 UTF8 = "utf-8-sig"
 WESTERN = "cp1252"  # of encodings that are equally likely, the most common; Latin-1 is a part of it
 LONGEST_CHARACTER = 4  # bytes; a part of a line may end within one
@@ -31,6 +36,19 @@ _SYMBOL_IN_WORD = re.compile(r"[^\W\d_][¡-¶¸-¿][^\W\d_]")
 _CONTROL = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
+def open_bytes(path: Path) -> BinaryIO:
+    """Opens a file to be read; one that gzip packed is unpacked, whatever its name.
+
+    Raises:
+        OSError: it cannot be read. Reading a packed file may raise `BROKEN_GZIP`.
+    """
+    file = path.open("rb")
+    if not file.peek(len(_GZIP)).startswith(_GZIP):
+        return file
+    file.close()
+    return gzip.open(path)
+
+
 def head_encoding(head: bytes) -> str:
     """The encoding that the first bytes of a file show, or else UTF-8; "" if they are not text."""
     for mark, encoding in _MARKS.items():
@@ -54,8 +72,9 @@ def file_encoding(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read.
+        BROKEN_GZIP: it is packed and damaged.
     """
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
         if (encoding := head_encoding(head)) != UTF8:
             return encoding

@@ -7,6 +7,20 @@ from ark_jax.data.records import with_title
 from ark_jax.data.rows import InputRow
 
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+# A field that tells whose row it is -> our names -> what that framework calls the fields.
+_NAMES = {
+    "page_content": {"text": "page_content"},
+    "kwargs": {"text": "kwargs.page_content"},
+    "contents": {"id": "doc_id", "text": "contents"},
+    "retrieval_gt": {
+        "id": "qid",
+        "question": "query",
+        "documents": "retrieval_gt",
+        "answers": "generation_gt",
+    },
+    "positive_passages": {"pos": "positive_passages", "neg": "negative_passages"},
+    "instruction": {"question": "instruction", "answer": "output"},
+}
 
 
 def plain_row(row: InputRow) -> InputRow:
@@ -16,6 +30,7 @@ def plain_row(row: InputRow) -> InputRow:
         return row
     known = {name: value for name, value in values.items() if value is not None}
     plain = InputRow(row.file, row.line, known, row.unit)
+    plain.names = next((names for name, names in _NAMES.items() if name in row.values), {})
     plain.problems, plain.remarks = row.problems, row.remarks
     if chat := _turns(row.values):
         more = len([role for role, _ in chat if role == "user"]) - 1
@@ -52,6 +67,8 @@ def _plain_values(values: Mapping[str, object]) -> dict[str, object] | None:
             "pos": _passages(values["positive_passages"]),
             "neg": _passages(values.get("negative_passages")),
         }
+    if _is_alpaca(values):
+        return _instruction(values)
     if _turns(values):
         return _chat(values)
     return None
@@ -71,6 +88,22 @@ def _langchain(values: Mapping[str, object]) -> dict[str, object]:
     if isinstance(source, str) and isinstance(start, int) and start >= 0:
         plain |= {"document": source, "start": start, "id": plain["id"] or f"{source}:{start}"}
     return plain
+
+
+def _is_alpaca(values: Mapping[str, object]) -> bool:
+    """Whether a row is an instruction and what a model should write, without a context."""
+    others = {"question", "context", "contexts", "answers", "documents", "paragraphs"}
+    is_text = isinstance(values.get("input") or "", str)
+    return {"instruction", "output"} <= values.keys() and is_text and not others & values.keys()
+
+
+def _instruction(values: Mapping[str, object]) -> dict[str, object]:
+    """A question of an instruction and its input; `text`, the prompt, shows a second reading."""
+    instruction, given = values["instruction"], values.get("input") or ""
+    has_both = isinstance(instruction, str) and given.strip()
+    question = f"{instruction}\n{given}" if has_both else instruction
+    plain = {name: values.get(name) for name in ("id", "group", "text")}
+    return {**plain, "question": question, "answer": values["output"]}
 
 
 def _passages(items: object) -> object:

@@ -114,6 +114,12 @@ class _Builder:
             self._separate()
             self._add(text)
 
+    def raise_number(self, text: str) -> None:
+        """Marks the number that follows, if it stands right behind a letter or digit: 2^30."""
+        before = self.parts[-1][-1:] if self.parts else ""
+        if text[:1].isdigit() and before.isalnum() and not (self._break or self._blank):
+            self._add("^")
+
     def _separate(self) -> None:
         """Adds the requested line breaks, or else the blank, before the next word."""
         if self.length:
@@ -141,6 +147,8 @@ def _write_element(root, builder: _Builder) -> None:
                 walk.skip_subtree()
                 continue
             _request_breaks(builder, tag)
+            if tag == "sup":
+                builder.raise_number(element.text_content())
             verbatim += tag == "pre"
             if tag in ("td", "th") and element.getprevious() is not None:
                 builder.write(" | ")

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from ark_jax.data import formats
 from ark_jax.data.evidence import count_absent_answers
-from ark_jax.data.formats import beir, plain
+from ark_jax.data.formats import beir
 from ark_jax.data.formats.pages import is_about
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
-from ark_jax.data.reading import Reading
+from ark_jax.data.reading import AS_IT_IS, Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
-from ark_jax.data.table_files import named_file
+from ark_jax.data.table_files import QUESTIONS, named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
-AS_IT_IS = Reading()  # detects the encoding, and takes columns by their names
+NAMED_REASONS = 6  # why files of a folder are passed over, in one line
 
 
 def load(path: str | Path, tolerate: float = 0.0, reading: Reading = AS_IT_IS) -> Corpus:
@@ -117,17 +117,19 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
         return form
     content = "is an empty folder"
     if names:
-        content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
+        is_empty = all(child.is_file() and not child.stat().st_size for child in path.iterdir())
+        listed = f"{', '.join(names[:5])}{', ...' * (len(names) > 5)}"
+        content = f"holds {'empty files alone, ' * is_empty}{listed}"
     findings.problems.add(path, f"{content}, no known format; give {formats.KNOWN}")
     return None
 
 
 def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
     """Says if a folder fits another format too, which would read other files of it."""
-    known = set(form.files(path))
-    for other in formats.FORMATS[formats.FORMATS.index(form) + 1 :]:
-        if not other.recognises(path):
-            continue
+    later = formats.FORMATS[formats.FORMATS.index(form) + 1 :]
+    others = [other for other in later if other.recognises(path)]
+    known = set(form.files(path)) if others else set()
+    for other in others:
         files = [file for file in other.files(path) if file not in known and not is_about(file)]
         if files:
             message = (
@@ -150,8 +152,8 @@ def read_questions(
 
     Args:
         path: a file of questions in any known format, a folder that holds questions.jsonl (or
-            .csv, .tsv, .parquet), or qrels/SPLIT.tsv of a BEIR folder. If questions come with
-            their contexts, these must be among the documents.
+            .csv, .tsv, .parquet, .xlsx), or qrels/SPLIT.tsv of a BEIR folder. If questions come
+            with their contexts, these must be among the documents.
         texts: document id -> text, such as `Corpus.texts`.
         tolerate: as for `load`.
 
@@ -202,7 +204,7 @@ def _read_questions(
     """A corpus of questions alone, as `read_questions` reads them, and problems."""
     path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
-        path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
+        path = named_file(path, QUESTIONS, reading) or path / "questions.jsonl"
     form = next((x for x in formats.FORMATS if x.questions and x.recognises(path)), None)
     if beir.recognises(path):
         questions = beir.read_queries(path, findings, texts, texts)
@@ -239,7 +241,7 @@ def summary(corpus: Corpus) -> str:
     if unanswered := sum(not question.answers for question in questions):
         lines.append(
             f"without answers: {unanswered:,} questions, which measure retrieval, and train with "
-            "score.supervision=gold and mine.by=question"
+            "score.supervision=gold"
         )
     if counts := [len(question.negatives) for question in questions if question.negatives]:
         mean = statistics.fmean(counts)
@@ -271,7 +273,10 @@ def mostly_passed_over(corpus: Corpus) -> str:
     if count <= len(corpus.documents):
         return ""
     most_first = sorted(corpus.passed_over.items(), key=lambda reason: -reason[1])
-    reasons = ", ".join(f"{number:,} {reason}" for reason, number in most_first)
+    named = [f"{number:,} {reason}" for reason, number in most_first[:NAMED_REASONS]]
+    if rest := sum(number for _, number in most_first[NAMED_REASONS:]):
+        named.append(f"{rest:,} with other suffixes")
+    reasons = ", ".join(named)
     files = f"{count:,} of {count + len(corpus.documents):,} files are passed over"
     return f"{files}: {reasons}; save them as files that are read, or move them away"
 

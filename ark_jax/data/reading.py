@@ -100,6 +100,9 @@ class Reading:
         return [name for name in self.by_field.values() if _match(name, self.seen) is None]
 
 
+AS_IT_IS = Reading()  # detects the encoding, and takes columns by their names
+
+
 def _match(column: str, names) -> str | None:
     """The name among `names` that equals a column, if need be without regard to case; or None."""
     if column in names:

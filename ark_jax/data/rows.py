@@ -70,7 +70,8 @@ class InputRow:
 
     A field with a problem gives an empty value, and the problem is added to `problems`, so that one
     pass finds all problems. A record made from the row is valid only if the row is `ok`. `remarks`
-    describe parts of a valid row that are ignored.
+    describe parts of a valid row that are ignored. `names` holds what the file calls a field, where
+    messages would call it something else.
 
     Args:
         file: path of the file.
@@ -90,6 +91,7 @@ class InputRow:
     ):
         self.file, self.line, self.values, self.unit = file, line, values, unit
         self.columns = columns
+        self.names: Mapping[str, str] = {}
         self.problems: list[Problem] = []
         self.remarks: list[Problem] = []
 
@@ -121,7 +123,8 @@ class InputRow:
 
     def _problem(self, field: str, defect: str, consequence: str) -> Problem:
         place = f" in row {self.line}" if self.unit == "row" else ""
-        return Problem(self.file, self.line, field, f"{defect}{place}; {consequence}")
+        name = self.names.get(field, field)
+        return Problem(self.file, self.line, name, f"{defect}{place}; {consequence}")
 
     def has(self, field: str, *, required: bool = True) -> bool:
         """Whether the row has the field. A likely misspelling is a problem in any case.

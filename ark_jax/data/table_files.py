@@ -1,6 +1,7 @@
 """Rows of CSV, TSV and Parquet files, and of any file whose content shows its form."""
 
 import ast
+import contextlib
 import csv
 import re
 import sys
@@ -12,7 +13,7 @@ from ark_jax.data.headings import Unreadable
 from ark_jax.data.json_files import json_rows, parse_json
 from ark_jax.data.office_files import first_sheet
 from ark_jax.data.problems import Findings
-from ark_jax.data.reading import Reading
+from ark_jax.data.reading import AS_IT_IS, Reading
 from ark_jax.data.rows import InputRow
 from ark_jax.data.text_files import begins_as_json, head_text, is_parquet, text_lines
 
@@ -85,11 +86,14 @@ def sheet_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
 
 def sheet_has_rows(path: Path) -> bool:
     """Whether the first sheet of an Excel file is a table of documents or questions."""
-    try:
-        header = next(first_sheet(path), [])
-    except Unreadable:
-        return False
-    return bool(CORPUS_COLUMNS & {name.strip().lower() for name in header})
+    return bool(CORPUS_COLUMNS & {*_sheet_columns(path)})
+
+
+def _sheet_columns(path: Path) -> list[str]:
+    """The names in the first row of an Excel file, in lower case; none of a damaged file."""
+    with contextlib.suppress(Unreadable):
+        return [name.strip().lower() for name in next(first_sheet(path), [])]
+    return []
 
 
 def _with_lists(row: InputRow) -> InputRow:
@@ -268,6 +272,7 @@ def _values_of_parquet_row(values: dict) -> dict:
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 SHEET = ".xlsx"
+QUESTIONS = "questions"  # how a file of them is called, beside its documents
 CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of them can be a corpus
 
 
@@ -292,7 +297,19 @@ def _has_known_header(path: Path, reading: Reading) -> bool:
     return bool(CORPUS_COLUMNS & {*names}) or reading.has_column(names)
 
 
-def named_file(folder: Path, stem: str) -> Path | None:
-    """The file of rows with this name in a folder, such as questions.jsonl or questions.csv."""
+def named_file(folder: Path, stem: str, reading: Reading = AS_IT_IS) -> Path | None:
+    """The file of rows with this name in a folder, such as questions.jsonl or questions.csv.
+
+    An Excel file is one if its first sheet has the columns of questions; else it is a document.
+    """
     paths = (folder / f"{stem}{suffix}" for suffix in SUFFIXES)
-    return next((path for path in paths if path.exists()), None)
+    sheet = folder / f"{stem}{SHEET}"
+    return next((path for path in paths if path.exists()), None) or (
+        sheet if stem == QUESTIONS and is_sheet_of_questions(sheet, reading) else None
+    )
+
+
+def is_sheet_of_questions(path: Path, reading: Reading) -> bool:
+    """Whether the first sheet of an Excel file has a column of questions, or one that is named."""
+    columns = _sheet_columns(path) if path.is_file() else []
+    return "question" in columns or reading.has_column(columns)

@@ -1,17 +1,27 @@
 """Lines of text files, read one at a time; missing files and damaged bytes become problems."""
 
 import codecs
+import contextlib
 import difflib
+import io
 import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.data.encodings import HEAD_BYTES, UTF8, file_encoding, head_encoding
+from ark_jax.data.encodings import (
+    BROKEN_GZIP,
+    HEAD_BYTES,
+    UTF8,
+    file_encoding,
+    head_encoding,
+    open_bytes,
+)
 from ark_jax.data.problems import Findings
 from ark_jax.data.rows import SURROGATE, has_surrogate
 
 LONGEST_LINE = 1 << 28  # characters; a longer line is no row
+_PACKED = "is packed by gzip and damaged; copy it again"
 NOT_TEXT = "is not text, or in an unknown encoding; save it as UTF-8"
 TREC_TABLE = (
     "holds TREC's judgments (qrels) or rankings, not a text; write judgments as qrels/test.tsv of "
@@ -46,12 +56,12 @@ def unreadable_file(path: Path, error: OSError) -> str:
 
 
 def file_head(path: Path) -> bytes:
-    """The first bytes of a file; none if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError:
-        return b""
+    """The first bytes of a file, unpacked, as far as it can be read."""
+    head = b""
+    with contextlib.suppress(OSError, *BROKEN_GZIP), open_bytes(path) as file:
+        while len(head) < HEAD_BYTES and (part := file.read1(HEAD_BYTES - len(head))):
+            head += part
+    return head
 
 
 def head_text(path: Path) -> str:
@@ -95,10 +105,13 @@ def encoding_and_remark(path: Path, named: str) -> tuple[str, str]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not text.
+        ValueError: it is not text, or a damaged file of gzip.
     """
     is_utf8 = named and codecs.lookup(named).name == "utf-8"
-    encoding = UTF8 if is_utf8 else named or file_encoding(path)
+    try:
+        encoding = UTF8 if is_utf8 else named or file_encoding(path)
+    except BROKEN_GZIP:
+        raise ValueError(_PACKED) from None
     if not encoding:
         raise ValueError(NOT_TEXT)
     if named or encoding == UTF8:
@@ -121,7 +134,8 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
         encoding, remark = encoding_and_remark(path, findings.reading.encoding)
         if remark:
             findings.remarks.add(path, f"is {remark}", rows=0)
-        with path.open(encoding=encoding, errors="surrogateescape", newline=newline) as file:
+        file = io.TextIOWrapper(open_bytes(path), encoding, "surrogateescape", newline)
+        with file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
@@ -135,6 +149,9 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
                 if has_surrogate(line):
                     findings.problems.add(path, _invalid_byte(number, line, encoding), number)
                 yield number, line
+    except BROKEN_GZIP:  # where the user names the encoding; else it was found above
+        findings.problems.stop(path, f"{_PACKED}: nothing from there on was read", number + 1)
+        return
     except OSError as error:
         findings.problems.add(path, unreadable_file(path, error))
         return

@@ -15,10 +15,12 @@ from ark_jax import layout
 from ark_jax.estimate.work import Texts, Work
 from ark_jax.models import decoder, hf, lora
 from ark_jax.models.batching import batch_tokens_of_device
+from ark_jax.models.token_probabilities import block_length
 from ark_jax.runtime.accelerator import device_in_use, float_type
 from ark_jax.text import tokens as tk
 from ark_jax.train import memory
 from ark_jax.train.flops import forward
+from ark_jax.train.likelihood import LOGIT_BLOCK
 
 ATTENTION_COST = 3  # time of an operation of attention, in operations of a product with weights
 BACKWARD = np.array([3, 3.5])  # FLOPs with the backward pass, in those of a forward pass
@@ -136,6 +138,7 @@ class WeightlessModel:
         *others, last = (texts.with_count(share * texts.count) for texts in work.step)
         size = WEIGHT / (layout.mesh_size("fsdp") * layout.mesh_size("tensor"))
         adapted = settings.get("lora_rank", 0) > 0
+        positions = block_length(LOGIT_BLOCK)
         return memory.choose(
             self.cfg,
             settings.remat,
@@ -147,6 +150,9 @@ class WeightlessModel:
             trained=size * work.towers * self.trainable(settings),
             frozen=size * self.parameters if adapted else 0,
             most_pieces=_texts_on_device(last, 1).rows,
+            logits=memory.logits_bytes(self.cfg, positions, trained=not adapted)
+            if work.written
+            else 0,
         )
 
 

@@ -23,8 +23,6 @@ import json
 import re
 from collections.abc import Iterator
 
-import json_repair
-
 # A reply may repeat itself endlessly, so all patterns take linear time: a repeated part is
 # possessive or is preceded by a character that it does not match.
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -284,6 +282,8 @@ def _repaired(piece: str, *, cut_off: bool) -> object:
     inner, closed, _ = piece.rpartition("}" if piece[0] == "{" else "]")
     if cut_off and not closed:
         return piece
+    import json_repair
+
     with contextlib.suppress(ValueError, RecursionError):
         return json_repair.loads(inner + closed if closed else piece) or piece
     return piece

@@ -330,4 +330,8 @@ class Decoder(nnx.Module):
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:
         """Float32 logits of single positions."""
-        return layout.logits(x, (self.embed if cfg.tied else self.head)[...])
+        return layout.logits(x, self.output_table(cfg))
+
+    def output_table(self, cfg: Config) -> Float[Array, "v e"]:
+        """The weights of the logits."""
+        return (self.embed if cfg.tied else self.head)[...]

@@ -19,7 +19,7 @@ from ark_jax.models.generate import Generation
 from ark_jax.models.prefix_groups import Rows
 from ark_jax.models.prefix_plan import Span, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
-from ark_jax.models.token_probabilities import LOGIT_BLOCK, suffix_log_probs, target_positions
+from ark_jax.models.token_probabilities import block_length, suffix_log_probs, target_positions
 from ark_jax.runtime import programs
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
@@ -228,7 +228,7 @@ class LanguageModel:
     ) -> tuple[dict[int, Span], jax.Array]:
         """The spans of `target_positions`, and the log-probabilities that the device computes."""
         positions, labels, spans = target_positions(batch, encoded)
-        blocks = -(-max(end for _, _, end in spans.values()) // LOGIT_BLOCK)
+        blocks = -(-max(end for _, _, end in spans.values()) // block_length())
         log_probs = suffix_log_probs(
             self.model,
             self.cfg,

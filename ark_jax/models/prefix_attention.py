@@ -162,7 +162,9 @@ def attend_newest(
         weights, prefix_weights = jnp.exp(scores - highest), jnp.exp(prefix_scores - highest)
         total = (weights.sum(-1) + prefix_weights.sum(-1))[..., None]
         out = dot("bkrs,bksh->bkrh", weights.astype(cache.v.dtype), cache.v)
-        out = out + dot("bkru,kuh->bkrh", prefix_weights.astype(prefix.v.dtype), prefix.v[0])
+        # In the order "bkrh", XLA:CPU of jax 0.11 and 0.12 has no such product in 16 bits.
+        of_prefix = dot("bkru,kuh->kbrh", prefix_weights.astype(prefix.v.dtype), prefix.v[0])
+        out = out + of_prefix.transpose(1, 0, 2, 3)
         return (out / total).astype(q.dtype).reshape(b, 1, n, h)
 
     query, keys, mask = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))

@@ -17,9 +17,17 @@ from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, prefix
 from ark_jax.models.prefix_plan import Span, SuffixBatch
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
 
-LOGIT_BLOCK = 64  # positions whose logits a device holds at a time
+# Positions whose logits a device holds at a time: on a CPU so few that its caches hold them, on
+# accelerators so many that computing takes longer than reading the table.
+LOGIT_BLOCK, ACCELERATOR_BLOCK = 64, 512
+
+
+def block_length(on_cpu: int = LOGIT_BLOCK) -> int:
+    """Positions whose logits are computed at once on the device in use."""
+    return on_cpu if device_in_use().platform == "cpu" else ACCELERATOR_BLOCK
 
 
 def target_positions(
@@ -36,7 +44,7 @@ def target_positions(
         each row.
     """
     devices = layout.batch_multiple()
-    positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
+    positions = np.zeros((devices, tk.round_up(batch.capacity, block_length())), np.int32)
     labels, spans = np.zeros_like(positions), {}
     ends = [0] * devices  # target tokens of each device so far
     for i, suffix in batch.spans.items():
@@ -62,15 +70,18 @@ def suffix_log_probs(
 ) -> Float[Array, "streams targets"]:
     """Log-probabilities of the tokens `labels`, each predicted at its position.
 
-    Only the first `blocks` blocks of LOGIT_BLOCK positions are computed, one at a time.
+    Only the first `blocks` blocks of `block_length()` positions are computed, one at a time.
     """
     x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
+    table = layout.copy_table(model.output_table(cfg).astype(x.dtype))
+    length = block_length()
 
     def block(i, out):
         """Writes the log-probabilities of block i into `out`."""
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
-        log_probs = label_log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
-        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * length, length, axis=1)
+        picked = layout.pick(x, cut(positions))
+        log_probs = over_logits(label_log_probs, table, picked, cut(labels))
+        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * length, axis=1)
 
     zeros = jnp.zeros(positions.shape, jnp.float32, out_sharding=activation_spec("b t"))
     return jax.lax.fori_loop(0, blocks, block, zeros)
@@ -88,8 +99,8 @@ def token_log_probs(
     Padding gets zero, and so does a row's first visible token, which has none before it. The sum
     over a pair's target tokens equals `LanguageModel.log_likelihood`.
 
-    A device holds the logits of LOGIT_BLOCK positions at a time, or of one position of each of its
-    rows if these are more. The backward pass computes each block's logits again.
+    A device holds the logits of `block_length()` positions at a time, or of one position of each of
+    its rows if these are more. The backward pass computes each block's logits again.
 
     Args:
         tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
@@ -98,8 +109,9 @@ def token_log_probs(
             padding.
     """
     hidden = model(tokens, mask, cfg, capacity)
-    length = max(LOGIT_BLOCK // max(len(tokens) // layout.batch_multiple(), 1), 1)
-    predict = lambda hidden, labels: label_log_probs(model, cfg, hidden, labels)
+    length = max(block_length() // max(len(tokens) // layout.batch_multiple(), 1), 1)
+    table = layout.copy_table(model.output_table(cfg))
+    predict = functools.partial(over_logits, label_log_probs, table)
     log_probs = map_positions(predict, length, hidden[:, :-1], tokens[:, 1:])
     is_predicted = mask[:, 1:] & mask[:, :-1]
     return jnp.pad(jnp.where(is_predicted, log_probs, 0), ((0, 0), (1, 0)))
@@ -137,15 +149,26 @@ def _join_time(x: Float[Array, "blocks b length"]) -> Float[Array, "b t"]:
     return jnp.moveaxis(x, 0, 1).reshape(rows, -1, out_sharding=activation_spec("b t"))
 
 
-def label_log_probs(
-    model: decoder.Decoder,
-    cfg: decoder.Config,
+def over_logits(
+    function: Callable,
+    table: Float[Array, "u w v d"],
     hidden: Float[Array, "b t d"],
     labels: Int[Array, "b t"],
-) -> Float[Array, "b t"]:
-    """Log-probabilities of `labels`, each predicted from the hidden state at its position."""
-    b, t = labels.shape
-    logits = model.logits(hidden.reshape(b * t, -1, out_sharding=activation_spec("a d")), cfg)
-    flat_labels = labels.reshape(b * t, out_sharding=activation_spec("a"))
-    log_probs = layout.pick(logits, flat_labels) - jax.nn.logsumexp(logits, axis=-1)
-    return log_probs.reshape(b, t, out_sharding=activation_spec("b t"))
+) -> Any:
+    """Applies `function` to the logits of positions, each on one device.
+
+    Args:
+        function: logits `[t v]` and labels `[t]` of some positions -> a tree of arrays `[t]`.
+        table: the weights of the logits, from `layout.copy_table`.
+
+    Returns:
+        A tree of arrays `[b t]`.
+    """
+    logits = layout.logits_of_parts(layout.cut_rows(hidden), table)
+    results = jax.vmap(jax.vmap(function))(logits, layout.cut_rows(labels))
+    return jax.tree.map(lambda x: layout.join_rows(x, labels.shape), results)
+
+
+def label_log_probs(logits: Float[Array, "t v"], labels: Int[Array, " t"]) -> Float[Array, " t"]:
+    """Log-probabilities of the labels, each by the logits of its position."""
+    return layout.pick(logits, labels) - jax.nn.logsumexp(logits, axis=-1)

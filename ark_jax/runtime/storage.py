@@ -57,17 +57,24 @@ def hub_model(name: str, *, download: bool = True) -> Path:
     """The folder of a hub model in the hub's cache; its last part is the commit.
 
     Raises:
-        FileNotFoundError: it is not in the cache, and `download` is false.
+        FileNotFoundError: it is not in the cache, and `download` is false or the hub out of reach.
     """
     from huggingface_hub import snapshot_download
 
     model, _, revision = name.partition("@")
-    folder = snapshot_download(
-        model,
-        revision=revision or None,
-        allow_patterns=list(HUB_FILES),
-        local_files_only=not download,
-    )
+    try:
+        folder = snapshot_download(
+            model,
+            revision=revision or None,
+            allow_patterns=list(HUB_FILES),
+            local_files_only=not download,
+        )
+    except FileNotFoundError as error:  # the hub's words name no model
+        reason = str(error).partition("\n")[0]
+        raise FileNotFoundError(
+            f"{name}: no such folder, and no model of the hub in this machine's cache; mend the "
+            f"name, or reach the hub ({reason[:120]})"
+        ) from error
     return Path(folder)
 
 

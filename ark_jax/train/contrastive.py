@@ -53,8 +53,7 @@ def train(
         retriever.model, retriever.cfg, retriever.base, config, seed
     )
     order = batches.shuffled_order(examples, epochs=epochs, seed=seed, by=config.order)
-    steps = batches.split_batches(order, config.batch)
-    batched = [[examples[i] for i in steps[step]] for step in range(len(steps))]
+    batched = [[examples[i] for i in step] for step in batches.split_batches(order, config.batch)]
     adapter = 0 if frozen is None else trainable.entries
     maker = ContrastiveBatches.from_examples(
         batched,

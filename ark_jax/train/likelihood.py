@@ -19,15 +19,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
-from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix
-from ark_jax.models.token_probabilities import map_positions
+from ark_jax.models.token_probabilities import (
+    block_length,
+    label_log_probs,
+    map_positions,
+    over_logits,
+)
 from ark_jax.text import tokens as tk
 from ark_jax.train import fit, flops, parts
 from ark_jax.train.groups import BatchShape, Group, place_prompts
 from ark_jax.train.policy import Counts, PolicyLoss, token_loss
 
-LOGIT_BLOCK = 256  # positions whose logits a device holds at a time
+LOGIT_BLOCK = 256  # on a CPU, positions whose logits are computed at once
 
 
 @typing.no_type_check  # tree operations put other leaves into it
@@ -198,7 +202,7 @@ def completion_log_probs(
     """Log-probabilities of the completions' tokens, and entropies at them or None, in nats.
 
     The log-probabilities are differentiable in `model`, the entropies are not. Every prompt is
-    computed once. A device holds the logits of LOGIT_BLOCK positions at a time; the backward pass
+    computed once. A device holds the logits of one block of positions at a time; the backward pass
     computes them again. Padding gets zeros.
     """
     cache = prefix.compute(model, cfg, batch.prompt_tokens, batch.prompt_mask, batch.prompt_room)
@@ -207,21 +211,19 @@ def completion_log_probs(
     )
     plan = packing.plan_packing(batch.mask, batch.room)
 
-    def predict(
-        hidden: Float[Array, "streams a d"], labels: Int[Array, "streams a"]
-    ) -> tuple[Array, ...]:
-        """Log-probabilities of the labels and, if asked for, entropies."""
-        shape = labels.shape
-        flat = lambda x, side: x.reshape(-1, *x.shape[2:], out_sharding=activation_spec(side))
-        logits = model.logits(flat(hidden, "a d"), cfg)
-        total = jax.nn.logsumexp(logits, axis=-1)
-        out = [layout.pick(logits, flat(labels, "a")) - total]
-        if entropy:
-            logits, total = jax.lax.stop_gradient((logits, total))
-            out.append(total - (jnp.exp(logits - total[:, None]) * logits).sum(-1))
-        return tuple(x.reshape(shape, out_sharding=activation_spec("b t")) for x in out)
+    table = layout.copy_table(model.output_table(cfg))
 
+    def predict(logits: Float[Array, "t v"], labels: Int[Array, " t"]) -> tuple[Array, ...]:
+        """Log-probabilities of the labels and, if asked for, entropies."""
+        out = [label_log_probs(logits, labels)]
+        if entropy:
+            logits = jax.lax.stop_gradient(logits)
+            total = jax.nn.logsumexp(logits, axis=-1)
+            out.append(total - (jnp.exp(logits - total[:, None]) * logits).sum(-1))
+        return tuple(out)
+
+    over_blocks = functools.partial(over_logits, predict, table)
     labels = packing.pack(batch.labels, plan)
-    results = map_positions(predict, min(LOGIT_BLOCK, batch.room), hidden, labels)
+    results = map_positions(over_blocks, min(block_length(LOGIT_BLOCK), batch.room), hidden, labels)
     log_probs, *entropies = (packing.unpack(x, plan) for x in results)
     return log_probs, entropies[0] if entropies else None

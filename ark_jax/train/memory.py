@@ -99,6 +99,7 @@ def step_memory(
     trained: float,
     frozen: float = 0,
     in_pieces: bool = False,
+    logits: float = 0,
 ) -> StepMemory:
     """What a step holds on a device of the current mesh.
 
@@ -108,6 +109,7 @@ def step_memory(
         texts: all kinds whose activations wait at the same time.
         trained, frozen: bytes of the weights on a device that a step updates, and of the others.
         in_pieces: gradients are added up over several passes, and so held twice.
+        logits: as `logits_bytes` returns it; 0 for a step without logits.
     """
     token, place = saved_numbers(cfg, remat)
     saved = sum(x.tokens * token + x.rows * x.length * place for x in texts)
@@ -116,7 +118,20 @@ def step_memory(
     # XLA:CPU computes 16 bits in float32, and saves them so.
     size = 4 if jax.default_backend() == "cpu" else jnp.dtype(cfg.compute).itemsize
     working = max(_working_bytes(cfg, remat, x) for x in texts)
-    return StepMemory(weights, size * cfg.layers * saved, working)
+    return StepMemory(weights, size * cfg.layers * saved, max(working, logits))
+
+
+def logits_bytes(cfg: Any, positions: int, *, trained: bool) -> float:
+    """Bytes that a device needs for the gradient of the logits of so many positions.
+
+    They are the logits with their probabilities and gradient, a whole copy of the table, where it
+    is cut over devices or cast, and the table's gradient if it is trained.
+    """
+    table = cfg.vocab * cfg.width
+    devices = layout.batch_multiple() * layout.mesh_size("tensor")
+    size = jnp.dtype(cfg.compute).itemsize
+    copies = (4 if devices > 1 else 0) + (size if size < 4 else 0) + (4 if trained else 0)
+    return 3 * 4 * positions * cfg.vocab + copies * table
 
 
 def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
@@ -172,11 +187,22 @@ class Choice(NamedTuple):
             why = "the fastest, and it fits" if first else "the fastest that fits"
         else:
             why = "nothing fits, and this takes least"
+        passes = forward_passes(self.pieces, self.remat)
         return (
-            f"remat={self.remat}, {pieces}: about {gib(memory.total)} a device (weights "
-            f"{gib(memory.weights)}, saved {gib(memory.saved)}, a layer {gib(memory.working)}) of "
-            f"{gib(self.available)}, of which {FILL:.0%} may be filled: {why}"
+            f"remat={self.remat}, {pieces}, {passes} forward passes: about {gib(memory.total)} a "
+            f"device (weights {gib(memory.weights)}, saved {gib(memory.saved)}, a layer "
+            f"{gib(memory.working)}) of {gib(self.available)}, of which {FILL:.0%} may be filled: "
+            f"{why}"
         )
+
+
+def forward_passes(pieces: int, remat: str) -> int:
+    """The products of a step, in forward passes.
+
+    A backward pass takes two. Pieces are encoded once more, for their vectors, whatever their
+    number; "all" computes each layer once more.
+    """
+    return 3 + (pieces > 1) + (remat == "all")
 
 
 def choose(
@@ -189,16 +215,18 @@ def choose(
     frozen: float = 0,
     most_pieces: int = 1,
     available: float | None = None,
+    logits: float = 0,
 ) -> Choice:
     """The fastest way to compute a step that fits, or else the one that needs the least memory.
 
-    Few pieces are faster than many; saving products is faster than computing all again.
+    It has the fewest `forward_passes`, and of these the fewest pieces, each of which gathers the
+    weights.
 
     Args:
         remat: "auto" for any, or the one to take.
         pieces: number of pieces, or 0 for any.
         texts_for_pieces: number of pieces -> the texts that a device encodes at once.
-        trained, frozen: see `step_memory`.
+        trained, frozen, logits: see `step_memory`.
         most_pieces: the most that make sense.
         available: bytes of a device; None takes this device's.
     """
@@ -207,9 +235,16 @@ def choose(
     kinds = REMATS if remat == "auto" else (remat,)
     free = remat == "auto" or not pieces
     tried: list[Choice] = []
-    for count, kind in itertools.product(counts, kinds):
+    ordered = sorted(itertools.product(counts, kinds), key=lambda x: (forward_passes(*x), x[0]))
+    for count, kind in ordered:
         memory = step_memory(
-            cfg, kind, texts_for_pieces(count), trained=trained, frozen=frozen, in_pieces=count > 1
+            cfg,
+            kind,
+            texts_for_pieces(count),
+            trained=trained,
+            frozen=frozen,
+            in_pieces=count > 1,
+            logits=logits,
         )
         tried.append(Choice(kind, count, memory, available, free))
         if tried[-1].fits:
@@ -223,13 +258,21 @@ def _doublings(limit: int) -> list[int]:
 
 
 def choose_remat(
-    cfg: Any, remat: str, texts: Iterable[Texts], trainable: Any, frozen: Any, label: str
+    cfg: Any,
+    remat: str,
+    texts: Iterable[Texts],
+    trainable: Any,
+    frozen: Any,
+    label: str,
+    *,
+    logits: float = 0,
 ) -> Any:
     """`cfg` with the remat of a step that encodes these texts, "auto" resolved.
 
     Args:
         trainable, frozen: as `fit.train` takes them.
         label: begins the line that reports a choice other than the fastest.
+        logits: see `step_memory`.
     """
     if remat != "auto":
         return dataclasses.replace(cfg, remat=remat)
@@ -241,6 +284,7 @@ def choose_remat(
         lambda _: listed,
         trained=bytes_on_device(trainable),
         frozen=bytes_on_device(frozen),
+        logits=logits,
     )
     say_choice(choice, label)
     return dataclasses.replace(cfg, remat=choice.remat)

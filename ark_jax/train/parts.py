@@ -85,8 +85,10 @@ def summed(loss: Callable[[Any, Any], tuple], trainable: Any, parts: Parts) -> t
             jax.tree.map(jnp.add, sums, value_and_grad(trainable, part)),
             None,
         )
-        values = jax.eval_shape(loss, trainable, jax.tree.map(lambda x: x[0], parts.arrays))
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), values)
+        # In jax 0.12 x[0] forgets the sharding of an axis of size 1; a loop's slice does not.
+        loss_of_part = lambda part: loss(trainable, part)
+        values = jax.eval_shape(lambda x: jax.lax.map(loss_of_part, x), parts.arrays)
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), values)
         start = nothing, jax.tree.map(jnp.zeros_like, trainable)
         return jax.lax.scan(add_part, start, parts.arrays)[0]
 

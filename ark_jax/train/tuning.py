@@ -12,11 +12,12 @@ from ark_jax import layout
 from ark_jax.models import lora
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.token_probabilities import block_length
 from ark_jax.text.token_rows import TokenIds
 from ark_jax.train import fit, memory, parts
 from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 from ark_jax.train.groups import BatchShape, Group, check_groups
-from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops
+from ark_jax.train.likelihood import LOGIT_BLOCK, LikelihoodObjective, step_arrays, step_flops
 from ark_jax.train.policy import PolicyLoss, TokenLoss
 
 
@@ -213,7 +214,11 @@ def _train_in_parts(
     """
     trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config, seed)
     texts = largest.texts_of_device()
-    cfg = memory.choose_remat(model.cfg, config.remat, texts, trainable, frozen, run.label)
+    positions = block_length(LOGIT_BLOCK)
+    logits = memory.logits_bytes(model.cfg, positions, trained=frozen is None)
+    cfg = memory.choose_remat(
+        model.cfg, config.remat, texts, trainable, frozen, run.label, logits=logits
+    )
     adapter = 0 if frozen is None else trainable.entries
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:

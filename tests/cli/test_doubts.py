@@ -44,7 +44,7 @@ def test_a_run_asks_on_a_terminal_before_it_goes_on_in_doubt(
     assert (done.returncode == 0) == goes_on == (tmp_path / "work" / "count").is_dir()
     assert (tmp_path / "work" / "split").is_dir()
     if not goes_on:
-        assert "nothing is trained; the same command again goes on" in done.stderr
+        assert "nothing is trained; the same command again trains" in done.stderr
         assert call("run").returncode == 0
 
 

@@ -13,6 +13,7 @@ from ark_jax import __main__, new_config
 from ark_jax.cli import sweep
 from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
+from ark_jax.recipes.ark.curriculum import builds_graph
 from ark_jax.recipes.documents import ingest
 from ark_jax.recipes.graphs import graph_data
 from ark_jax.schema import values
@@ -168,7 +169,7 @@ def test_questions_without_answers_are_configured_for_marked_passages(tmp_path, 
     (tmp_path / "pairs.csv").write_text("\n".join(rows))
     text = written(tmp_path / "c.py", tmp_path / "pairs.csv")
     config = loaded(tmp_path / "c.py")
-    assert (config.score.supervision, config.mine.by) == ("gold", "question")
+    assert config.score.supervision == "gold" and not builds_graph(config)
     assert config.questions.source == "given"
     assert "no language model is used" in text and "negatives: given for 2" in text
     assert __main__._main(["check", str(tmp_path / "pairs.csv")]) == 0
@@ -293,6 +294,12 @@ def test_init_does_not_overwrite_a_file(tmp_path, capsys):
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'config.py'}"]) == 1
     assert "config.py is there already; give another --out" in capsys.readouterr().err
     assert (tmp_path / "config.py").read_text() == "mine"
+
+
+def test_init_names_a_folder_that_is_missing_before_it_reads(tmp_path, capsys):
+    assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'no' / 'c.py'}"]) == 1
+    said = capsys.readouterr()
+    assert "no is no folder; make it first" in said.err and "documents" not in said.out
 
 
 def test_init_writes_no_config_for_bad_data(tmp_path, capsys):

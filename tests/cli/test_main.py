@@ -33,7 +33,8 @@ def world(tmp_path_factory):
         (("--config.data.ignored_questions=('atlantis',)",), "no question 'atlantis'"),
         (
             ("--config.mine.by=guess",),
-            "config.mine.by='guess': must be rewritten, question, bm25, random or module:function",
+            "config.mine.by='guess': must be auto, rewritten, question, bm25, random or "
+            "module:function",
         ),
         (("--config.trian=3",), "the config has no field 'trian'"),
         (("--config.train.stages=(0,1)",), "each of 1, 2 and 3 at most once, or be (0,)"),
@@ -96,6 +97,7 @@ def test_each_default_model_is_named_in_one_line(world, tmp_path, tool):
     ("flag", "message"),
     [
         ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
+        ("--config=configs/arc.py", "no such file; did you mean configs/ark.py?"),
         ("--config=configs/ark.py:nope", "preset nope: must be one of default, best, paper"),
     ],
 )

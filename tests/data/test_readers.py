@@ -28,6 +28,11 @@ def test_a_wrong_path_is_reported_with_its_fix(tmp_path, name, words):
     assert words in problems[0].message and corpus == Corpus([], [], "")
 
 
+def test_a_folder_of_empty_files_is_called_so(tmp_path):
+    _, (problem,) = readers.read(write(tmp_path, {"a.sgml": "", "b.sgml": ""}))
+    assert problem.message.startswith("holds empty files alone, a.sgml, b.sgml, no known format;")
+
+
 def test_the_format_is_detected_despite_bad_first_rows(tmp_path):
     write(tmp_path, {"f.jsonl": '{"_id": "0"}\n7\n' + LONG})
     corpus, problems = readers.read(tmp_path / "f.jsonl")

@@ -143,7 +143,9 @@ def test_a_plan_explains_its_memory_settings(run, mesh, monkeypatch):
         return [line for line in shown if line.startswith("- memory of ")]
 
     assert memory_notes()[0].startswith("- memory of stage1")
-    assert all(": remat=products, 1 piece: about " in note for note in memory_notes())
+    assert all(
+        ": remat=products, 1 piece, 3 forward passes: about " in note for note in memory_notes()
+    )
     assert all(note.endswith(": the fastest, and it fits") for note in memory_notes())
     monkeypatch.setattr(memory, "device_memory", lambda: 1.0)
     assert all(note.endswith(": nothing fits, and this takes least") for note in memory_notes())

@@ -12,6 +12,7 @@ from support.decoders import PROMPTS, STEPS, before, open_model, plain_pass
 
 from ark_jax import layout
 from ark_jax.models import generate
+from ark_jax.models.language import LanguageModel
 
 
 @functools.cache
@@ -37,6 +38,18 @@ def test_generation_takes_the_most_likely_token(shape, folder):
         ]
         assert len(set(wanted)) == len(PROMPTS)
         assert lm.generate(PROMPTS, max_new_tokens=STEPS) == wanted
+
+
+def test_bfloat16_takes_tokens_that_are_nearly_the_most_likely(folder, mesh):
+    exact = open_model(folder("plain"))
+    lm = LanguageModel.from_pretrained(str(folder("plain")), compute="bfloat16")
+    drawn = lm.sample(PROMPTS, n=1, max_new_tokens=STEPS, seed=0, temperature=1e-4, log_probs=False)
+    prompts = exact.prompt_ids(PROMPTS)
+    rows = [[*prompt, *ids] for prompt, ids in zip(prompts, drawn.ids, strict=True)]
+    for logits, ids, row in zip(plain_pass(exact, rows), drawn.ids, rows, strict=False):
+        predicting = logits[len(row) - len(ids) - 1 : len(row) - 1]
+        missed = predicting.max(1) - predicting[np.arange(len(ids)), ids]
+        assert missed.max() < 0.2 * predicting.std()
 
 
 def test_generation_matches_transformers(folder, tmp_path, mesh):

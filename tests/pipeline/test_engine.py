@@ -582,7 +582,8 @@ def test_the_export_opens_in_sentence_transformers(finished, mesh):
 
 
 def test_training_data_can_be_exported_for_other_trainers(world, finished):
-    from ark_jax.train import batches  # not above: a config file of these tests must not start jax
+    # Not above: a config file of these tests must not start jax.
+    from ark_jax.train import example_files
 
     workdir = finished[0]
     done = call_here(world, workdir, "export", "--format=flagembedding")
@@ -594,7 +595,7 @@ def test_training_data_can_be_exported_for_other_trainers(world, finished):
             .read_text()
             .splitlines()
         ]
-        trained = batches.read_examples(workdir / f"stage{stage}" / "examples")
+        trained = example_files.read_examples(workdir / f"stage{stage}" / "examples")
         assert rows and [
             (row["question_id"], tuple(row["pos_id"]), tuple(row["neg_id"])) for row in rows
         ] == [(e.question, e.positives, e.negatives) for e in trained if e.negatives or stage == 1]

@@ -146,3 +146,10 @@ def test_a_bucket_name_cannot_escape_the_cache(bucket_folder, tmp_path):
     with pytest.raises(ValueError, match=r"gs://b/m/\.\./\.\./x\.json: its name leads out of"):
         storage._fill_cache(tmp_path / "cache" / "copy", root, [root / "../../x.json"])
     assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+def test_a_model_that_is_no_folder_and_out_of_reach_is_named(tmp_path, monkeypatch):
+    """A misspelled folder such as work/exprt looks like a name on the hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="work/exprt: no such folder, and no model of"):
+        storage.hub_model("work/exprt", download=False)

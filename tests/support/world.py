@@ -55,7 +55,7 @@ def tiny_config(world: Path):
     c.data.path, c.data.held_out_documents = str(world / "corpus"), HELD_OUT
     c.data.chunking, c.data.chunk_tokens, c.data.chunk_overlap = "tokens", 80, 8
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
-    c.mesh = (1, 1, 1)
+    c.mesh, c.mine.by = (1, 1, 1), "rewritten"
     c.score.candidates, c.score.positives, c.score.shard, c.mine.top, c.mine.negatives = (
         3,
         2,

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ark_jax.train import batches
+from ark_jax.train import batches, example_files
 from ark_jax.train.batches import Example
 
 BATCH = [
@@ -123,11 +123,11 @@ def test_examples_survive_a_round_trip_through_array_record(tmp_path):
             for i in range(3, 40)
         ),
     ]
-    batches.write_examples(examples, tmp_path / "first")
+    example_files.write_examples(examples, tmp_path / "first")
     for rows, folder in ((examples, "first"), ([], "second")):
         with pytest.raises(ValueError, match="holds examples already" if rows else "no examples"):
-            batches.write_examples(rows, tmp_path / folder)
-    assert batches.read_examples(tmp_path / "first") == examples
+            example_files.write_examples(rows, tmp_path / folder)
+    assert example_files.read_examples(tmp_path / "first") == examples
     assert [
         p.suffix.startswith(".array_record") for p in (tmp_path / "first").rglob("*array_record*")
     ] == [True]

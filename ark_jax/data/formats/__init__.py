@@ -2,8 +2,9 @@
 
 from ark_jax.data.formats.base import Format
 from ark_jax.data.formats.beir import BEIR
+from ark_jax.data.formats.colbert import COLBERT
 from ark_jax.data.formats.fairytale import FAIRYTALE
-from ark_jax.data.formats.frameworks import AUTORAG, DOCSTORE, EXAMPLES, PAIRS, VECTORS
+from ark_jax.data.formats.frameworks import AUTORAG, DOCSTORE, EXAMPLES, PAIRS, STORE, VECTORS
 from ark_jax.data.formats.hipporag import HIPPORAG
 from ark_jax.data.formats.pages import PAGES
 from ark_jax.data.formats.pairs import TRIPLES
@@ -19,9 +20,11 @@ FORMATS: tuple[Format, ...] = (
     HIPPORAG,
     DOCSTORE,
     VECTORS,
+    STORE,
     PAIRS,
     EXAMPLES,
     AUTORAG,
+    COLBERT,
     TREC,
     SHARDS,
     PAGES,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
@@ -58,35 +58,6 @@ def remark_empty(path: Path, count: int, findings: Findings) -> None:
     """Says how many documents of a benchmark hold no text."""
     if count:
         message = f"{count:,} documents hold no text; they stay, and no search finds them"
-        findings.remarks.add(path, message, rows=0)
-
-
-def keep_absent(absent: Iterable[str], judged: Collection[str], documents: Documents) -> bool:
-    """Adds judged documents that a corpus lacks, without text; not if it lacks most of them.
-
-    Published judgments name some documents that their corpus lacks. BEIR and trec_eval count them
-    as relevant. Where most are lacking, ids or files are mistaken.
-
-    Args:
-        absent: ids that the corpus lacks.
-        judged: the ids of all relevant documents.
-        documents: the corpus.
-    """
-    needed = [id for id in dict.fromkeys(absent) if id in judged]
-    if 2 * len(needed) > len(judged):
-        return False
-    for id in needed:
-        documents.append(Document(id, "", ""))
-    return True
-
-
-def remark_absent(path: Path, absent: list[str], source: str, findings: Findings) -> None:
-    """Says how many judged documents a corpus lacks."""
-    if absent:
-        message = (
-            f"{len(absent):,} relevant documents, such as {absent[0]!r}, are not in {source}; they "
-            "count in recall and nDCG, as in BEIR, and no search finds them"
-        )
         findings.remarks.add(path, message, rows=0)
 
 

@@ -2,17 +2,11 @@
 
 import collections
 import dataclasses
-import itertools
-import math
+from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.data.formats.base import (
-    Format,
-    complete_corpus,
-    keep_absent,
-    remark_absent,
-    remark_empty,
-)
+from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
+from ark_jax.data.formats.judgments import COLUMNS, relevant_grades
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
@@ -20,8 +14,6 @@ from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import csv_rows
-
-JUDGMENT_COLUMNS = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
@@ -99,8 +91,9 @@ def read_queries(
         message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
         findings.remarks.add(root / "qrels", message)
     rows = ((row, _parse_query(row)) for row in json_rows(root / "queries.jsonl", findings))
-    relevant, queries = _relevant_grades(judgments, findings, claimed, corpus), {}
-    passed_over = 0
+    judged, place = _judgments(judgments, findings), root / "qrels"
+    relevant = relevant_grades(judged, findings, place, claimed, corpus, "corpus.jsonl")
+    queries, passed_over = {}, 0
     pairs = []
     for row, question in rows:
         queries[question.id] = row.line
@@ -133,49 +126,13 @@ def _parse_query(row: InputRow) -> Question:
 
 def read_grades(path: Path) -> dict[str, dict[str, int]]:
     """query id -> relevant document -> its grade, from 1 on; bad rows are passed over."""
-    return _relevant_grades(_root_and_judgments(path)[1], Findings(), ())
+    return relevant_grades(_judgments(_root_and_judgments(path)[1], Findings()), Findings(), path)
 
 
-def _relevant_grades(
-    judgments: list[Path], findings: Findings, claimed, corpus: Documents | None = None
-) -> dict[str, dict[str, int]]:
-    """query id -> its relevant documents, in order, and their grades.
-
-    Args:
-        claimed: as in `read_queries`; empty if any document may be named.
-        corpus: as in `read_queries`.
-    """
-    relevant: dict[str, dict[str, int]] = {}
-    absent: list[tuple[InputRow, str]] = []
-    rows = itertools.chain.from_iterable(
-        csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments
-    )
-    for row in rows:
-        query, document, score = (row.text(column) for column in JUDGMENT_COLUMNS)
-        grade = 0
-        try:
-            grade = math.ceil(float(score or 0))
-        except (ValueError, OverflowError):
-            row.add_problem("score", f"is {score[:20]!r}", "write a number")
-        if row.ok and claimed and document not in claimed:
-            absent.append((row, document))
-        elif not findings.settle(row):
-            continue
-        if row.ok and grade > 0:
-            relevant.setdefault(query, {})[document] = grade
-    judged = {id for grades in relevant.values() for id in grades}
-    if corpus is not None and keep_absent([id for _, id in absent], judged, corpus):
-        needed = [id for id in dict.fromkeys(id for _, id in absent) if id in judged]
-        remark_absent(judgments[0].parent, needed, "corpus.jsonl", findings)
-        return relevant
-    for row, document in absent:
-        defect = f"{document!r} is not found in corpus.jsonl"
-        row.add_problem("corpus-id", defect, "add that document or mend the id")
-        findings.settle(row)
-    lost = {id for _, id in absent}
-    for query, grades in list(relevant.items()):
-        relevant[query] = {id: grade for id, grade in grades.items() if id not in lost}
-    return {query: grades for query, grades in relevant.items() if grades}
+def _judgments(paths: list[Path], findings: Findings) -> Iterator[InputRow]:
+    """The rows of files of judgments."""
+    for path in paths:
+        yield from csv_rows(path, COLUMNS, findings, delimiter="\t")
 
 
 BEIR = Format("beir", recognises, read, files, grades=read_grades)

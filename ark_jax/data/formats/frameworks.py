@@ -1,10 +1,11 @@
-"""Files of LangChain and LlamaIndex that are one JSON object, and AutoRAG's folder."""
+"""Files of LangChain and LlamaIndex that are one JSON object, and folders of both and AutoRAG."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ark_jax.data.formats import plain
+from ark_jax.data.formats import pages, plain
 from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.chunks import place_chunks, read_chunks
 from ark_jax.data.formats.questions import check_questions, question_rows
@@ -15,9 +16,15 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import SUFFIXES
 from ark_jax.data.text_files import begins_with
 
+_SEEN = 20  # files of a folder, of which one must be a document
 _VECTORS = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\{\s*"id"\s*:\s*"[^"]*"\s*,\s*"vector"\s*:\s*\[')
+_STORED = re.compile(
+    r'\s*\{\s*"lc"\s*:\s*\d+\s*,\s*"type"\s*:\s*"constructor"\s*,\s*'
+    r'"id"\s*:\s*\[[^\]]*"Document"\s*\]'
+)
 _DOCSTORE = re.compile(r'\s*\{\s*"docstore/\w+"\s*:')
 _PAIRS = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')
 _EXAMPLES = re.compile(r'\s*\{\s*"examples"\s*:\s*\[\s*\{\s*"query"\s*:')
@@ -39,6 +46,41 @@ def read_vectors(path: Path, findings: Findings) -> Corpus:
         content = {"page_content": row.values.get("text", ""), **row.values}
         rows.append(plain_row(InputRow(row.file, row.line, content, row.unit)))
     return read_rows(path, iter(rows), findings)
+
+
+def _is_stored(path: Path) -> bool:
+    """Whether a file is a document as LangChain stores it; a file of rows may begin like one."""
+    return path.suffix not in SUFFIXES and begins_with(path, _STORED)
+
+
+def _is_store(path: Path) -> bool:
+    """Whether a folder is a store of LangChain: one of its first files is a document."""
+    files = itertools.islice(pages.all_files(path), _SEEN) if path.is_dir() else ()
+    return any(map(_is_stored, files))
+
+
+def _stored_files(path: Path) -> list[Path]:
+    """The documents of a store."""
+    return [file for file in pages.all_files(path) if _is_stored(file)]
+
+
+def read_store(path: Path, findings: Findings) -> Corpus:
+    """Reads what LangChain's `LocalFileStore` holds: a file for each document, its name the id."""
+    files = _stored_files(path)
+    known = {*files}
+    if others := [file for file in pages.all_files(path) if file not in known]:
+        message = f"{len(others):,} files ({others[0].name}, ...) are no documents of LangChain"
+        findings.remarks.add(path, f"{message}; they are not read", rows=len(others))
+
+    def rows() -> Iterator[InputRow]:
+        for file in files:
+            findings.problems.rows += 1
+            content = json_object(file, findings).get("kwargs")
+            if isinstance(content, dict):  # of a damaged file the problem is known
+                values = {**content, "id": file.relative_to(path).as_posix()}
+                yield plain_row(InputRow(str(file), 1, values))
+
+    return read_rows(path, rows(), findings)
 
 
 def _docstore(path: Path) -> Path:
@@ -153,6 +195,7 @@ def read_autorag(folder: Path, findings: Findings) -> Corpus:
 
 
 VECTORS = Format("langchain", lambda path: begins_with(path, _VECTORS), read_vectors)
+STORE = Format("langchain", _is_store, read_store, _stored_files)
 DOCSTORE = Format(
     "llama_index",
     lambda path: begins_with(_docstore(path), _DOCSTORE),

@@ -18,7 +18,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import SHEET, SUFFIXES, named_file, sheet_has_rows
+from ark_jax.data.table_files import QUESTIONS, SHEET, SUFFIXES, named_file, sheet_has_rows
 from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
@@ -26,6 +26,7 @@ from ark_jax.runtime.map_shards import map_shards, shards_of
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
 WITHOUT_TEXT = ("image/", "audio/", "video/", "font/", "text/css", "text/javascript")
 NAMED = 5  # files of an unknown suffix that a remark names
+RARE = 3  # suffixes of one file each that have a remark each
 
 
 def recognises(path: Path) -> bool:
@@ -35,7 +36,7 @@ def recognises(path: Path) -> bool:
         begins_as_rows |= path.suffix.lower() == SHEET and sheet_has_rows(path)
         return path.suffix.lower() in CONVERTERS and not begins_as_rows
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
-    has_rows = rows and not named_file(path, "questions")
+    has_rows = rows and not named_file(path, QUESTIONS)
     return any(
         file.suffix.lower() in CONVERTERS and not (has_rows and is_about(file))
         for file in all_files(path)
@@ -47,27 +48,51 @@ def is_about(file: Path) -> bool:
     return file.stem.lower().startswith(ABOUT)
 
 
-def all_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder, without hidden ones; links are followed, but not in circles."""
-    stack = [(folder, frozenset())]
-    while stack:
-        current, above = stack.pop()
+def all_files(folder: Path, repeats: list[Path] | None = None) -> Iterator[Path]:
+    """All files below a folder, without hidden ones, and then what links lead to.
+
+    A file or folder that lies below the folder or that another link leads to comes once; `repeats`
+    receives the links that lead to it too.
+    """
+    repeats = [] if repeats is None else repeats
+    folders, linked_folders, linked_files = [folder], collections.deque(), []
+    walked: set[str] = set()
+    while folders or linked_folders:
+        current = folders.pop() if folders else linked_folders.popleft()
         place = os.path.realpath(current)
-        if place in above:
+        if place in walked:
+            repeats.append(current)
             continue
-        children = sorted(child for child in current.iterdir() if child.name[0] != ".")
-        yield from (child for child in children if not child.is_dir())
-        folders = [child for child in children if child.is_dir()]
-        stack += [(child, above | {place}) for child in reversed(folders)]
+        walked.add(place)
+        inner = []
+        for child in sorted(child for child in current.iterdir() if child.name[0] != "."):
+            is_folder = child.is_dir()
+            if child.is_symlink():
+                (linked_folders if is_folder else linked_files).append(child)
+            elif is_folder:
+                inner.append(child)
+            else:
+                yield child
+        folders += reversed(inner)
+    targets: set[str] = set()
+    for link in linked_files:
+        target = os.path.realpath(link)
+        above, name = os.path.split(target)
+        is_walked = above in walked and name[0] != "." and Path(name).suffix == link.suffix
+        if target in targets or (is_walked and os.path.exists(target)):
+            repeats.append(link)
+        else:
+            targets.add(target)
+            yield link
 
 
 def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order."""
     if not path.is_dir():
         return [path]
+    questions = named_file(path, QUESTIONS)
     pages = [file for file in all_files(path) if file.suffix.lower() in CONVERTERS]
-    questions = named_file(path, "questions")
-    return [*pages, *([questions] if questions else [])]
+    return [*(file for file in pages if file != questions), *([questions] if questions else [])]
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -77,20 +102,24 @@ def read(path: Path, findings: Findings) -> Corpus:
     file. A file that cannot be read is a remark. The folder may also hold a file of questions.
     """
     documents = Documents()
-    folder = path if path.is_dir() else path.parent
-    question_file = named_file(path, "questions") if path.is_dir() else None
+    is_folder = path.is_dir()
+    folder = path if is_folder else path.parent
+    question_file = named_file(path, QUESTIONS, findings.reading) if is_folder else None
     unread: dict[str, list[str]] = collections.defaultdict(list)
     names_by_package: dict[str, list[str]] = collections.defaultdict(list)
     names_by_remark: dict[str, list[str]] = collections.defaultdict(list)
     unreadable: dict[str, int] = {}
+    repeats: list[Path] = []
 
     def pages() -> Iterator[tuple[Path, str]]:
         """The files to convert, and their names; notes those of other suffixes."""
-        for file in all_files(path) if path.is_dir() else [path]:
+        for file in all_files(path, repeats) if is_folder else [path]:
             name = file.relative_to(folder).as_posix()
+            if file == question_file:
+                continue
             if file.suffix.lower() in CONVERTERS:
                 yield file, name
-            elif file != question_file:
+            else:
                 unread[file.suffix.lower()].append(name)
 
     shards = shards_of(pages(), lambda page: _file_size(page[0]))
@@ -110,6 +139,14 @@ def read(path: Path, findings: Findings) -> Corpus:
     for remark, names in sorted(names_by_remark.items()):
         message = f"{len(names):,} files ({_first_names(names)}) are {remark}"
         findings.remarks.add(folder, message, rows=0)
+    sheet = folder / f"{QUESTIONS}{SHEET}"
+    if is_folder and sheet.is_file() and question_file is None:
+        message = "is a document; name a column 'question' in its first sheet if it holds questions"
+        findings.remarks.add(sheet, message, rows=0)
+    if repeats:
+        names = _first_names([file.relative_to(folder).as_posix() for file in repeats])
+        message = f"{len(repeats):,} links ({names}) lead to files that are read at another place"
+        findings.remarks.add(folder, f"{message}; each is read once", rows=0)
     _note_unread(folder, unread, findings)
     _note_missing_packages(folder, names_by_package, findings)
     if not documents and not names_by_package:
@@ -194,7 +231,13 @@ def _note_missing_packages(
 
 
 def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings) -> None:
-    """A remark for each suffix that is not read."""
+    """A remark for each suffix that is not read; for many of one file each, one."""
+    rare = sorted(suffix for suffix, names in unread.items() if suffix and len(names) == 1)
+    if len(rare) > RARE:
+        listed = _first_names([unread[suffix][0] for suffix in rare])
+        message = f"{len(rare):,} files, each with another suffix ({listed}), are not read"
+        findings.remarks.add(folder, f"{message}; they are passed over", rows=len(rare))
+        unread = {suffix: names for suffix, names in unread.items() if suffix not in rare}
     for suffix, names in sorted(unread.items()):
         kind = f"with the suffix {suffix}" if suffix else "without a suffix"
         listed = _first_names(names)

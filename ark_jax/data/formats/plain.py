@@ -11,9 +11,9 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.records import Corpus, Document
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import SUFFIXES, named_file, rows_of
+from ark_jax.data.table_files import QUESTIONS, SUFFIXES, named_file, rows_of
 
-STEMS = ("documents", "chunks", "questions")
+STEMS = ("documents", "chunks", QUESTIONS)
 DOCUMENTS_FIX = "add it, or put text files beside the questions"
 STRICT = (".jsonl", ".json")  # where every document writes its own id
 
@@ -22,7 +22,7 @@ def recognises(path: Path) -> bool:
     """Whether a folder has a file of documents or chunks, or of questions without any documents."""
     if any(named_file(path, stem) for stem in STEMS[:2]):
         return True
-    return bool(named_file(path, STEMS[2])) and not pages.recognises(path)
+    return bool(named_file(path, QUESTIONS)) and not pages.recognises(path)
 
 
 def files(path: Path) -> list[Path]:
@@ -41,8 +41,10 @@ def plain_document(row: InputRow, *, needs_id: bool) -> Document:
 
 
 def read(folder: Path, findings: Findings) -> Corpus:
-    """Reads documents.jsonl, chunks.jsonl and questions.jsonl, or CSV, TSV or Parquet files."""
-    document_file, chunk_file, question_file = (named_file(folder, stem) for stem in STEMS)
+    """Reads documents.jsonl, chunks.jsonl and questions.jsonl, or files of other forms."""
+    document_file, chunk_file, question_file = (
+        named_file(folder, stem, findings.reading) for stem in STEMS
+    )
     _note_unread_files(folder, findings)
     if [file for file in folder.iterdir() if file.suffix in SUFFIXES] == [question_file]:
         message = f"does not exist, but {question_file.name} does; {DOCUMENTS_FIX}"

@@ -23,7 +23,8 @@ def question_row(row: InputRow, *, needs_id: bool = True) -> Question:
         answers = row.texts("answers", required=False)
     documents = tuple(dict.fromkeys(row.texts("documents", required=False)))
     evidence = row.texts("evidence", required=False)
-    damaged = {problem.field for problem in row.problems} & {*LISTS}
+    lists = {row.names.get(name, name) for name in LISTS}
+    damaged = lists & {problem.field for problem in row.problems}
     if not (answers or documents or evidence or damaged):
         defect = "is missing, and so are documents and evidence"
         row.add_problem("answers", defect, "add one of them")

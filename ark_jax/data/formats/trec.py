@@ -1,20 +1,16 @@
 """TREC's files: documents as <DOC><DOCNO>, topics in SGML or XML, judgments beside them."""
 
 import collections
+import dataclasses
 import html
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ark_jax.data.converters import CONVERTERS
-from ark_jax.data.formats.base import (
-    Format,
-    complete_corpus,
-    keep_absent,
-    remark_absent,
-    remark_empty,
-)
+from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
+from ark_jax.data.formats.judgments import Grades, relevant_grades, report_unasked, trec_rows
 from ark_jax.data.formats.pages import all_files
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.problems import Findings
@@ -22,10 +18,10 @@ from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import SUFFIXES
-from ark_jax.data.text_files import begins_with, head_text, is_trec_judgments, read_text, text_lines
+from ark_jax.data.text_files import head_text, is_trec_judgments, read_text, text_lines
 
 # Beside them, files of these suffixes are never TREC's.
-_OTHER = {*SUFFIXES, *CONVERTERS, ".gz"} - {".txt"}
+_OTHER = {*SUFFIXES, *CONVERTERS} - {".txt"}
 _SEEN = 20  # files of a folder, of which one must hold TREC's documents
 _DOCUMENTS = re.compile(r"\s*(<\?xml.*?\?>\s*)?(<(?!doc>)\w+>\s*)?<doc>\s*<docno>", re.I | re.S)
 _TOPICS = re.compile(
@@ -43,30 +39,54 @@ TEXTS = ("text", "leadpara", "lp", "abstract", "body")
 ASKED = ("question", "query", "title", "desc", "description")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Collection:
+    """The files of a folder by what they hold; or of a file, with the judgments beside it."""
+
+    documents: list[Path]
+    topics: list[Path]
+    judgments: list[Path]
+    others: list[Path]
+
+    @classmethod
+    def at(cls, path: Path) -> "_Collection":
+        """The collection at a path; looks at each file once."""
+        found = cls([], [], [], [])
+        for file in _files_of(path):
+            getattr(found, _kind(file)).append(file)
+        beside = path.parent.iterdir() if found.topics and not path.is_dir() else ()
+        found.judgments.extend(file for file in sorted(beside) if _kind(file) == "judgments")
+        return found
+
+
 def _files_of(path: Path) -> Iterator[Path]:
-    """The files of a folder that may be TREC's, or the file itself."""
-    if not path.is_dir():
-        return iter([path])
-    return (file for file in all_files(path) if file.suffix.lower() not in _OTHER)
+    """The files of a folder, or the file itself."""
+    return all_files(path) if path.is_dir() else iter([path])
+
+
+def _kind(path: Path) -> str:
+    """What a file holds, by its head: "documents", "topics", "judgments" or "others"."""
+    if path.suffix.lower() in _OTHER or not path.is_file():
+        return "others"
+    head = head_text(path)
+    if _DOCUMENTS.match(head):
+        return "documents"
+    if _TOPICS.match(head):
+        return "topics"
+    return "judgments" if is_trec_judgments(head) else "others"
 
 
 def recognises(path: Path) -> bool:
     """Whether a path is a file of documents or topics, or a folder with one among its first."""
-    some = itertools.islice(_files_of(path), _SEEN)
-    return any(begins_with(file, _DOCUMENTS) or begins_with(file, _TOPICS) for file in some)
+    files = (file for file in _files_of(path) if file.suffix.lower() not in _OTHER)
+    kinds = map(_kind, itertools.islice(files, _SEEN))
+    return any(kind in ("documents", "topics") for kind in kinds)
 
 
 def files(path: Path) -> list[Path]:
     """Documents, then topics, then judgments."""
-    kinds: tuple[list[Path], ...] = ([], [], [])
-    for file in _files_of(path):
-        if begins_with(file, _DOCUMENTS):
-            kinds[0].append(file)
-        elif begins_with(file, _TOPICS):
-            kinds[1].append(file)
-        elif file.is_file() and is_trec_judgments(head_text(file)):
-            kinds[2].append(file)
-    return list(itertools.chain(*kinds))
+    found = _Collection.at(path)
+    return [*found.documents, *found.topics, *(found.judgments if path.is_dir() else [])]
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -75,39 +95,26 @@ def read(path: Path, findings: Findings) -> Corpus:
     A topic asks with its question, query or title. Without a judgment above 0 it is passed over.
     A document without text stays.
     """
+    found = _Collection.at(path)
     documents, lines, empty = Documents(), {}, 0
-    document_files = [file for file in files(path) if begins_with(file, _DOCUMENTS)]
-    for row in itertools.chain.from_iterable(_documents(file, findings) for file in document_files):
+    for row in itertools.chain.from_iterable(_documents(x, findings) for x in found.documents):
         document = Document(row.text("docno"), row.values["title"], row.values["text"])
         row.claim_id(lines, "docno", document.id)
         if findings.settle(row):
             empty += not (document.text or document.title)
             documents.append(document)
-    if not document_files:
+    if not found.documents:
         message = "holds topics and no documents; put them into the folder of the documents"
         findings.problems.add(path, message)
     remark_empty(path, empty, findings)
-    others = _unread(path)
-    if others:
+    others = [file for file in found.others if file.suffix.lower() not in CONVERTERS]
+    if path.is_dir() and others:
         message = f"{len(others):,} files ({others[0].name}, ...) are not TREC's; they are not read"
         findings.remarks.add(path, message, rows=len(others))
-    pairs = list(asked(path, findings))
-    needed = dict.fromkeys(id for _, question in pairs for id in question.documents)
-    absent = [id for id in needed if id not in lines]
-    if absent and documents and keep_absent(absent, needed, documents):
-        remark_absent(path, absent, "the documents", findings)
+    pairs = list(_asked(found, findings, path, lines, documents if found.documents else None))
     claimed = collections.ChainMap(documents.rows, lines)
     questions = check_questions(pairs, findings, documents.texts, claimed, "the documents")
     return complete_corpus(documents, questions, TREC.name, findings)
-
-
-def _unread(path: Path) -> list[Path]:
-    """The files of a folder that no format reads."""
-    if not path.is_dir():
-        return []
-    known = set(files(path))
-    others = (file for file in all_files(path) if file not in known)
-    return [file for file in others if file.suffix.lower() not in CONVERTERS]
 
 
 def _documents(path: Path, findings: Findings) -> Iterator[InputRow]:
@@ -161,52 +168,57 @@ def asked(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]
 
     Judgments lie in the folder, or in that of a file of topics.
     """
-    topic_files = [file for file in files(path) if begins_with(file, _TOPICS)]
-    grades = _grades(path) if topic_files else {}
-    if topic_files and not grades:
-        message = "holds topics; put their judgments (qrels) beside them"
-        findings.problems.add(topic_files[0], message)
+    return _asked(_Collection.at(path), findings, path)
+
+
+def _asked(
+    found: _Collection,
+    findings: Findings,
+    path: Path,
+    claimed: Collection[str] = (),
+    documents: Documents | None = None,
+) -> Iterator[tuple[InputRow, Question]]:
+    """The topics of a collection at a path; the others are arguments of `relevant_grades`."""
+    if not found.topics:
         return
-    passed_over = 0
-    for file in topic_files:
-        for number, match in enumerate(_TOPIC.finditer(read_text(file, findings)), 1):
-            findings.problems.rows += 1
-            named = _NUMBER.search(match[2])
-            id = named[1] if named else _LABEL.sub("", _plain(_element(match[3], ("num",)))).strip()
-            id = id if id in grades else id.lstrip("0") or id
-            text = _LABEL.sub("", _plain(_element(match[3], ASKED) or match[3]))
-            row = InputRow(str(file), number, {"id": id, "title": " ".join(text.split())}, "row")
-            relevant = tuple(name for name, grade in grades.get(id, {}).items() if grade > 0)
-            question = Question(row.text("id"), row.text("title"), (), relevant)
-            if row.ok and not relevant:
-                passed_over += 1
-                continue
-            yield row, question
+    if not found.judgments:
+        message = "holds topics; put their judgments (qrels) beside them"
+        findings.problems.add(found.topics[0], message)
+        return
+    rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in found.judgments)
+    grades = relevant_grades(rows, findings, path, claimed, documents, "the documents")
+    unasked, passed_over = dict.fromkeys(grades), 0
+    for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in found.topics):
+        id = row.text("id")
+        id = id if id in grades else id.lstrip("0") or id
+        unasked.pop(id, None)
+        question = Question(id, text, (), tuple(grades.get(id, ())))
+        if row.ok and not question.documents:
+            passed_over += 1
+            continue
+        yield row, question
     if passed_over:
         message = f"{passed_over:,} topics have no relevant document; they are passed over"
         findings.remarks.add(path, message, rows=passed_over)
+    report_unasked(path, unasked, len(grades), "topics", findings)
 
 
-def _grades(path: Path) -> dict[str, dict[str, int]]:
-    """topic -> judged document -> its grade, of judgments in a folder, or beside a file."""
-    beside = path.parent.iterdir() if path.is_file() else _files_of(path)
-    grades: dict[str, dict[str, int]] = {}
-    for file in sorted(beside):
-        if not file.is_file() or not is_trec_judgments(head_text(file)):
-            continue
-        for line in read_text(file, Findings()).splitlines():
-            if fields := line.split():
-                topic, document, grade = fields[0], *fields[-2:]
-                grades.setdefault(topic, {})[document] = int(grade)
-    return grades
+def _topics(path: Path, findings: Findings) -> Iterator[tuple[InputRow, str]]:
+    """A row for each topic of a file, with its number as id, and what the topic asks."""
+    for number, match in enumerate(_TOPIC.finditer(read_text(path, findings)), 1):
+        findings.problems.rows += 1
+        named = _NUMBER.search(match[2])
+        id = named[1] if named else _LABEL.sub("", _plain(_element(match[3], ("num",)))).strip()
+        text = _LABEL.sub("", _plain(_element(match[3], ASKED) or match[3]))
+        row = InputRow(str(path), number, {"id": id, "title": " ".join(text.split())}, "row")
+        yield row, row.text("title")
 
 
-def read_grades(path: Path) -> dict[str, dict[str, int]]:
-    """topic -> relevant document -> its grade, from 1 on."""
-    return {
-        topic: {document: grade for document, grade in judged.items() if grade > 0}
-        for topic, judged in _grades(path).items()
-    }
+def read_grades(path: Path) -> Grades:
+    """topic -> relevant document -> its grade, from 1 on; bad rows are passed over."""
+    judgments = _Collection.at(path).judgments
+    rows = itertools.chain.from_iterable(trec_rows(file, Findings()) for file in judgments)
+    return relevant_grades(rows, Findings(), path)
 
 
 TREC = Format("trec", recognises, read, files, asked, read_grades)

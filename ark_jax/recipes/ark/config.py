@@ -155,10 +155,11 @@ class MineSection:
     """Hard negatives of stages 0, 2 and 3."""
 
     by: str = field(
-        "rewritten",
+        "auto",
         "What finds candidates: vectors of the rewritten questions or of the question itself, "
-        "BM25, chance, or a function of one's own; see ark_jax/recipes/ark/README.md.",
-        choices=("rewritten", "question", "bm25", "random"),
+        "BM25, chance, or a function of one's own; see ark_jax/recipes/ark/README.md. auto: the "
+        "rewritten questions if `llm.backend` names a model that writes them, else the question.",
+        choices=("auto", "rewritten", "question", "bm25", "random"),
         importable=True,
     )
     model: str = field(
@@ -303,6 +304,7 @@ PUBLISHED = {
     "score.backward": 0.3,
     "score.positives": 10,
     "score.keep": 1.0,
+    "mine.by": "rewritten",
     "mine.margin": 0.0,
     "train.merge_copies": False,
     "train.order": "question",

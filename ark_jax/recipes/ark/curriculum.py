@@ -25,7 +25,7 @@ from ark_jax.recipes.documents.corpus import (
     searches_corpus,
     stored_chunks,
 )
-from ark_jax.recipes.documents.retrieve import HYDE, Systems
+from ark_jax.recipes.documents.retrieve import HYDE, Systems, own_results
 from ark_jax.recipes.documents.written_questions import is_writing, joins_passages
 from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
@@ -86,9 +86,21 @@ def last_mining(config) -> int | None:
     return next((n for n in reversed(config.train.stages) if n in MINING_SIZES), None)
 
 
+def mines_by(config) -> str:
+    """`mine.by`, where `auto` is replaced by what it stands for.
+
+    Templates rewrite a question into no better negatives than its own (notebooks/README.md). What
+    is marked needs no answer, and a rewritten question does.
+    """
+    if config.mine.by != "auto":
+        return config.mine.by
+    rewrites = config.score.supervision != "gold" and config.llm.backend != "none"
+    return "rewritten" if rewrites else "question"
+
+
 def mines_by_graph(config) -> bool:
     """Whether hard negatives are mined by questions that were rewritten from a graph."""
-    return config.mine.by == "rewritten" and last_mining(config) is not None
+    return mines_by(config) == "rewritten" and last_mining(config) is not None
 
 
 def builds_graph(config) -> bool:
@@ -145,12 +157,14 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     config, system = context.config, miner_of(context.config, before)
     corpus = _encode_corpus(context, system)
     queries = corpus.queries
-    if config.mine.by == "rewritten":
+    if mines_by(config) == "rewritten":
         queries = _encode_rewritten(context, system, stage, set(queries))
     search = _candidate_search(config, corpus, queries)
 
     def store_rows() -> dict:
         tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
+        for question, own in own_results(context, corpus.questions, stored_chunks(context)).items():
+            spared[question] = [*spared.get(question, ()), *own]
         rows = _negative_rows(config.mine, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
         save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)
@@ -213,20 +227,19 @@ def _candidate_search(
     from ark_jax.retrieval import mining
 
     settings, pools, vectors = config.mine, corpus.pools, corpus.vectors
-    if settings.by in ("rewritten", "question"):
+    by = mines_by(config)
+    if by in ("rewritten", "question"):
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
     def rank_candidates() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
-        if own_functions.is_own(settings.by):
+        if own_functions.is_own(by):
             asked = {question: query[0] for question, query in corpus.queries.items()}
             task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
-            ranked = own_parts.mine_by_own("mine.by", settings.by, task)
+            ranked = own_parts.mine_by_own("mine.by", by, task)
         else:
-            ranked = mining.baseline_candidates(
-                settings.by, words, pools, corpus.texts, top=settings.top
-            )
+            ranked = mining.baseline_candidates(by, words, pools, corpus.texts, top=settings.top)
         return {
             question: Ranking(np.array(chunks, np.int32), corpus.cosines(question, chunks))
             for question, chunks in ranked.items()

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
+from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.evidence import most_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.data.stored_strings import LookedUp, RowsByText
 from ark_jax.graph.store import KnowledgeGraph
@@ -25,6 +27,7 @@ from ark_jax.recipes.documents.corpus import (
     searches_corpus,
     stored_chunks,
 )
+from ark_jax.recipes.documents.retrieve import own_results, without
 from ark_jax.recipes.documents.written_questions import hash_order
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, nearest_texts
@@ -51,7 +54,7 @@ def find_candidates(context: Context, folder: Path) -> dict:
     queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
     if whole:
-        pools = _search_corpus(questions, groups, searched, (queries, vectors), context.config.data)
+        pools = _search_corpus(context, questions, chunks, searched, (queries, vectors))
     else:
         pools = {question.id: _own_chunks(question, groups, searched) for question in questions}
     rows = _candidate_rows(questions, pools, searched.ids, queries, vectors)
@@ -60,18 +63,19 @@ def find_candidates(context: Context, folder: Path) -> dict:
 
 
 def _search_corpus(
+    context: Context,
     questions: Sequence[Question],
-    chunks: Mapping[str, list[Chunk]],
+    chunks: StoredChunks,
     searched: SearchedChunks,
     vectors: tuple[Vectors, Vectors],
-    settings,
 ) -> Pools:
-    """question -> the best chunks of the whole corpus.
+    """question -> the best chunks of the whole corpus, but for those that are the question.
 
     Args:
         vectors: of the questions `[q e]` and of the chunks `[n e]`, or their `TokenVectors`.
     """
-    count = settings.candidates
+    same = own_results(context, questions, chunks)
+    kept, count = context.config.data.candidates, context.config.data.candidates + most_chunks(same)
     texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
     by_words = OnFirstProcess(lambda: count_bm25(searched.texts)).search([*texts, *answered], count)
@@ -79,8 +83,9 @@ def _search_corpus(
     found = Fused(list(map(Known, parts)), count).search(texts, count)
     pools = {}
     for question, ranking in zip(questions, found, strict=True):
-        named = _own_chunks(question, chunks, searched)[: count // 2].tolist()
-        pool = list(dict.fromkeys([*named, *ranking.ids]))[:count]
+        named = _own_chunks(question, chunks.by_document, searched)[: kept // 2].tolist()
+        left_out = set(map(searched.position, same.get(question.id, ())))
+        pool = without(list(dict.fromkeys([*named, *ranking.ids])), left_out, kept)
         pools[question.id] = np.array(pool, np.int32)
     return pools
 

@@ -30,6 +30,7 @@ from ark_jax.recipes.ark.curriculum import (
 from ark_jax.recipes.ark.extract import extract, rewrite
 from ark_jax.recipes.ark.graph import build_graph, find_communities, join_by_community
 from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_shared_sections
 from ark_jax.recipes.core.models import WARM_READER
 from ark_jax.recipes.core.report import with_report
@@ -181,7 +182,7 @@ def _input_stages(config) -> list[Stage]:
     """
     writing = written_questions.is_writing(config)
     waiting = writing or config.search.expand == HYDE
-    measuring = Stage(baselines.STAGE, baselines.measure_baselines, doubts=baselines.stored_doubts)
+    measuring = Stage(STAGE, baselines.measure_baselines, doubts=stored_doubts)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage("candidates", graph.find_candidates)
     write = functools.partial(written_questions.write_questions, join=join_by_community)

@@ -35,7 +35,7 @@ from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report import graph_drawing, sections, svg
 from ark_jax.report.page import Section, format_number, html
-from ark_jax.report.results import judge_verdicts, results
+from ark_jax.report.results import judge_verdicts, result_table, results
 
 
 def load_cosines(context: Context, stage: int) -> dict[str, list[float]]:
@@ -358,11 +358,12 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     is_cut = cut_answers(context)
     search = ["Search your documents with it", search_command(context.workdir)]
     shown = headline(context / "evaluate", config.seed, curriculum)
-    chosen = choice.sentences(choice.load_choice(context))
-    statement = filter(None, (*chosen, shown, note_on_test(context)))
+    chosen = choice.load_choice(context)
+    statement = filter(None, (*choice.sentences(chosen), shown, note_on_test(context)))
     return " ".join(statement), [
         sections.facts([*_facts(config, counts), search]),
         results(table, metrics),
+        _candidates(chosen),
         sections.training({name: load_curve(context / name / "curve.jsonl") for name in trained}),
         separation(
             {stage_name(stage): load_cosines(context, stage) for stage in mined},
@@ -375,6 +376,18 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         judge_verdicts(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
         sections.set_aside(_losses(counts), load_quarantined(context, counts)),
     ]
+
+
+def _candidates(chosen: Mapping) -> Section:
+    """The systems that may ship, measured on the questions that chose one."""
+    table, questions = chosen["development"], f"{chosen['questions']:,} training questions"
+    body = [
+        f"{chosen['system']} ships. Means over {questions} that trained nothing, differences to "
+        "base, and 95 % bootstrap intervals.",
+        result_table("Systems that may ship", table, [choice.METRIC], "base", starred=True),
+    ]
+    empty = "All training questions with a known passage trained, so none was left to choose by."
+    return Section("What ships", "choice", body if table else [], empty)
 
 
 def _facts(config, counts: Counts) -> list[list]:

@@ -95,7 +95,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         before: the system from whose model it starts.
     """
     from ark_jax.models import lora
-    from ark_jax.train import batches, contrastive
+    from ark_jax.train import contrastive, example_files
 
     config, name = context.config, curriculum.stage_name(stage)
     run = training_run(context.metrics, folder, name, label=f"stage {stage}")
@@ -104,11 +104,11 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     def write_examples() -> None:
         """Stores the examples, unless an interrupted run did."""
         if not (folder / "examples").is_dir():
-            batches.write_examples(examples, folder / "examples.new")
+            example_files.write_examples(examples, folder / "examples.new")
             (folder / "examples.new").rename(folder / "examples")
 
     distributed.on_first_process(write_examples)
-    examples = batches.read_examples(folder / "examples")
+    examples = example_files.read_examples(folder / "examples")
     tuned, adapter, curve = contrastive.train(
         load_retriever(context, before),
         examples,

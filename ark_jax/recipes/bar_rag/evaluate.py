@@ -1,4 +1,4 @@
-"""The stages baselines and evaluate: every reader on held-out questions; and the export."""
+"""Every reader on held-out questions: baselines, test-warm, evaluate; and the export."""
 
 import functools
 import itertools
@@ -29,7 +29,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     tuned_readers,
 )
 from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
-from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core import baselines, own_parts
 from ark_jax.recipes.core.export import base_names, copy_files, settings_text
 from ark_jax.recipes.core.tables import as_markdown, as_text, tabulate
 from ark_jax.recipes.documents.corpus import stored_chunks
@@ -244,28 +244,43 @@ def holders(answer: str, chunks: Sequence[Chunk]) -> list[str]:
 
 
 FILE = "sets.parquet"
+TEST_WARM = "test-warm"  # a stage
+HEADLINE = "p"
+BY_DOCUMENT = {"base": UNTUNED, "cluster": "document"}  # how results are compared
+conclusion = functools.partial(baselines.conclusion, metric=HEADLINE, **BY_DOCUMENT)
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Stores the rows of the readers that all arms of a study share: untuned, warm, the user's."""
+    """Stores rows and results of the readers that no stage trains: untuned, the user's."""
     questions = measured_questions(context)
     if questions:
         rows = measure_reader(context, UNTUNED, folder)
-        if context.config.warm.steps:
-            rows += measure_reader(context, WARM, folder)
-        else:  # both are the same reader
-            rows += [row | {"system": WARM} for row in rows]
         if own_functions.is_own(context.config.reader.backend):
             # The user's reader comes first, since a sweep compares the last one of the table.
             rows = measure_reader(context, OWN, folder) + rows
         save_rows(rows, folder / FILE)
+        results = [row for row in rows if row["set"] == RETRIEVED]
+        save_rows(results, folder / baselines.ROWS)
+        baselines.save_results(folder, results, METRICS, HEADLINE, **BY_DOCUMENT)
     return {"questions": len(questions)}
 
 
-def load_baselines(context: Context) -> list[dict]:
-    """The rows that `measure_baselines` stored; none if there is no held-out question."""
-    path = context / "baselines" / FILE
-    return load_rows(path) if path.is_file() else []
+def measure_warm(context: Context, folder: Path) -> dict:
+    """Stores the rows of the warm reader, which all arms of a study share."""
+    questions = measured_questions(context)
+    if questions:
+        if context.config.warm.steps:
+            rows = measure_reader(context, WARM, folder)
+        else:  # it is the untuned reader
+            untuned = [row for row in load_measured(context) if row["system"] == UNTUNED]
+            rows = [row | {"system": WARM} for row in untuned]
+        save_rows(rows, folder / FILE)
+    return {"questions": len(questions)}
+
+
+def load_measured(context: Context, stage: str = baselines.STAGE) -> list[dict]:
+    """The rows of readers that a stage has stored."""
+    return load_rows(context / stage / FILE)
 
 
 RANDOM, NEAREST, SELECTED = "random", "nearest", "selected"  # ways to choose a set to train on
@@ -298,7 +313,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         say("  no held-out question has a pool: nothing is measured")
         save_json({"metrics": METRICS, "base": WARM, "table": []}, folder / "metrics.json")
         return {"questions": 0}
-    rows = load_baselines(context)
+    rows = [*load_measured(context), *load_measured(context, TEST_WARM)]
     for name in tuned_readers(config):
         if name != WARM:
             rows += measure_reader(context, name, folder)
@@ -481,6 +496,7 @@ def _description(context: Context, last: str, base: str) -> str:
             "probability that it gives a reference answer (mean and 95 % interval):\n\n"
         )
         text += as_markdown(evaluated["table"], evaluated["metrics"])
+        text += f"\n\n{' '.join(conclusion(context))}"
     return text
 
 

@@ -21,6 +21,7 @@ from ark_jax.recipes.bar_rag.evaluate import METRICS
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.rollouts import stage_of, steps_for
 from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_core, check_documents
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
@@ -83,12 +84,13 @@ def stages(config) -> list[Stage]:
     ordered = [
         Stage("data", ingest.ingest, alone=True),
         Stage("pool", selectors.find_pools),
+        Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts),
         Stage("warm", read.train_warm),
+        Stage(evaluate.TEST_WARM, evaluate.measure_warm),
     ]
     for iteration in range(1, config.iterations + 1):
         ordered += _iteration_stages(config, iteration)
     ordered += [
-        Stage("baselines", evaluate.measure_baselines),
         Stage("evaluate", evaluate.evaluate),
         Stage("export", evaluate.export_reader, alone=True),
     ]
@@ -115,15 +117,16 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     works = _Works.for_questions(context, train)
     works.embed(measure(config.retriever.path, chunks, plan.PASSAGE))
     works.embed(measure(config.retriever.path, [*train, *held_out], plan.QUESTION))
+    measured = min(config.evaluate.questions or len(held_out), len(held_out))
+    works.measure_readers(STAGE, 1, measured)
     warm = config.warm
     steps = math.ceil(len(train) / warm.batch) if warm.steps < 0 else warm.steps
     works.update("warm", steps, min(warm.batch, len(train)))
+    works.measure_readers(evaluate.TEST_WARM, int(warm.steps != 0), measured)
     sets = answers = 0
     for iteration in range(1, config.iterations + 1):
         sets += _select(works, iteration, len(train))
         answers += _read(works, iteration, len(train))
-    measured = min(config.evaluate.questions or len(held_out), len(held_out))
-    works.measure_readers("baselines", 2, measured)
     works.measure_readers("evaluate", config.iterations, measured)
     answers += sets * config.success.answers * (config.success.by == "samples")
     most = {"sets to judge, at most": sets, "answers to sample, at most": answers}
@@ -267,8 +270,9 @@ RECIPE = Recipe(
     check=check_all,
     look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in METRICS},
-    headline="p",
+    headline=evaluate.HEADLINE,
     outcome=functools.partial(read_outcome, metrics=METRICS),
     prepared=("data",),
     forecast=forecast,
+    conclusion=evaluate.conclusion,
 )

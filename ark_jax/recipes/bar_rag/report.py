@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.bar_rag.evaluate import measured_questions, passages_read
+from ark_jax.recipes.bar_rag.evaluate import conclusion, measured_questions, passages_read
 from ark_jax.recipes.bar_rag.rollouts import UNTUNED, WARM, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.select import filter_of
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
@@ -44,7 +44,7 @@ OF_ITERATIONS = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """The verdict, and the page's sections."""
+    """The verdict, what ships, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics, base = evaluated["table"], evaluated["metrics"], evaluated["base"]
     labels = LOSSES | {
@@ -52,11 +52,11 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         for i in range(1, context.config.iterations + 1)
         for (kind, name), label in OF_ITERATIONS.items()
     }
-    statement = ""
+    said = conclusion(context)
     if table and len(tuned_readers(context.config)) > 1:
-        statement = verdict(table, metrics, base="warm reader")
+        said = [verdict(table, metrics, base="warm reader"), *said]
     sizes, needed, removal, ways = map(evaluated.get, ("sizes", "needed", "removal", "ways"))
-    return statement, [
+    return " ".join(said), [
         sections.facts(_facts(context, counts)),
         results.results(table, metrics, base),
         Section(

@@ -261,7 +261,7 @@ def save_tables(
     if groups:
         say(f"  all: {total:,} questions")
     say(as_text(table, columns))
-    say(f"  {total:,} questions: {detectable_difference(total, headline)}")
+    say(f"  {total:,} questions: {detectable_difference(total, metric_heading(headline))}")
 
 
 def questions_by_group(questions: Sequence) -> dict[str, set[str]]:

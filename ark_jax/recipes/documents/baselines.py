@@ -1,20 +1,13 @@
 """The baselines stage: the results of untrained systems, and reasons against training."""
 
-import math
-from collections.abc import Mapping, Sequence
+import functools
 from pathlib import Path
 
 from ark_jax.data.evidence import most_chunks
 from ark_jax.evaluate.retrieval import measure
-from ark_jax.evaluate.significance import (
-    DEVIATION,
-    POWER,
-    detectable_difference,
-    smallest_difference,
-)
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_json, save_json
-from ark_jax.recipes.core.tables import as_text, tabulate
+from ark_jax.pipeline.tables import load_json
+from ark_jax.recipes.core.baselines import FILE, STAGE, doubts_about, save_results
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.evaluate import RETRIEVAL
 from ark_jax.recipes.documents.retrieve import (
@@ -27,14 +20,15 @@ from ark_jax.recipes.documents.retrieve import (
     retrieve_baselines,
 )
 from ark_jax.retrieval.searcher import Fused, Searcher
-from ark_jax.runtime.log import say
 
-STAGE = "baselines"
-FILE = "metrics.json"
 BOTH = f"{WORDS}+base"
-CEILING = 0.95  # of recall@10: what is left is often wrong marks
-GAIN = 0.1  # of nDCG@10: what tuning gained in study 2 (notebooks/README.md)
-ENOUGH = math.ceil((POWER * DEVIATION / GAIN) ** 2)  # questions that can tell such a gain
+doubts_about_retrieval = functools.partial(
+    doubts_about,
+    metric="recall@10",
+    harder="ask harder questions, search a larger pool",
+    keeping=" (ark-jax index MODEL CORPUS --out=DIR)",
+    more=", or hold each question out once (ark-jax sweep, sweep=folds)",
+)
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
@@ -59,44 +53,9 @@ def measure_baselines(context: Context, folder: Path) -> dict:
         for name, rankings in found.items()
         for id, ranked in rankings.items()
     ]
-    # A seed of its own: runs of a sweep with other seeds share this stage.
-    table = tabulate(rows, RETRIEVAL, seed=0, parts={BOTH: WORDS})
-    doubts = doubts_about(table, len(judged))
-    save_json({"metrics": RETRIEVAL, "table": table, "doubts": doubts}, folder / FILE)
-    say(as_text(table, RETRIEVAL))
-    say(f"  {len(judged):,} held-out questions: {detectable_difference(len(judged))}")
-    for doubt in doubts:
-        say(f"  {doubt}")
+    parts = {BOTH: WORDS}
+    save_results(folder, rows, RETRIEVAL, "ndcg@10", doubt=doubts_about_retrieval, parts=parts)
     return counts
-
-
-def doubts_about(table: Sequence[Mapping], questions: int) -> list[str]:
-    """Reasons against training, each with what to do instead, in sentences.
-
-    Args:
-        table: untrained systems, with recall@10.
-        questions: number of questions in the table.
-    """
-    recall = lambda row: row["values"].get("recall@10", {"mean": 0.0})["mean"]
-    best, doubts = max(table, key=recall), []
-    if recall(best) > CEILING:
-        doubts.append(
-            f"{best['system']} has a recall@10 of {recall(best):.3f}: training has hardly anything "
-            "to gain; ask harder questions, search a larger pool, or keep "
-            f"{best['system']} as it is"
-        )
-    if questions < ENOUGH:
-        doubts.append(
-            f"{questions:,} questions tell no gain below {smallest_difference(questions):.2f} from "
-            f"chance, and training seldom gains more than {GAIN}: ask at least {ENOUGH}, or hold "
-            "each question out once (ark-jax sweep, sweep=folds)"
-        )
-    return doubts
-
-
-def stored_doubts(folder: Path) -> list[str]:
-    """The doubts in the finished folder of the stage."""
-    return load_json(folder / FILE)["doubts"]
 
 
 def notes_for_plan(context: Context, done: set[str]) -> list[str]:

@@ -5,6 +5,7 @@ how good the chosen system is.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from ark_jax.data.records import Question
 from ark_jax.evaluate.retrieval import measure
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
+from ark_jax.recipes.core.baselines import held_out_sentences
 from ark_jax.recipes.core.models import load_retriever
-from ark_jax.recipes.core.tables import as_text, describe_difference, tabulate
+from ark_jax.recipes.core.tables import as_text, tabulate
 from ark_jax.recipes.documents.baselines import BOTH
 from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
@@ -34,6 +36,8 @@ from ark_jax.runtime.log import say
 
 STAGE = "choice"
 FILE = "choice.json"
+ENOUGH = 40  # questions that choose; fewer choose badly (notebooks/README.md)
+MOST = 0.3  # share of the questions that may be left out of training so that they choose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +86,9 @@ def choose(
 ) -> dict:
     """Stores the system with the highest nDCG@10 on questions that trained nothing.
 
+    If these are fewer than `ENOUGH`, none is chosen, and the last tuned retriever fused with BM25
+    ships.
+
     Args:
         systems_of: config -> the systems that it compares.
         learned: the ids of the training questions that a stage has learned from.
@@ -91,10 +98,11 @@ def choose(
     questions, chunks = load_questions(context, "train"), stored_chunks(context)
     gold, _ = gold_passages(context, questions, chunks.by_document)
     learned_from = learned(context)
-    choosing = [q for q in questions if gold[q.id] and q.id not in learned_from]
+    judged = [question for question in questions if gold[question.id]]
+    choosing = [question for question in judged if question.id not in learned_from]
     table: list[dict] = []
-    name = f"{WORDS}+{systems.last}"  # what has shipped ever since
-    if choosing:
+    name = f"{WORDS}+{systems.last}"
+    if len(choosing) >= ENOUGH:
         names = (WORDS, "base", *systems.tuned)
         depth = systems.depth + most_chunks(own_results(context, choosing, chunks))
         parts = search_systems(context, folder, names, choosing, chunks, depth)
@@ -107,6 +115,7 @@ def choose(
         "system": name,
         **dataclasses.asdict(known[name]),
         "questions": len(choosing),
+        "share": share_that_chooses(len(judged)),
         "development": table,
         "held_out": _test_on_held_out(context, known, name, systems, seed),
     }
@@ -168,6 +177,31 @@ def _test_on_held_out(
     return {"questions": len(judged), "mean": mean, "against": against}
 
 
+def share_that_chooses(questions: int) -> float:
+    """The share of questions that leaves `ENOUGH` to choose by, at least 0.1; 0 if it is too large.
+
+    Args:
+        questions: the number of training questions with a known passage.
+    """
+    share = max(0.1, math.ceil(100 * ENOUGH / max(questions, 1)) / 100)
+    return share if share <= MOST else 0.0
+
+
+def _why_unchosen(questions: int, share: float) -> str:
+    """Why no system was chosen, and what changes that.
+
+    Args:
+        questions: the number of questions that trained nothing.
+        share: as `share_that_chooses` returns it.
+    """
+    fix = f"config.score.development={share:g} leaves enough" if share else "have more questions"
+    if not questions:
+        reason = "every question with a known passage was trained on, so none is left to choose by"
+        return f"{reason} ({fix})"
+    few = f"only {questions:,} questions trained nothing"
+    return f"{few}, and fewer than {ENOUGH} choose badly ({fix})"
+
+
 def load_choice(context: Context, stage: str = STAGE) -> dict:
     """The result that the stage has stored, the argument of `sentences`."""
     return load_json(context / stage / FILE)
@@ -187,11 +221,8 @@ def candidate_of(chosen: Mapping) -> Candidate:
 def sentences(chosen: Mapping) -> list[str]:
     """What ships and why, how good it is on the held-out questions, and whether it is worth it."""
     name, heading, tested = chosen["system"], metric_heading(METRIC), chosen["held_out"]
-    if not chosen["questions"]:
-        said = [
-            f"{name} ships, unchosen: all questions with a known passage were trained on "
-            "(config.score.development=0.1 leaves a tenth to choose by)."
-        ]
+    if not chosen["development"]:
+        said = [f"{name} ships, unchosen: {_why_unchosen(chosen['questions'], chosen['share'])}."]
     else:
         means = {row["system"]: row["values"][METRIC]["mean"] for row in chosen["development"]}
         others = ", ".join(f"{x} {means[x]:.3f}" for x in ("base", WORDS) if x != name)
@@ -207,13 +238,5 @@ def sentences(chosen: Mapping) -> list[str]:
         )
     if not tested:
         return said
-    details = [f"against {x} {describe_difference(t)}" for x, t in tested["against"].items()]
-    said.append(
-        f"On {tested['questions']:,} held-out questions its {heading} is {tested['mean']:.3f}; "
-        f"{'; '.join(details)}."
-    )
-    if below := [x for x, t in tested["against"].items() if t["difference"] < 0]:
-        said.append(
-            f"There it is below {' and '.join(below)}: have more questions, or keep {below[0]}."
-        )
-    return said
+    is_trained = chosen["model"] != "base"
+    return [*said, *held_out_sentences(METRIC, **tested, is_trained=is_trained)]

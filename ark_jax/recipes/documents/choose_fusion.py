@@ -5,11 +5,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ark_jax.data.evidence import most_chunks
 from ark_jax.evaluate.retrieval import measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.documents.retrieve import WORDS, Systems, search_systems
+from ark_jax.recipes.documents.retrieve import (
+    WORDS,
+    Systems,
+    ids_without_own,
+    own_results,
+    search_systems,
+)
 from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
 from ark_jax.retrieval.searcher import Fused
 from ark_jax.runtime import distributed
@@ -60,13 +67,14 @@ def choose_fusion(
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
         # The documents of all questions are searched, also if some do not choose.
-        texts, depth = [question.question for question in judged], systems.depth
-        names = (WORDS, systems.last)
+        own, names = own_results(context, judged, chunks), (WORDS, systems.last)
+        depth = systems.depth + most_chunks(own)
         found = search_systems(context, folder, names, judged, chunks, depth)
         parts = [found[name] for name in names]
         for fusion, row in zip(fusions, rows, strict=True):
-            fused = Fused(parts, depth, fusion.join).search(texts, depth)
-            run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}
+            fused = {"": Fused(parts, depth, fusion.join)}
+            found = ids_without_own(fused, [""], judged, own, systems.depth)[""]
+            run = {question.id: found[question.id] for question in choosing}
             values = measures(run, {id: gold[id] for id in run}, [METRIC])
             row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
     best = max(range(len(fusions)), key=lambda i: rows[i][METRIC])

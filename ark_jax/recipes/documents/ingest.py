@@ -105,7 +105,7 @@ def _advice_on_missing_answers(config) -> str:
     """The end of an error message: what else helps if answers are missing."""
     by_marks = (
         ", or train on the documents and evidence that are marked for them with "
-        "--config.score.supervision=gold --config.mine.by=question"
+        "--config.score.supervision=gold"
     )
     return by_marks * ("score" in config) + written_questions.advice(config)
 

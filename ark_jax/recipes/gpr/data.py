@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.graph.answer_rows import answer_rows
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.triple_questions import read_questions
@@ -21,7 +20,7 @@ from ark_jax.recipes.graphs.graph_data import (
 from ark_jax.runtime.log import say
 
 TEST_FILE = "questions_test.parquet"
-HEADLINE = "answer triple@10"  # the metric that messages speak of
+HEADLINE = "answer_triple@10"  # the metric that messages speak of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +86,7 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
             "measure with; see data.held_out and evaluate.part, or name no questions"
         )
     tested = [question for question in tested if question.answers]
-    remark = detectable_difference(len(tested), HEADLINE)
-    say(f"  {len(tested):,} questions to measure with: {remark}")
+    say(f"  {len(tested):,} questions to measure with")
     return tested
 
 

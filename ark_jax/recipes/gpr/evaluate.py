@@ -13,7 +13,8 @@ from ark_jax.graph.triple_walk import WalkRules
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_json
+from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.recipes.core import baselines
 from ark_jax.recipes.core.export import base_names, copy_files, settings_text
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import (
@@ -33,6 +34,7 @@ from ark_jax.runtime import distributed
 
 DEPTH = 100  # triples stored for a question, or as many as the metrics look at
 TUNED = "gpr"
+BOTH = "bm25+base"
 VECTORS = "vectors"  # the folder of an index within a stage's
 Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
 
@@ -122,8 +124,8 @@ def build_index(context: Context, folder: Path) -> dict:
     return {"triples": len(index), "vectors": len(index.vectors)}
 
 
-def retrieve_untrained(context: Context, folder: Path) -> dict:
-    """The baselines stage: stores what the untrained systems retrieve."""
+def measure_baselines(context: Context, folder: Path) -> dict:
+    """Stores what the untrained systems retrieve, and their results with both of them fused."""
     from ark_jax.models.towers import DualEncoder
 
     systems = Systems(context.config)
@@ -137,14 +139,36 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
     _search_by_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
     distributed.on_first_process(lambda: shutil.rmtree(folder / VECTORS, ignore_errors=True))
+    searchers = _untrained_searchers(folder, systems, questions)
+    parts = {}
+    if "bm25" in searchers:
+        searchers[BOTH] = Fused([searchers["bm25"], searchers["base"]], systems.depth)
+        parts = {BOTH: "bm25"}
+    rankings = ids_found(searchers, list(searchers), questions, systems.depth)
+    columns = tuple(dict.fromkeys((*context.config.evaluate.metrics, HEADLINE)))
+    rows = [
+        {"system": name, "question": question.id}
+        | measure(graph, question, ranking[question.id], columns)
+        for name, ranking in rankings.items()
+        for question in questions
+    ]
+    save_rows(rows, folder / baselines.ROWS)
+    baselines.save_results(folder, rows, columns, HEADLINE, parts=parts)
     return {"systems": len(systems.untrained)}
+
+
+def _untrained_searchers(
+    folder: Path, systems: Systems, questions: Sequence[TestQuestion]
+) -> dict[str, Searcher]:
+    """The searchers of what the untrained systems retrieved, in the folder of the stage."""
+    load = lambda name: load_search(_ranking_file(folder, name), questions)
+    return {name: load(name) for name in systems.untrained}
 
 
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
     questions, depth = load_test(context), systems.depth
-    load = lambda name: load_search(_ranking_file(context / "baselines", name), questions)
-    searchers: dict[str, Searcher] = {name: load(name) for name in systems.untrained}
+    searchers = _untrained_searchers(context / baselines.STAGE, systems, questions)
     vectors = context / "index" / VECTORS
     searchers |= _search_by_vectors(
         context, systems, TUNED, lambda: load_tuned(context), folder, vectors
@@ -272,6 +296,7 @@ def measure(
     return values
 
 
+conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
 METHOD = "graded relevance of a graph's triples (GPR)"
 
 
@@ -302,4 +327,5 @@ It learned from {counts["questions"]["questions"]:,} questions about masked enti
     if evaluated["table"]:
         text += f"\n\nMeasured on {counts['data']['test_questions']:,} questions:\n\n"
         text += as_markdown(evaluated["table"], evaluated["metrics"])
+        text += f"\n\n{' '.join(conclusion(context))}"
     return f"{text}\n\n{settings_text(context.config, 'train')}"

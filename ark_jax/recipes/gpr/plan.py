@@ -34,9 +34,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     towers = 1 + (config.train.towers == "two")
     embedding = ("retriever", "embedding", len(graph), triple.mean)
     works = [
+        *([Work("baselines", *embedding)] if tested else []),
         Work("train", "retriever", "training", steps, step=step, towers=towers),
         Work("index", *embedding, stored=len(graph)),
-        *([Work("baselines", *embedding)] if tested else []),
     ]
     calls = writing_calls(context)
     if calls:

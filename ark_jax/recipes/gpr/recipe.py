@@ -9,11 +9,13 @@ from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_basics
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.gpr import data, evaluate, plan, report
 from ark_jax.recipes.gpr.config import Gpr
+from ark_jax.recipes.gpr.data import HEADLINE
 from ark_jax.recipes.gpr.evaluate import CURVES
 from ark_jax.recipes.gpr.questions import write_questions
 from ark_jax.recipes.gpr.train import train_towers
@@ -52,10 +54,10 @@ def stages(config) -> list[Stage]:
     check_gpr(config)
     working_stages = [
         Stage("data", data.ingest, alone=True),
+        Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts),
         Stage("questions", write_questions, alone=config.llm.backend != "local"),
         Stage("train", train_towers),
         Stage("index", evaluate.build_index),
-        Stage("baselines", evaluate.retrieve_untrained),
         Stage("evaluate", evaluate.evaluate),
         Stage("export", evaluate.export_towers, alone=True),
     ]
@@ -70,8 +72,9 @@ RECIPE = Recipe(
     unread=graph_data.unused_sections,
     look=graph_data.describe_graph,
     metrics={name: metric_heading(name) for name in CURVES},
-    headline="answer_triple@10",
+    headline=HEADLINE,
     outcome=functools.partial(read_outcome, metrics=CURVES),
     prepared=("data",),
     forecast=plan.forecast,
+    conclusion=evaluate.conclusion,
 )

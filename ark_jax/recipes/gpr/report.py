@@ -16,8 +16,8 @@ from ark_jax.recipes.core.report import (
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
-from ark_jax.recipes.gpr.data import TestQuestion, load_test
-from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems
+from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
+from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems, conclusion
 from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.report import results, sections, svg
@@ -35,14 +35,14 @@ LOSSES = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """An empty verdict, and the page's sections."""
+    """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     quarantine = [
         {"stage": "questions", **row}
         for row in load_rows(context / "questions" / "quarantine.parquet")[:EXAMPLES]
     ]
-    return "", [
+    return " ".join(conclusion(context)), [
         sections.facts(_facts(context, counts)),
         results.results(table, metrics),
         results.by_group(evaluated["groups"], metrics),
@@ -105,8 +105,8 @@ def _examples(context: Context) -> list[str]:
     """HTML cards of the questions that gained most over base, then of those that lost most."""
     graph, config = load_graph(context), context.config
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
-    last, metric = Systems(config).names[-1], "answer_triple@10"
-    gains = {id: row[metric] - rows["base"][id][metric] for id, row in rows[last].items()}
+    last = Systems(config).names[-1]
+    gains = {id: row[HEADLINE] - rows["base"][id][HEADLINE] for id, row in rows[last].items()}
     questions = {question.id: question for question in load_test(context)}
     chosen = gained_and_lost(gains, EXAMPLES, LOST)
     return [

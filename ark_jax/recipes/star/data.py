@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
 from ark_jax.graph.steps import Steps
@@ -75,8 +74,7 @@ def ingest(context: Context, folder: Path) -> dict:
     for part, questions in zip(PARTS, (usable, test), strict=True):
         save_rows(questions, folder / _questions_file(part), PathQuestion)
     if test:
-        remark = detectable_difference(len(test), HEADLINE)
-        say(f"  {len(test):,} questions to measure with: {remark}")
+        say(f"  {len(test):,} questions to measure with")
     else:
         say("  data.held_out is 0: nothing will be measured")
     return {

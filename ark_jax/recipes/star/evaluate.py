@@ -12,7 +12,8 @@ from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_json
+from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.recipes.core import baselines
 from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
 from ark_jax.recipes.core.tables import (
     as_markdown,
@@ -22,7 +23,15 @@ from ark_jax.recipes.core.tables import (
 )
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, read_facts, reply_columns
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
-from ark_jax.recipes.star.search import TUNED, count_paths, load_found, search_tuned, untrained
+from ark_jax.recipes.star.search import (
+    BASE,
+    TUNED,
+    count_paths,
+    load_found,
+    search_tuned,
+    search_untrained,
+    untrained,
+)
 from ark_jax.recipes.star.train import load_tuned
 
 AT_K = ("hit", "path_hit", "shortcut")
@@ -113,6 +122,23 @@ def rarity_groups(
 ENTITIES = 30  # at a path's end that the reader is shown; of further ones the number
 
 
+def measure_baselines(context: Context, folder: Path) -> dict:
+    """Stores what the untrained systems find, and their results."""
+    questions, steps = load_questions(context, "test"), load_steps(context)
+    if not questions:
+        return {"systems": 0}
+    found, gold = search_untrained(context, folder), load_paths(context, "test")
+    rows = [
+        {"system": name, "question": question.id}
+        | measure(steps, question, gold.get(question.id, ()), one.paths[question.id], STANDARD)
+        for name, one in found.items()
+        for question in questions
+    ]
+    save_rows(rows, folder / baselines.ROWS)
+    baselines.save_results(folder, rows, STANDARD, HEADLINE)
+    return {"systems": len(found), **found[BASE].counts}
+
+
 def evaluate(context: Context, folder: Path) -> dict:
     """Searches and measures; stores a row per system and question, and the tables."""
     questions, steps = load_questions(context, "test"), load_steps(context)
@@ -182,6 +208,9 @@ def path_fact(steps: Steps, path: FoundPath) -> str:
     return f"{name(path.topic)} | {relations} | {shown}{more}"
 
 
+conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
+
+
 def export_scorer(context: Context, folder: Path) -> dict:
     """Copies the trained scorer, and adds method and results to its model card."""
     from ark_jax.graph.path_retriever import StepSettings
@@ -214,4 +243,5 @@ paths.search(["a question"], [["its topic"]])
     if evaluated["table"]:
         text += f"\n\nMeasured on {data['test_questions']:,} questions of other topics:\n\n"
         text += as_markdown(evaluated["table"], evaluated["metrics"])
+        text += f"\n\n{' '.join(conclusion(context))}"
     return f"{text}\n\n{settings_text(config, 'train')}"

@@ -55,9 +55,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             "pairs of a search, at most": searched,
         },
         work=(
+            Work("baselines", "retriever", "embedding", searched, path.mean),
             Work("mine", "retriever", "embedding", mined, path.mean),
             Work("train", "retriever", "training", updates, step=step),
-            Work("baselines", "retriever", "embedding", searched, path.mean),
             Work("evaluate", "retriever", "embedding", searched, pair.mean),
         ),
     )

@@ -11,12 +11,14 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_basics
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.graphs import graph_data
-from ark_jax.recipes.star import data, evaluate, plan, report, search
+from ark_jax.recipes.star import data, evaluate, plan, report
 from ark_jax.recipes.star.config import Star
+from ark_jax.recipes.star.data import HEADLINE
 from ark_jax.recipes.star.evaluate import STANDARD
 from ark_jax.recipes.star.mine import mine_lists
 from ark_jax.recipes.star.train import train_scorer
@@ -71,9 +73,9 @@ def stages(config) -> list[Stage]:
     working_stages = [
         Stage("data", data.ingest, alone=True),
         Stage("paths", data.find_paths, alone=True),
+        Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts),
         Stage("mine", mine_lists),
         Stage("train", train_scorer),
-        Stage("baselines", search.search_base),
         Stage("evaluate", evaluate.evaluate),
         Stage("export", evaluate.export_scorer, alone=True),
     ]
@@ -93,8 +95,9 @@ RECIPE = Recipe(
     unread=unused_sections,
     look=graph_data.describe_graph,
     metrics={name: metric_heading(name) for name in STANDARD},
-    headline="hit@1",
+    headline=HEADLINE,
     outcome=functools.partial(read_outcome, metrics=STANDARD),
     prepared=("data", "paths"),
     forecast=plan.forecast,
+    conclusion=evaluate.conclusion,
 )

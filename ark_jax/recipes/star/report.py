@@ -19,7 +19,7 @@ from ark_jax.recipes.core.report import (
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
-from ark_jax.recipes.star.evaluate import STANDARD, found_paths, path_fact
+from ark_jax.recipes.star.evaluate import STANDARD, conclusion, found_paths, path_fact
 from ark_jax.recipes.star.search import BASE, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
@@ -46,10 +46,10 @@ LOSSES = {
 
 
 def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """An empty verdict, and the page's sections."""
+    """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
-    return "", [
+    return " ".join(conclusion(context)), [
         sections.facts(_facts(context, counts)),
         results.results(table, metrics),
         Section(

@@ -65,23 +65,24 @@ class _BatchedScorer:
         return self.scorer.score(pairs, batch_tokens=self.batch_tokens, label=self.label)
 
 
-def search_base(context: Context, folder: Path) -> dict:
-    """The baselines stage: stores what the untrained systems find."""
+def search_untrained(context: Context, folder: Path) -> dict[str, Found]:
+    """What each untrained system finds, which is stored too."""
     questions, steps = load_questions(context, "test"), load_steps(context)
-    if not questions:
-        return {"systems": 0}
     train_paths = load_paths(context, "train")
-    for name in context.config.evaluate.baselines:
-        follow = functools.partial(
-            _follow_training_paths, context, questions, steps, train_paths, name
-        )
-        search_once(folder, name, follow)
     base = search_once(
         folder,
         BASE,
         lambda: _beam_search(context, questions, steps, load_base_scorer(context), None),
     )
-    return {"systems": len(untrained(context.config)), **base.counts}
+    followed = {
+        name: search_once(
+            folder,
+            name,
+            functools.partial(_follow_training_paths, context, questions, steps, train_paths, name),
+        )
+        for name in context.config.evaluate.baselines
+    }
+    return {BASE: base, **followed}
 
 
 def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:

@@ -55,12 +55,40 @@ def test_documents_of_langchain_are_read(tmp_path, rows, suffix):
 def test_an_empty_document_of_langchain_is_refused(tmp_path):
     path = tmp_path / "store.jsonl"
     path.write_text(json.dumps({"page_content": " ", "metadata": {}}))
-    with pytest.raises(BadInput, match=r":1: text: is empty"):
+    with pytest.raises(BadInput, match=r":1: page_content: is empty"):
         readers.load(path)
 
 
 def test_a_vector_store_of_langchain_is_read(tmp_path):
     assert read(save(tmp_path / "s.json", VECTORS)) == [("d1", "Mill", MILL), ("d2", "", KILN)]
+
+
+# `LocalFileStore` of langchain-classic 1.0, as `create_kv_docstore` fills it
+STORED = (
+    '{"lc": 1, "type": "constructor", "id": ["langchain", "schema", "document", "Document"], '
+    '"kwargs": {"metadata": {"title": "Mill"}, "page_content": "%s", "type": "Document"}}'
+)
+
+
+def test_a_folder_that_langchain_stores_documents_in_is_read(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "d1").write_text(STORED % MILL)
+    (tmp_path / "b" / "d.2").write_text(STORED % KILN)
+    (tmp_path / "vector").write_text("[0.5, 1.0]")
+    corpus = readers.load(tmp_path)
+    assert read(tmp_path) == [("d1", "Mill", MILL), ("b/d.2", "Mill", KILN)]
+    assert "1 files (vector, ...) are no documents of LangChain" in str(corpus.remarks[0])
+    assert {path.name for path in readers.files(tmp_path)} == {"d1", "d.2"}
+
+
+def test_a_damaged_document_of_such_a_folder_is_named(tmp_path):
+    for name, text in {"d1": STORED % MILL, "d2": (STORED % KILN)[:-9], "d3": STORED % " "}.items():
+        (tmp_path / name).write_text(text)
+    _, problems = readers.read(tmp_path)
+    assert [(p.file.rpartition("/")[2], p.field, p.message[:12]) for p in problems] == [
+        ("d2", "", "invalid JSON"),
+        ("d3", "page_content", "is empty; fi"),
+    ]
 
 
 def test_splits_of_langchain_are_chunks_of_their_source(tmp_path):
@@ -170,6 +198,48 @@ def test_further_turns_of_a_chat_are_reported(tmp_path, name, turns):
     assert question.answers == ("1802",) and "1 further turns" in str(remark)
 
 
+ALPACA = [
+    {"instruction": "Name the year.", "input": "When did the mill burn?", "output": "1802"},
+    {"instruction": "When?", "input": "", "output": "1802"},
+]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+def test_instructions_are_questions_and_answers(tmp_path, suffix):
+    path = tmp_path / f"alpaca{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ALPACA), path)
+    elif suffix == ".csv":
+        lines = [[*ALPACA[0]], *(row.values() for row in ALPACA)]
+        path.write_text("\n".join(map(",".join, lines)))
+    else:
+        lines = "\n".join(map(json.dumps, ALPACA))
+        path.write_text(lines if suffix == ".jsonl" else json.dumps(ALPACA))
+    questions, remarks = readers.read_questions(path, {"d": MILL})
+    assert [(q.question, q.answers) for q in questions] == [
+        ("Name the year.\nWhen did the mill burn?", ("1802",)),
+        ("When?", ("1802",)),
+    ]
+    assert not remarks
+
+
+def test_a_faulty_instruction_is_named_as_the_file_names_it(tmp_path):
+    rows = [*ALPACA, {**ALPACA[1], "output": ""}, {**ALPACA[0], "instruction": 5}]
+    path = save(tmp_path / "alpaca.json", rows)
+    with pytest.raises(BadInput) as error:
+        readers.read_questions(path, {"d": MILL})
+    assert [(p.line, p.field, p.message) for p in error.value.problems] == [
+        (3, "output", "is empty in row 3; fill it in or delete it"),
+        (4, "instruction", "is a number in row 4; write a string"),
+    ]
+
+
+def test_instructions_with_their_prompt_fit_two_kinds_of_rows(tmp_path):
+    path = save(tmp_path / "alpaca.json", [{**ALPACA[0], "text": "Below is ..."}])
+    questions, (remark,) = readers.read_questions(path, {"d": MILL})
+    assert len(questions) == 1 and "its rows fit documents too" in str(remark)
+
+
 TEVATRON = {
     "query_id": "7",
     "query": "When?",
@@ -187,7 +257,7 @@ def test_passages_of_tevatron_are_read_as_pairs(tmp_path):
 
 def test_a_passage_of_tevatron_without_text_is_refused(tmp_path):
     row = TEVATRON | {"positive_passages": [{"docid": "1"}]}
-    with pytest.raises(BadInput, match=r"pos: item 1 is null"):
+    with pytest.raises(BadInput, match=r":1: positive_passages: item 1 is null"):
         readers.load(save(tmp_path / "train.json", [row]))
 
 

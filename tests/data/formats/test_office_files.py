@@ -7,6 +7,7 @@ import pytest
 from support.input_files import write
 
 from ark_jax.data import office_files, readers
+from ark_jax.data.reading import Reading
 from ark_jax.data.records import BadInput, Section
 
 openpyxl = pytest.importorskip("openpyxl", reason="pip install 'ark-jax[files]'")
@@ -122,6 +123,30 @@ def test_questions_are_read_from_a_sheet(tmp_path):
         ("When?", ("1802",)),
         ("Who?", ("A", "B")),
     ]
+
+
+@pytest.mark.parametrize(
+    "documents", [{"d.txt": TEXTS["d"]}, {"documents.csv": f"id,text\nd,{TEXTS['d']}\n"}]
+)
+def test_questions_in_a_sheet_are_found_by_its_name(tmp_path, documents):
+    """Beside text files and beside rows; and the sheet is none of the documents."""
+    write(tmp_path, documents)
+    sheet(tmp_path / "questions.xlsx", "Question", "answers")
+    corpus = readers.load(tmp_path)
+    assert len(corpus.documents) == 1 and not corpus.remarks
+    assert [q.question for q in corpus.questions] == ["When?", "Who?"]
+    assert readers.read_questions(tmp_path, TEXTS)[0] == corpus.questions
+    assert [path.name for path in readers.files(tmp_path)][1:] == ["questions.xlsx"]
+
+
+def test_a_sheet_of_that_name_without_questions_is_a_document(tmp_path):
+    write(tmp_path, {"d.txt": TEXTS["d"]})
+    sheet(tmp_path / "questions.xlsx", "Prompt", "answers")
+    corpus = readers.load(tmp_path)
+    assert len(corpus.documents) == 2 and not corpus.questions
+    assert "questions.xlsx: is a document; name a column 'question'" in str(corpus.remarks[0])
+    corpus = readers.load(tmp_path, reading=Reading(columns="question=Prompt"))
+    assert len(corpus.documents) == 1 and len(corpus.questions) == 2
 
 
 def test_a_sheet_of_questions_is_refused_as_a_corpus(tmp_path):

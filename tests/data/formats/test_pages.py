@@ -101,6 +101,13 @@ def test_boilerplate_of_html_is_dropped(tmp_path):
     assert (second.title, second.text) == ("b", "No title. café")
 
 
+def test_a_raised_number_does_not_join_the_number_before_it(tmp_path):
+    page = "<p>2<sup>30</sup> or 10<sup><i>9</i></sup> of n<sup>th</sup>, see <sup>1</sup></p>"
+    write(tmp_path, {"a.html": f"<sup>2</sup>{page}<p><sup>3</sup>He"})
+    corpus = readers.load(tmp_path)
+    assert corpus.texts["a.html"] == "2\n\n2^30 or 10^9 of nth, see 1\n\n3He"
+
+
 def test_the_declared_encoding_of_html_is_used(tmp_path):
     page = '<meta charset="iso-8859-1"><h1>Café</h1>'.encode("latin-1")
     assert readers.load(write(tmp_path, {"a.html": page})).documents[0].title == "Café"
@@ -202,6 +209,17 @@ def test_files_of_unknown_suffixes_are_counted_by_suffix(tmp_path):
     ]
 
 
+def test_many_suffixes_of_one_file_each_are_one_remark(tmp_path):
+    write(tmp_path, {"a.txt": "Tide.", "b.zip": "", "c.zip": "", "copying": ""})
+    write(tmp_path, {f"d.{i}": "" for i in range(4)})
+    told = [(r.rows, r.message.partition(" are not")[0]) for r in readers.load(tmp_path).remarks]
+    assert told == [
+        (4, "4 files, each with another suffix (d.0, d.1, d.2, d.3),"),
+        (1, "1 files without a suffix (copying)"),
+        (2, "2 files with the suffix .zip (b.zip, c.zip)"),
+    ]
+
+
 def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
     write_unreadable(tmp_path)
     assert _main(["check", str(tmp_path)]) == 1
@@ -214,6 +232,13 @@ def test_a_check_fails_if_most_files_are_unreadable(tmp_path, capsys):
     write(tmp_path, {f"{i}.txt": "Tide." for i in range(11)})  # now 12 of 24 can be read
     assert _main(["check", str(tmp_path)]) == 0
     assert "\nno problem found" in capsys.readouterr().out
+
+
+def test_the_line_on_files_that_are_passed_over_stays_short(tmp_path):
+    write(tmp_path, {"a.txt": "Tide.", "b.z": "", "c.z": ""} | {f"a.{i}": "" for i in range(8)})
+    said = readers.mostly_passed_over(readers.load(tmp_path))
+    assert said.startswith("10 of 11 files are passed over: 2 with the suffix .z, 1 with")
+    assert said.count("with the suffix") == 6 and "3 with other suffixes; save them" in said
 
 
 def test_pictures_and_stylesheets_are_not_counted_as_skipped(tmp_path, capsys):
@@ -254,6 +279,25 @@ def test_symbolic_links_are_followed_without_cycles(tmp_path):
     assert not problems
     assert dict(corpus.texts) == {"a.txt": "A", "deep/b.txt": "B", "other/c.txt": "C"}
     assert "lost.txt: cannot be read (No such file" in str(corpus.remarks[0])
+
+
+def test_what_links_lead_to_a_second_time_is_read_once(tmp_path):
+    """Else a search finds each passage twice, as in /usr/share/doc of Debian."""
+    write(tmp_path, {"in/z/a.txt": "A", "in/z/.b.txt": "B", "in/z/blob": "C", "out/d.txt": "D"})
+    folder = tmp_path / "in"
+    for name, target in {
+        "a.txt": "in/z/a.txt",  # is read below z
+        "b.txt": "in/z/.b.txt",  # is hidden there
+        "c.txt": "in/z/blob",  # is no text there
+        "e.txt": "out/d.txt",
+        "f.txt": "out/d.txt",  # is e.txt
+        "html": "in/z",
+    }.items():
+        (folder / name).symlink_to(tmp_path / target)
+    corpus, problems = readers.read(folder)
+    assert not problems
+    assert dict(corpus.texts) == {"z/a.txt": "A", "b.txt": "B", "c.txt": "C", "e.txt": "D"}
+    assert "3 links (html, a.txt, f.txt) lead to files that" in corpus.remarks[0].message
 
 
 def test_questions_are_read_from_a_file_in_the_folder(tmp_path):

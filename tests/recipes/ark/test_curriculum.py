@@ -27,7 +27,7 @@ from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
-from ark_jax.train import batches, optim
+from ark_jax.train import example_files, optim
 
 WORDS = ("tide", "lamp", "salt", "lathe", "wool", "pilot", "bell", "ledger", "strike", "harbour")
 # Two documents of five chunks; the last of each reads alike.
@@ -94,7 +94,8 @@ def store_inputs(context: engine.Context, folder: Path) -> dict:
 def settings(retriever: Path):
     c = config.ark()
     c.retriever.path, c.mesh = str(retriever), (1, 1, 1)
-    c.mine.top, c.mine.negatives, c.mine.margin = 3, 2, 0.0  # a random model finds all chunks alike
+    c.mine.by, c.mine.top, c.mine.negatives = "rewritten", 3, 2
+    c.mine.margin = 0.0  # a random model finds all chunks alike
     c.train.batch, c.train.epochs, c.train.learning_rates, c.train.order = (
         3,
         (2, 1, 1),
@@ -266,7 +267,7 @@ def test_without_a_curriculum_one_stage_uses_all_negatives(retriever, tmp_path):
     assert [row["learning_rate"] for row in curve(tmp_path, "stage0")] == pytest.approx(
         [float(rate(i)) for i in range(steps)]
     )
-    examples = batches.read_examples(tmp_path / "stage0" / "examples")
+    examples = example_files.read_examples(tmp_path / "stage0" / "examples")
     assert all(len(e.negatives) == 2 and set(e.positives) for e in examples)
 
 
@@ -303,6 +304,9 @@ def test_an_unknown_preset_in_a_config_path_is_refused(words):
         ({"train.stages": (1,)}, False, False),
         ({"train.stages": (0,)}, True, True),
         ({"mine.by": "question"}, False, False),
+        ({"llm.backend": "none"}, False, False),
+        ({"llm.backend": "none", "mine.by": "rewritten"}, True, True),
+        ({"score.supervision": "gold"}, False, False),
         ({"mine.by": "random", "questions.source": "written"}, True, False),
         ({"mine.by": "random", "questions.source": "both", "questions.joined": 0.0}, False, False),
         ({"questions.source": "both", "questions.joined": 0.0}, True, True),
@@ -312,7 +316,7 @@ def test_an_unknown_preset_in_a_config_path_is_refused(words):
 )
 def test_a_graph_is_built_only_if_a_stage_reads_it(changes, builds, rewrites, retriever):
     c = settings(retriever)
-    c.llm.backend = "openai"
+    c.llm.backend, c.mine.by = "openai", "auto"
     c.update_from_flattened_dict(changes)
     names = [stage.name for stage in stages(c)]
     building, rewriting = {"extract", "graph"}, {"communities", "rewrite"}
@@ -365,7 +369,8 @@ def test_copies_of_a_chunk_are_merged_only_if_configured(merged, retriever, tmp_
     c.train.stages, c.train.merge_copies, c.train.epochs, c.train.batch = (1,), merged, (1, 1, 1), 8
     run(c, tmp_path)
     examples = {
-        e.question: e.positives for e in batches.read_examples(tmp_path / "stage1" / "examples")
+        e.question: e.positives
+        for e in example_files.read_examples(tmp_path / "stage1" / "examples")
     }
     assert examples["q0"] == ("a#0", "a#4") and examples["q5"] == (
         "b#0",

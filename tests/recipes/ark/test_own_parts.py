@@ -115,7 +115,7 @@ def test_user_functions_are_checked_before_a_run_and_a_plan(own_world):
         ("mine.by", "my_parts:margin_loss", "is called with \\(task\\)"),
         ("train.loss", "my_parts:random_negatives", "queries, passages, positive, negative, temp"),
         ("reader.backend", "my_reader:nothing", "defines no 'nothing'"),
-        ("mine.by", "ranodm", "must be rewritten, question, bm25, random or module:function"),
+        ("mine.by", "ranodm", "must be auto, rewritten, question, bm25, random or module:function"),
     ]:
         wrong = own_config(own_world)
         wrong.update_from_flattened_dict({field: path})

@@ -18,6 +18,7 @@ from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.alignment import load_positives
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.ark.train import learned_questions
+from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import load_questions, stored_chunks
 from ark_jax.runtime.log import Metrics
 
@@ -47,7 +48,7 @@ def config_of(world: Path, data: Path):
     c = tiny_config(world)
     c.data.path, c.data.held_out_documents = written.data.path, ()
     c.score.supervision, c.mine.by = written.score.supervision, written.mine.by
-    assert written.questions.source == "given" and written.score.development == 0.1
+    assert written.questions.source == "given" and written.score.development == 0
     c.generator.path = str(world / "no-such-model")  # nothing opens it
     return c
 
@@ -56,9 +57,17 @@ def config_of(world: Path, data: Path):
 def run(tmp_path_factory):
     root = tmp_path_factory.mktemp("pairs")
     c = config_of(make_world(root), write_triplets(root / "pairs.jsonl"))
+    c.score.development = 0.4
     context = engine.Context(c, root / "w", Metrics(root / "w" / "metrics.jsonl"))
-    engine.run(stages(c), context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "ENOUGH", 1)
+        engine.run(stages(c), context)
     return context
+
+
+def learned_from(run) -> list[Question]:
+    learned = learned_questions(run)
+    return [question for question in load_questions(run, "train") if question.id in learned]
 
 
 def test_training_on_pairs_needs_no_language_model_or_graph(run):
@@ -74,7 +83,7 @@ def test_training_on_pairs_needs_no_language_model_or_graph(run):
 
 
 def test_positives_are_the_marked_documents(run):
-    questions = load_questions(run, "train")
+    questions = learned_from(run)
     assert questions and not any(question.answers for question in questions)
     by_document = stored_chunks(run).by_document
     positives = load_positives(run / "positives")
@@ -87,10 +96,17 @@ def test_positives_are_the_marked_documents(run):
 def test_given_negatives_come_first_without_copies_of_a_positive(run, stage):
     negatives = curriculum.load_negatives(run / curriculum.mine_name(stage))
     chunks = stored_chunks(run).by_id
-    for question in load_questions(run, "train"):
+    for question in learned_from(run):
         given, copy = question.negatives
         assert chunks[negatives[question.id][0]].document == given
         assert copy not in {chunks[id].document for id in negatives[question.id]}
+
+
+def test_the_page_has_the_systems_that_questions_set_aside_choose_from(run):
+    aside = len(load_questions(run, "train")) - len(learned_from(run))
+    page = (run.workdir / "report.html").read_text(encoding="utf-8")
+    assert aside and f"Means over {aside} training questions that trained nothing" in page
+    assert "Systems that may ship" in page
 
 
 def test_relevance_of_held_out_questions_is_judged_by_documents(run):
@@ -122,6 +138,27 @@ def test_a_beir_folder_without_answers_trains_on_whole_documents(tmp_path):
     assert learned and learned.keys() < positives.keys()
     assert learned == {id: positives[id] for id in learned}
     assert {*learned} == {*learned_questions(context)}
+
+
+def test_a_question_of_the_corpus_is_neither_its_candidate_nor_its_negative(tmp_path):
+    asked = {word: f"Is the {word} of the town kept?" for word in WORDS}
+    documents = [Document(word, "", text) for word, text in zip(WORDS, TEXTS, strict=True)]
+    documents += [Document(f"q-{word}", "", text) for word, text in asked.items()]
+    questions = [Question(f"q-{word}", text, (), (word,)) for word, text in asked.items()]
+    write_beir(Corpus(documents, questions, "beir"), tmp_path / "beir")
+    c = config_of(make_world(tmp_path), tmp_path / "beir")
+    c.train.stages, c.mine.negatives, c.mine.margin = (0,), len(documents), 0.0
+    context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "w" / "metrics.jsonl"))
+    for name in ("data", "candidates", "score", "positives", "mine0"):
+        engine.run(stages(c), context, only=name)
+    by_id = stored_chunks(context).by_id
+    candidates = load_rows(context / "candidates" / "candidates.parquet")
+    mined = load_rows(context / "mine0" / "negatives.parquet")
+    documents_of = lambda rows: {(x["question"], by_id[x["chunk"]].document) for x in rows}
+    other = {f"q-{word}" for word in WORDS}
+    for found in (documents_of(candidates), documents_of(mined)):
+        assert found and not any(question == document for question, document in found)
+        assert other & {document for _, document in found}
 
 
 def test_a_plan_for_pairs_contains_only_embedding_and_training(run, tmp_path, monkeypatch, mesh):

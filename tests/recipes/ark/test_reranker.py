@@ -23,7 +23,7 @@ from ark_jax.recipes.ark.recipe import check_ark, stages
 from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
-from ark_jax.train import batches, fit
+from ark_jax.train import example_files, fit
 
 pytestmark = pytest.mark.usefixtures("mesh")
 WORDS = ("tide", "lamp", "salt", "wool", "bell")
@@ -194,7 +194,7 @@ def test_distillation_trains_the_retriever_on_all_scored_chunks(retriever, class
     folder = run(c, tmp_path, "stage1") / "stage1"
     raw = np.exp(-np.array([1, 0, 0.5]) / 0.7)
     candidates = [(2, 0, 1), (3, 1, 2), (4, 2, 3), (1, 3, 4), (0, 4, 1)]
-    examples = batches.read_examples(folder / "examples")
+    examples = example_files.read_examples(folder / "examples")
     assert [e.question for e in examples] == [question.id for question in QUESTIONS]
     for example, chunks in zip(examples, candidates, strict=True):
         assert example.positives == tuple(f"a#{k}" for k in chunks) and not example.negatives

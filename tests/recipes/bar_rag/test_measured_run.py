@@ -121,6 +121,12 @@ def test_readers_are_compared_with_the_warm_one(run):
             for metric in evaluate.METRICS:
                 mean = np.mean([x[metric] for x in kind_rows])
                 assert row["values"][metric]["mean"] == pytest.approx(mean)
+    (few,) = RECIPE.stages(run.config)[2].doubts(run / "baselines")
+    assert few.startswith("4 questions tell no gain")
+    said = RECIPE.conclusion(run.workdir)
+    assert said[0].startswith("read-1 ships, unchosen") and "against untuned +" in said[1]
+    for page in ("report.html", "export/README.md"):
+        assert said[0] in (run.workdir / page).read_text()
     outcome = RECIPE.outcome(run.workdir)
     assert outcome.system == "read-1" and set(outcome.values) == set(RECIPE.metrics)
 
@@ -179,8 +185,7 @@ def test_the_report_page_shows_all_measurements(run):
 def test_measured_readers_are_not_loaded_again(run, tmp_path, monkeypatch):
     with jax.set_mesh(make_mesh((1, 1, 1))):
         rows = evaluate.measure_reader(run, "warm", tmp_path)
-    stored = load_rows(run / "baselines" / "sets.parquet")
-    assert rows == [row for row in stored if row["system"] == "warm"]
+    assert rows == load_rows(run / "test-warm" / "sets.parquet")
     monkeypatch.setattr(evaluate, "load_reader", None)
     assert evaluate.measure_reader(run, "warm", tmp_path) == rows
 
@@ -189,10 +194,8 @@ def test_without_a_warm_start_only_one_reader_is_measured(run, world, tmp_path):
     """So a reader of another run is measured on other questions."""
     context = bar_world.context_of(world, run.workdir, **{"warm.steps": 0})
     with jax.set_mesh(make_mesh((1, 1, 1))):
-        evaluate.measure_baselines(context, tmp_path)
-    assert [path.name for path in tmp_path.glob("sets-*")] == ["sets-untuned.parquet"]
-    rows = load_rows(tmp_path / "sets.parquet")
-    untuned = [row for row in rows if row["system"] == "untuned"]
-    assert [row | {"system": "warm"} for row in untuned] == rows[len(untuned) :]
-    stored = load_rows(run / "baselines" / "sets.parquet")
-    assert [row for row in stored if row["system"] == "untuned"] == untuned
+        evaluate.measure_warm(context, tmp_path)
+    assert not list(tmp_path.glob("sets-*"))
+    untuned = load_rows(run / "baselines" / "sets.parquet")
+    assert {row["system"] for row in untuned} == {"untuned"}
+    assert [row | {"system": "warm"} for row in untuned] == load_rows(tmp_path / "sets.parquet")

@@ -63,7 +63,7 @@ def test_a_users_reader_is_listed_first(run, world, tmp_path, mesh):
     context = bar_world.context_of(world, run.workdir, **changes)
     evaluate.measure_baselines(context, tmp_path)
     rows = load_rows(tmp_path / "sets.parquet")
-    assert list(dict.fromkeys(row["system"] for row in rows)) == ["own", "untuned", "warm"]
+    assert list(dict.fromkeys(row["system"] for row in rows)) == ["own", "untuned"]
     own_rows = [row for row in rows if row["system"] == "own"]
     needed = [row for row in own_rows if row["set"] == evaluate.NEEDED]
     assert needed and all(row["p"] == row["exact_match"] == 1 for row in needed)

@@ -273,9 +273,10 @@ def test_a_plan_counts_rollouts_in_advance(run):
     assert foreseen.inputs["sets to judge, at most"] == 16 * 4 + 3 * 4 * 3
     assert foreseen.inputs["answers to sample, at most"] == 3 * 4 * 6
     stages = {work.stage for work in foreseen.work}
-    assert stages == {"pool", "warm", "filter-1", "select-1", "read-1", "baselines", "evaluate"}
+    learning = {"pool", "warm", "filter-1", "select-1", "read-1"}
+    assert stages == learning | {"baselines", "test-warm", "evaluate"}
     assert all(work.tokens > 0 for work in foreseen.work if work.kind != "likelihoods")
     before = plan.estimate(RECIPE, config)
     assert {x.work.stage for x in before.costs} == stages and all(x.flops for x in before.costs)
     (memory,) = [note for note in before.notes if note.startswith("memory of warm")]
-    assert ": remat=products, 1 piece: about " in memory
+    assert ": remat=products, 1 piece, 3 forward passes: about " in memory

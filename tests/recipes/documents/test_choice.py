@@ -41,6 +41,7 @@ def choose(run, monkeypatch):
         (run.context / name).mkdir()
         work(run.context, run.context / name)
     monkeypatch.setattr(choice, "load_retriever", lambda *_: Model())
+    monkeypatch.setattr(choice, "ENOUGH", 1)
     save_rows(ASKED, run.context / "data" / "questions_train.parquet", Question)
 
     def call(*learned: str) -> dict:
@@ -83,7 +84,25 @@ def test_bm25_ships_if_it_is_best(choose):
 def test_without_such_questions_the_last_tuned_system_ships_unchosen(choose):
     stored = choose("t0", "t1", "t2")
     assert stored["system"] == "bm25+stage3" and stored["development"] == []
-    assert choice.sentences(stored)[0].startswith("bm25+stage3 ships, unchosen: all questions")
+    assert choice.sentences(stored)[0].startswith(
+        "bm25+stage3 ships, unchosen: every question with a known passage was trained on, so "
+    )
+
+
+def test_few_such_questions_choose_nothing(choose, monkeypatch):
+    monkeypatch.setattr(choice, "ENOUGH", 3)
+    stored = choose("t1")
+    assert stored["questions"] == 2 and stored["development"] == []
+    assert choice.sentences(stored)[0] == (
+        "bm25+stage3 ships, unchosen: only 2 questions trained nothing, and fewer than 3 choose "
+        "badly (have more questions)."
+    )
+
+
+def test_the_share_of_questions_that_chooses_is_large_enough_or_zero():
+    shares = {n: choice.share_that_chooses(n) for n in (0, 133, 134, 300, 399, 5000)}
+    assert shares == {0: 0, 133: 0, 134: 0.3, 300: 0.14, 399: 0.11, 5000: 0.1}
+    assert all(n * share >= choice.ENOUGH for n, share in shares.items() if share)
 
 
 def test_of_equal_systems_bm25_then_the_base_ships():
@@ -120,7 +139,17 @@ def test_the_sentences_warn_of_a_chosen_system_below_its_base():
     assert numbers.endswith("against bm25 +0.010 [-0.100, 0.100] (p = 0.03).")
     assert last.startswith("There it is below base: ") and last.endswith("keep base.")
     chosen["held_out"]["against"]["base"] = against(0.1)
-    assert len(choice.sentences(chosen)) == 2
+    assert len(choice.sentences(chosen)) == 2  # bm25 is the nearest, and significantly below
+
+
+def test_the_sentences_name_an_untrained_system_that_training_does_not_beat():
+    chosen = {"system": "bm25+s", "model": "s", "questions": 0, "share": 0.1, "development": []}
+    differences = {"base": against(0.109, 0.001), "bm25+base": against(0.016, 0.12)}
+    chosen["held_out"] = {"questions": 60, "mean": 0.674, "against": differences}
+    assert choice.sentences(chosen)[-1] == (
+        "It gains nothing significant over bm25+base, which needs no training."
+    )
+    assert "gains nothing" not in choice.sentences(chosen | {"model": "base"})[-1]
 
 
 def test_an_export_that_read_no_choice_is_stale():

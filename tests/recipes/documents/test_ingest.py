@@ -105,7 +105,7 @@ def test_questions_without_any_answer_are_refused_with_the_fix(world, tmp_path):
     done = call_here(world, tmp_path / "w", "data", f"--config.data.path={corpus}")
     assert done.returncode == 1 and "questions has an answer, so none can be" in done.stderr
     assert "--config.questions.source=written" in done.stderr
-    assert "--config.score.supervision=gold --config.mine.by=question" in done.stderr
+    assert "--config.score.supervision=gold" in done.stderr
 
 
 def test_a_run_reports_that_questions_search_only_their_documents(world, tmp_path):

@@ -16,7 +16,7 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.gpr import config
 from ark_jax.recipes.gpr.recipe import stages
 
-STAGES = ["data", "questions", "train", "index", "baselines", "evaluate", "export", "report"]
+STAGES = ["data", "baselines", "questions", "train", "index", "evaluate", "export", "report"]
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,26 @@ def test_results_of_all_systems_are_stored(finished):
     assert set(metrics["groups"]) == {"1 hop", "2 hops"}
 
 
+def test_untrained_systems_are_measured_first_and_compared_with_at_the_end(world, finished):
+    workdir, said = finished
+    assert stages(gpr_world.tiny_config(world))[1].doubts(workdir / "baselines") == []
+    stored = json.loads((workdir / "baselines" / "metrics.json").read_text())
+    systems = [row["system"] for row in stored["table"]]
+    assert systems == ["base", "bm25", "base, 3 hops", "bm25+base"]
+    closing = json.loads((workdir / "evaluate" / "metrics.json").read_text())["table"]
+    for row in stored["table"][:3]:
+        again = next(x for x in closing if x["system"] == row["system"])
+        assert all(again["values"][m]["mean"] == x["mean"] for m, x in row["values"].items())
+    assert "held-out questions: a difference in answer triple@10 below" in said
+    ships = "gpr, 3 hops ships, unchosen, "
+    assert said.index("  bm25+base ") < said.index("] questions") < said.index(ships)
+    for page in ("report.html", "export/README.md"):
+        assert ships in (workdir / page).read_text()
+
+
 def test_a_plan_can_be_made_before_the_run(world):
     done = call_here(world, world / "none", "plan")
-    assert "- memory of train: remat=products, 1 piece: about " in done.stdout
+    assert "- memory of train: remat=products, 1 piece, 3 forward passes: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rules word them" in done.stdout and "vectors" in done.stdout
     assert not (world / "none").exists()
@@ -110,7 +127,7 @@ def test_recorded_wordings_and_a_reader_can_be_used(world):
 def test_without_questions_nothing_is_measured(world):
     done = call_here(world, world / "unmeasured", "run", "--config.data.questions=")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "nothing will be measured" in done.stdout
+    assert "nothing will be measured" in done.stdout and "ships" not in done.stdout
     assert (world / "unmeasured" / "export" / "model.safetensors").is_file()
     assert "Nothing was measured" in (world / "unmeasured" / "report.html").read_text()
 

@@ -17,7 +17,7 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.star import config
 from ark_jax.recipes.star.recipe import RECIPE, stages
 
-STAGES = ["data", "paths", "mine", "train", "baselines", "evaluate", "export", "report"]
+STAGES = ["data", "paths", "baselines", "mine", "train", "evaluate", "export", "report"]
 SYSTEMS = ["base", "frequent", "shortest", "star"]
 
 
@@ -69,20 +69,27 @@ def test_the_export_is_the_trained_scorer(finished, mesh):
     assert card.count("\n# ") == 1 and card.startswith("---\n")
 
 
-def test_results_of_all_systems_are_stored(finished):
+def test_results_of_all_systems_are_stored(world, finished):
     workdir, _ = finished
     rows = load_rows(workdir / "evaluate" / "questions.parquet")
     assert list(dict.fromkeys(row["system"] for row in rows)) == SYSTEMS
     metrics = json.loads((workdir / "evaluate" / "metrics.json").read_text())
     assert {"1 hop", "2 hops"} < set(metrics["groups"])
     assert all(row["shortcut@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
+    untrained = json.loads((workdir / "baselines" / "metrics.json").read_text())
+    assert [row["system"] for row in untrained["table"]] == SYSTEMS[:-1]
+    (few,) = stages(star_world.tiny_config(world))[2].doubts(workdir / "baselines")
+    assert few.startswith("24 questions tell no gain below") and few in finished[1]
+    ships = "star ships, unchosen, below base in hit rate@1:"
+    assert ships in finished[1] and ships in (workdir / "export" / "README.md").read_text()
+    assert ships in (workdir / "report.html").read_text()
     outcome = RECIPE.outcome(workdir)
     assert outcome.system == "star" and set(outcome.values) >= set(RECIPE.metrics)
 
 
 def test_a_plan_can_be_made_before_the_run(world):
     done = call_here(world, world / "none", "plan")
-    assert "- memory of train: remat=products, 1 piece: about " in done.stdout
+    assert "- memory of train: remat=products, 1 piece, 3 forward passes: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lists to train on, at most" in done.stdout and "checkpoints" in done.stdout
     assert not (world / "none").exists()
@@ -109,7 +116,7 @@ def test_the_tiny_generator_answers_from_paths(world, finished):
 def test_without_held_out_questions_nothing_is_measured(world):
     done = call_here(world, world / "unmeasured", "run", "--config.data.held_out=0")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "nothing will be measured" in done.stdout
+    assert "nothing will be measured" in done.stdout and "ships" not in done.stdout
     assert (world / "unmeasured" / "export" / "README.md").is_file()
     assert "Nothing was measured" in (world / "unmeasured" / "report.html").read_text()
 
