@@ -443,10 +443,10 @@ def test_sensitive_operations_of_bfloat16_scoring_use_float32(mesh):
     assert traced.out_info.dtype == jnp.float32
 
 
-def moves_of_the_table(function, *arguments) -> list[pod.Moved]:
+def moves_of_the_table(function, *arguments) -> list[program_text.Moved]:
     """What the compiled program moves of the weights of the logits."""
     text = jax.jit(function).lower(*arguments).compile().as_text()
-    return [moved for moved in pod.collectives(text) if tiny.VOCAB in moved.shape]
+    return [moved for moved in program_text.collectives(text) if tiny.VOCAB in moved.shape]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -100,7 +100,7 @@ TINY = Scale(
     triple=32,
     pair=128,
     tokens=1024,
-    prompts=2,
+    prompts=6,
     prompt=256,
     reply=128,
     samples=2,
@@ -212,6 +212,7 @@ def chosen(
     texts: Callable[[int], Sequence[memory.Texts]],
     model: Any,
     most: int = 1,
+    logits: float = 0,
 ) -> memory.Choice:
     """How the package computes a step; `most` pieces make sense."""
     return memory.choose(
@@ -221,6 +222,7 @@ def chosen(
         texts,
         trained=memory.bytes_on_device(model),
         most_pieces=most,
+        logits=logits,
     )
 
 
@@ -331,7 +333,8 @@ def replies(size: str, scale: Scale, samples: int, loss: policy.PolicyLoss) -> P
     ]
     shape = groups.BatchShape.holding([drawn])
     model = model_of(cfg)
-    choice = chosen(cfg, scale, lambda _: shape.texts_of_device(), model)
+    logits = memory.logits_bytes(cfg, probabilities.block_length(), trained=True)
+    choice = chosen(cfg, scale, lambda _: shape.texts_of_device(), model, logits=logits)
     cfg = dataclasses.replace(cfg, remat=choice.remat)
     objective = likelihood.LikelihoodObjective(cfg, loss, entropy=ratio is not None)
     batch = likelihood.group_arrays(drawn, shape)
@@ -403,20 +406,13 @@ def suffixes(size: str, scale: Scale) -> Program:
     s = scoring(size, scale)
     compute = lambda model, *arrays: prefix.compute(model, s.cfg, *arrays, s.capacity)
     cache = placed(compute, s.model, s.tokens, s.mask)
-    places = tk.round_up(s.suffix_capacity, probabilities.LOGIT_BLOCK)
+    places = tk.round_up(s.suffix_capacity, probabilities.block_length())
+    blocks = places // probabilities.block_length()
     targets = zeros(layout.batch_multiple(), places)
     lower = lambda: probabilities.suffix_log_probs.lower(
-        s.model,
-        s.cfg,
-        cache,
-        s.mask,
-        s.suffixes,
-        s.suffix_capacity,
-        targets,
-        targets,
-        places // probabilities.LOGIT_BLOCK,
+        s.model, s.cfg, cache, s.mask, s.suffixes, s.suffix_capacity, targets, targets, blocks
     )
-    flash, blocks = attends(s.cfg, s.suffixes.tokens.shape[1]), places // probabilities.LOGIT_BLOCK
+    flash = attends(s.cfg, s.suffixes.tokens.shape[1])
     return Program(lower, s.model, attends=flash, rounds=blocks)
 
 

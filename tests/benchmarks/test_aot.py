@@ -21,11 +21,10 @@ PROGRAMS = (*STEPS, *ATTENDING, "decode", "top-k", "PageRank")
 # What is known to be wrong, with the numbers that issue 41's notes give. A program that is mended
 # fails here until its mark is gone.
 FAULTS = {
-    1: "the head's table travels once per block of positions",
     2: "generation gathers all weights for every token",
     5: "suffixes are attended by XLA's kernel alone",
 }
-WEIGHTS_TRAVEL = {"grpo step": 1, "scoring, suffixes": 1, "decode": 2}
+WEIGHTS_TRAVEL = {"decode": 2}
 NO_KERNEL = {"scoring, suffixes": 5, "prefill": 5}
 
 
