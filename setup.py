@@ -1,10 +1,10 @@
 """Packaging of ark_jax.
 
-Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), demo (reads GGUF), files
-(reads HTML, PDF, EPUB, office files), graphs (reads N-Triples), llm (live endpoints), serve (HTTP),
-evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host
-work on a cluster), one per tracker, notebooks, docs (the site), test (without torch), reference
-(peers).
+Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), aot (their compilers, for a
+machine that has neither), demo (reads GGUF), files (reads HTML, PDF, EPUB, office files), graphs
+(reads N-Triples), llm (live endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain,
+LlamaIndex, Haystack, vector databases, ONNX), ray (host work on a cluster), one per tracker,
+notebooks, docs (the site), test (without torch), reference (peers).
 """
 
 from pathlib import Path
@@ -86,6 +86,8 @@ setup(
     extras_require={
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
+        # libtpu as this jax asks for it; the CUDA plugin without the libraries that run programs.
+        "aot": ["jax[tpu,cuda13-local]", "nvidia-cuda-nvcc>=13", "nvidia-nvvm>=13"],
         "demo": ["gguf>=0.17"],
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,

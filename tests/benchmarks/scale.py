@@ -33,7 +33,7 @@ from flax import nnx
 from timing import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from support import pod
+from support import pod, program_text
 
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
@@ -186,7 +186,7 @@ def on(name: str, n: str) -> None:
             {
                 "step": statistics.median(times[1:]),
                 "compilation": compilation,
-                "collectives": pod.collectives(program.as_text()),
+                "collectives": program_text.collectives(program.as_text()),
             }
         )
     )
@@ -363,7 +363,7 @@ def estimate() -> None:
         collectives = sum(x[3] for x in measured["collectives"])
         print(f"{name}: {chosen.describe()}; {collectives:,} arrays are exchanged in a step\n")
         speed = m.devices * flops.peak(m.kind) * MFU
-        links = sum(received(pod.Moved(*x)) for x in measured["collectives"]) / m.links
+        links = sum(program_text.Moved(*x).received for x in measured["collectives"]) / m.links
         parts = [
             (compute(cfg, batch) / speed, traffic(cfg, batch, name) / m.hbm, links)
             for batch in STEPS
@@ -433,14 +433,6 @@ def traffic(cfg, batch: pod.Batch, name: str) -> float:
         + 4 * products * tokens
         + 28 * pod.parameters("0.6B") / m.devices
     )
-
-
-def received(x: pod.Moved) -> float:
-    """Bytes that come into a device: what it ends up with and did not have.
-
-    A sum is scattered, then gathered.
-    """
-    return x.times * x.bytes * (x.devices - 1) / x.devices * (2 if x.kind == "all-reduce" else 1)
 
 
 # --- the host of a pod

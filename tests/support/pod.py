@@ -9,8 +9,8 @@ and prints as JSON what a device holds (bytes) and what travels (the collectives
 import functools
 import json
 import math
-import re
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -18,6 +18,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support import program_text
 
 from ark_jax import layout
 from ark_jax.models import decoder, encoder
@@ -128,97 +131,6 @@ def bytes_of(tree) -> int:
     )
 
 
-class Moved(NamedTuple):
-    """An array that devices exchange: its shape and bytes as a device ends up with it, how often a
-    run of the program moves it,
-    and among how many devices."""
-
-    kind: str
-    shape: tuple[int, ...]
-    bytes: int
-    times: int
-    devices: int
-
-
-def collectives(text: str) -> list[Moved]:
-    """Every array that devices exchange in a compiled program, where it stands in it.
-
-    XLA joins several into one operation, so arrays are counted; an all-to-all, whose pieces are of
-    one shape, once. Not
-    those among one device only.
-    """
-    moves = []
-    kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-    for line, times in _executed(text):
-        match = re.search(rf" = (.*?) ({kinds})(?:-start)?\(", line)
-        if match and _participants(line) > 1:
-            arrays = [
-                (tuple(map(int, filter(None, sizes.split(",")))), WIDTHS[kind])
-                for kind, sizes in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", match[1])
-            ]
-            arrays = [(shape, width * math.prod(shape)) for shape, width in arrays]
-            if match[2] == "all-to-all":
-                arrays = [(arrays[0][0], sum(size for _, size in arrays))]
-            moves += [
-                Moved(match[2], shape, size, times, _participants(line)) for shape, size in arrays
-            ]
-    return moves
-
-
-WIDTHS = {
-    "pred": 1,
-    "s8": 1,
-    "u8": 1,
-    "bf16": 2,
-    "f16": 2,
-    "s32": 4,
-    "u32": 4,
-    "f32": 4,
-    "s64": 8,
-    "u64": 8,
-    "f64": 8,
-}
-
-
-def _executed(text: str) -> list[tuple[str, int]]:
-    """Lines of a program, and how often a run of it comes by; of a loop without a known count, as
-    of one round."""
-    bodies: dict[str, list[str]] = {}
-    calls: dict[str, list[tuple[str, int]]] = {}  # computation -> who calls it, how often each time
-    for line in text.splitlines():
-        if head := re.match(r"(?:ENTRY )?%(\S+) \(.*\{$", line):
-            body = bodies[head[1]] = []
-        elif line.startswith("  "):
-            body.append(line)
-            rounds = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-            for name in re.findall(
-                r"(?:body|calls|to_apply|computation|branch_computations)=\{?([^,{} ]+)", line
-            ):
-                calls.setdefault(name.removeprefix("%"), []).append(
-                    (next(reversed(bodies)), int(rounds[1]) if rounds else 1)
-                )
-
-    @functools.cache
-    def times(name: str) -> int:
-        return sum(rounds * times(caller) for caller, rounds in calls[name]) if name in calls else 1
-
-    return [(line, times(name)) for name, lines in bodies.items() for line in lines]
-
-
-def _participants(line: str) -> int:
-    """How many devices take part in one group; HLO writes groups in three ways."""
-    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", line):
-        return listed[1].count(",") + 1
-    if grid := re.search(r"replica_groups=\[\d+,(\d+)\]<=", line):
-        return int(grid[1])
-    if named := re.search(
-        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^)]*\)\))? \{([^}]*)\}", line
-    ):
-        sizes = dict(part.split("=") for part in named[1].split(","))
-        return math.prod(int(sizes[axis.strip()]) for axis in named[2].split(","))
-    return 2  # a permutation names pairs
-
-
 def compiled(cfg, shape: tuple[int, int, int], batch: Batch) -> dict:
     """What a device holds (bytes) and what travels in a training step, compiled for as many fake
     devices."""
@@ -238,7 +150,7 @@ def compiled_on(mesh, cfg, batch: Batch) -> dict:
     return {
         "arguments": memory_analysis.argument_size_in_bytes,
         "temporary": memory_analysis.temp_size_in_bytes,
-        "collectives": collectives(program.as_text()),
+        "collectives": program_text.collectives(program.as_text()),
     }
 
 

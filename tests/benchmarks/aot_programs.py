@@ -1,0 +1,590 @@
+"""The package's compiled functions, with arguments as its stages give them, but abstract.
+
+Shapes come from the planners that the stages use, shardings from the models and from `layout.put`.
+Nothing is computed or stored.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from support import pod
+from support.matrices import random_matrix
+
+from ark_jax import layout
+from ark_jax.graph import float_pairs, pagerank, walk
+from ark_jax.models import (
+    decoder,
+    encoder,
+    generate,
+    kernels,
+    pair_heads,
+    prefix,
+    prefix_plan,
+    retriever,
+    sampling,
+)
+from ark_jax.models import token_probabilities as probabilities
+from ark_jax.retrieval import dense
+from ark_jax.runtime.accelerator import device_in_use
+from ark_jax.text import tokens as tk
+from ark_jax.train import fit, groups, likelihood, listwise, losses, memory, policy, triplet
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much a device computes; texts are all as long as they may be.
+
+    Attributes:
+        questions: of a contrastive step, each with 30 passages.
+        pieces: of GradCache; 0 and remat "auto" let the package choose.
+        tokens: of a batch that is encoded or scored.
+        prompts: of a policy step, each with `samples` replies.
+        shared, suffix, ring: positions of a generation's cache.
+    """
+
+    questions: Callable[[int], int]  # of so many devices
+    question: int
+    passage: int
+    remat: str
+    pieces: int
+    triple: int
+    pair: int
+    tokens: int
+    prompts: int
+    prompt: int
+    reply: int
+    samples: int
+    slots: int
+    shared: int
+    suffix: int
+    ring: int
+    keys: int
+    nodes: int
+
+
+FULL = Scale(
+    questions=lambda devices: min(256, 8 * max(devices, 2)),
+    question=64,
+    passage=512,
+    remat="auto",
+    pieces=0,
+    triple=32,
+    pair=128,
+    tokens=16384,
+    prompts=4,
+    prompt=1536,
+    reply=256,
+    samples=8,
+    slots=32,
+    shared=256,
+    suffix=1024,
+    ring=256,
+    keys=32768,
+    nodes=100_000,
+)
+TINY = Scale(
+    questions=lambda devices: devices,
+    question=32,
+    passage=128,
+    remat="all",
+    pieces=2,
+    triple=32,
+    pair=128,
+    tokens=1024,
+    prompts=6,
+    prompt=256,
+    reply=128,
+    samples=2,
+    slots=4,
+    shared=64,
+    suffix=128,
+    ring=64,
+    keys=8192,
+    nodes=2000,
+)
+# No activation has as many numbers as a weight or a device's share of it. Layers are few, and no
+# other loop runs as often.
+TINY_SIZE = "tiny"
+TINY_WIDTHS = {
+    "vocab": 5003,
+    "width": 320,
+    "layers": 3,
+    "heads": 24,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "ffn": 704,
+}
+
+
+class Program(NamedTuple):
+    """A program that can be compiled.
+
+    Attributes:
+        weights: abstract, for what travels of them.
+        predicted: bytes of a device, by the package; 0 if it does not predict them.
+        attends: whether a flash kernel should be in it.
+        note: what the package chose.
+        rounds: of a loop that an argument ends.
+    """
+
+    lower: Callable[[], jax.stages.Lowered]
+    weights: Any = ()
+    predicted: float = 0
+    attends: bool = False
+    note: str = ""
+    rounds: int | None = None
+
+
+def put(x: np.ndarray, spec: P) -> jax.ShapeDtypeStruct:
+    """`layout.put`, of which only type and sharding are kept."""
+    dtype = jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
+    return pod.on(jax.sharding.get_mesh(), np.shape(x), dtype, spec)
+
+
+def zeros(*shape: int, dtype: Any = np.int32, spec: P | None = None) -> jax.ShapeDtypeStruct:
+    """An abstract array; by default sharded over the batch axes by its first dimension."""
+    spec = P(layout.BATCH) if spec is None else spec
+    return pod.on(jax.sharding.get_mesh(), shape, jnp.dtype(dtype), spec)
+
+
+def placed(make: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function would return, abstract, with the shardings that it gives."""
+    mesh = jax.sharding.get_mesh()
+
+    def place(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(place, jax.eval_shape(make, *arguments))
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+def embedder(size: str) -> decoder.Config:
+    """A retriever in training: float32 weights, products in bfloat16."""
+    if size == TINY_SIZE:
+        return dataclasses.replace(pod.config("0.6B"), **TINY_WIDTHS)
+    return pod.config(size)
+
+
+def language_model(size: str, dtype: str = "bfloat16") -> decoder.Config:
+    """Qwen3: that of 8B has a head of its own."""
+    vocab = {} if size == TINY_SIZE else {"vocab": 151_936}
+    untied = size in ("8B", TINY_SIZE)
+    return dataclasses.replace(embedder(size), tied=not untied, dtype=dtype, **vocab)
+
+
+def model_of(cfg: decoder.Config) -> decoder.Decoder:
+    return placed(lambda: decoder.Decoder(cfg, rngs=nnx.Rngs(0)))
+
+
+def attends(cfg: Any, tokens: int) -> bool:
+    """Whether the package attends texts of this length by a flash kernel on this device."""
+    head, dtype = cfg.dims["h"], jnp.dtype(cfg.compute)
+    return kernels.choose(cfg.attention, device_in_use(), dtype, head, tokens) != "xla"
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def step(
+    objective: fit.Objective, model: Any, batch: Any, predicted: float, attends: bool, note: str
+) -> Program:
+    """A step of AdamW, with all that `fit.train` passes."""
+    state = placed(functools.partial(fit.State.create, optimizer=pod.OPTIMIZER), model)
+    lower = lambda: fit.train_step.lower(objective, pod.OPTIMIZER, state, None, batch, 1e-5, 3)
+    return Program(lower, model, predicted, attends, note)
+
+
+def chosen(
+    cfg: Any,
+    scale: Scale,
+    texts: Callable[[int], Sequence[memory.Texts]],
+    model: Any,
+    most: int = 1,
+    logits: float = 0,
+) -> memory.Choice:
+    """How the package computes a step; `most` pieces make sense."""
+    return memory.choose(
+        cfg,
+        scale.remat,
+        min(scale.pieces, most),
+        texts,
+        trained=memory.bytes_on_device(model),
+        most_pieces=most,
+        logits=logits,
+    )
+
+
+def contrastive(size: str, scale: Scale) -> Program:
+    """ARK: questions against 30 passages each, in pieces."""
+    cfg, devices = embedder(size), layout.batch_multiple()
+    questions = scale.questions(devices)
+    batch = pod.Batch(questions, scale.question, 30 * questions, scale.passage, 1)
+    texts = functools.partial(pod.texts, batch)
+    choice = chosen(cfg, scale, texts, model_of(cfg), most=batch.passages // devices)
+    cfg = dataclasses.replace(cfg, remat=choice.remat)
+    batch = batch._replace(pieces=choice.pieces)
+    objective, state, given = pod.abstract(cfg, jax.sharding.get_mesh(), batch)
+    flash = attends(cfg, scale.passage)
+    total, note = choice.memory.total, choice.describe()
+    return step(objective, state.trainable, given, total, flash, note)
+
+
+def triplets(size: str, scale: Scale) -> Program:
+    """GPR: one tower, triples at three levels."""
+    cfg, devices = embedder(size), layout.batch_multiple()
+    rows = (32, 96)  # questions and triples of a device
+    texts = [memory.Texts(n, scale.triple, n * scale.triple) for n in rows]
+    models = (model_of(cfg),)
+    choice = chosen(cfg, scale, lambda _: texts, models)
+    cfg = dataclasses.replace(cfg, remat=choice.remat)
+    objective = triplet.TripletObjective(
+        (cfg, cfg),
+        ("lasttoken", "lasttoken"),
+        cfg.width,
+        tuple(text.tokens for text in texts),
+        None,
+        (0.1, 0.1),
+        0.05,
+    )
+    encoded = [
+        (zeros(n * devices, scale.triple), zeros(n * devices, scale.triple, dtype=bool))
+        for n in rows
+    ]
+    pairs = zeros(*(n * devices for n in rows), dtype=bool)
+    batch = dict(zip(("queries", "triples"), encoded, strict=True))
+    batch |= dict.fromkeys(("positive", "neighbour", "negative"), pairs)
+    flash, note = attends(cfg, scale.triple), choice.describe()
+    return step(objective, models, batch, choice.memory.total, flash, note)
+
+
+def lists(size: str, scale: Scale) -> Program:
+    """STAR: a cross-encoder like bge-base, four lists of 32 pairs on a device."""
+    body = encoder.Config(
+        vocab=30_522,
+        width=768,
+        layers=12,
+        heads=12,
+        ffn=3072,
+        positions=512,
+        pad=None,
+        segments=2,
+        norm_eps=1e-12,
+        dtype="float32",
+        compute="bfloat16",
+    )
+    if size == TINY_SIZE:
+        narrow = {name: TINY_WIDTHS[name] for name in ("vocab", "width", "layers", "ffn")}
+        body = dataclasses.replace(body, **narrow, heads=5)
+    of_device, devices = 4 * 32, layout.batch_multiple()
+    tokens = of_device * scale.pair
+    cfg = pair_heads.PairConfig(body, "star", "cls", body.width, 20.0, "tanh", True)
+
+    def create() -> pair_heads.PairModel:
+        rngs = nnx.Rngs(0)
+        return pair_heads.PairModel(
+            encoder.Encoder(body, rngs=rngs), pair_heads.new_head(cfg, rngs=rngs)
+        )
+
+    model = placed(create)
+    texts = [memory.Texts(of_device, scale.pair, tokens)]
+    choice = chosen(body, scale, lambda _: texts, model)
+    cfg = dataclasses.replace(cfg, body=dataclasses.replace(body, remat=choice.remat))
+    rooms = pair_heads.Capacities(pairs=tokens)
+    objective = listwise.ListwiseObjective(cfg, rooms, 1.0, losses.weighted_lists)
+    pairs = of_device * devices
+    array = lambda dtype: zeros(pairs, scale.pair, dtype=dtype)
+    table = lambda dtype: zeros(4 * devices, 32, dtype=dtype, spec=P())
+    batch = {
+        "pairs": (array(np.int32), array(bool), array(np.int32)),
+        "rows": table(np.int32),
+        "present": table(bool),
+        "weights": table(np.float32),
+    }
+    flash, note = attends(body, scale.pair), choice.describe()
+    return step(objective, model, batch, choice.memory.total, flash, note)
+
+
+def replies(size: str, scale: Scale, samples: int, loss: policy.PolicyLoss) -> Program:
+    """A weighted likelihood of `samples` replies to each prompt."""
+    cfg, prompts = language_model(size, "float32"), scale.prompts * layout.batch_multiple()
+    values = [np.zeros(scale.reply, np.float32)] * samples
+    ratio = None if loss.ratio == "none" else values
+    drawn = [
+        groups.Group(
+            np.full(scale.prompt, number, np.int32),
+            [np.zeros(scale.reply, np.int32)] * samples,
+            np.ones(samples),
+            ratio,
+            ratio,
+        )
+        for number in range(prompts)
+    ]
+    shape = groups.BatchShape.holding([drawn])
+    model = model_of(cfg)
+    logits = memory.logits_bytes(cfg, probabilities.block_length(), trained=True)
+    choice = chosen(cfg, scale, lambda _: shape.texts_of_device(), model, logits=logits)
+    cfg = dataclasses.replace(cfg, remat=choice.remat)
+    objective = likelihood.LikelihoodObjective(cfg, loss, entropy=ratio is not None)
+    batch = likelihood.group_arrays(drawn, shape)
+    flash, note = attends(cfg, scale.prompt), choice.describe()
+    return step(objective, model, batch, choice.memory.total, flash, note)
+
+
+def sft(size: str, scale: Scale) -> Program:
+    """BAR-RAG: supervised training on one reply to a prompt."""
+    return replies(size, scale, 1, policy.PolicyLoss(ratio="none"))
+
+
+def grpo(size: str, scale: Scale) -> Program:
+    """BAR-RAG: several replies, a ratio to the old policy, a KL term."""
+    return replies(size, scale, scale.samples, policy.PolicyLoss(kl="k3"))
+
+
+# --- inference ----------------------------------------------------------------------------------
+
+
+def encode(size: str, scale: Scale) -> Program:
+    """Vectors of as many long passages as a batch has."""
+    cfg = embedder(size)
+    shape = (scale.tokens // scale.passage * layout.batch_multiple(), scale.passage)
+    model, arrays = model_of(cfg), (zeros(*shape), zeros(*shape, dtype=bool))
+    lower = lambda: retriever._embed_jit.lower(
+        model, cfg, "lasttoken", cfg.width, scale.tokens, *arrays
+    )
+    return Program(lower, model, attends=attends(cfg, scale.passage))
+
+
+class Scoring(NamedTuple):
+    """Arguments of a scoring call: ten answers to each chunk."""
+
+    cfg: decoder.Config
+    model: decoder.Decoder
+    tokens: jax.ShapeDtypeStruct
+    mask: jax.ShapeDtypeStruct
+    capacity: int
+    suffixes: prefix.SlotArrays
+    suffix_capacity: int
+
+
+def scoring(size: str, scale: Scale) -> Scoring:
+    """One device's plan, for all devices."""
+    cfg, length = language_model(size), scale.passage
+    rows = [
+        (np.concatenate([np.full(length, chunk), np.full(50, -answer)]).astype(np.int32), length)
+        for chunk in range(2 * scale.tokens // length)
+        for answer in range(1, 11)
+    ]
+    plan = next(iter(prefix_plan.plan_batches(rows, budget=scale.tokens, devices=1)))
+    batch = plan.suffix_batches[0]
+    on_all = lambda x: layout.rows(np.tile(x, (layout.batch_multiple(),) + (1,) * (x.ndim - 1)))
+    suffixes = prefix.SlotArrays(*(on_all(getattr(batch, x)) for x in prefix.SlotArrays._fields))
+    arrays = on_all(plan.tokens), on_all(plan.mask)
+    return Scoring(cfg, model_of(cfg), *arrays, plan.capacity, suffixes, batch.capacity)
+
+
+def prefixes(size: str, scale: Scale) -> Program:
+    """Scoring: keys and values of chunks."""
+    s = scoring(size, scale)
+    lower = lambda: prefix.compute.lower(s.model, s.cfg, s.tokens, s.mask, s.capacity)
+    return Program(lower, s.model, attends=attends(s.cfg, s.tokens.shape[1]))
+
+
+def suffixes(size: str, scale: Scale) -> Program:
+    """Scoring: log-probabilities of answers behind their chunks."""
+    s = scoring(size, scale)
+    compute = lambda model, *arrays: prefix.compute(model, s.cfg, *arrays, s.capacity)
+    cache = placed(compute, s.model, s.tokens, s.mask)
+    places = tk.round_up(s.suffix_capacity, probabilities.block_length())
+    blocks = places // probabilities.block_length()
+    targets = zeros(layout.batch_multiple(), places)
+    lower = lambda: probabilities.suffix_log_probs.lower(
+        s.model, s.cfg, cache, s.mask, s.suffixes, s.suffix_capacity, targets, targets, blocks
+    )
+    flash = attends(s.cfg, s.suffixes.tokens.shape[1])
+    return Program(lower, s.model, attends=flash, rounds=blocks)
+
+
+class Continuing(NamedTuple):
+    """What both programs of a generation take."""
+
+    cfg: decoder.Config
+    model: decoder.Decoder
+    stacked: prefix.PrefixCache
+    mask: jax.ShapeDtypeStruct
+    cache: list
+    slots: int
+
+
+def continuing(size: str, scale: Scale) -> Continuing:
+    cfg, devices = language_model(size), layout.batch_multiple()
+    model, shape = model_of(cfg), (devices, scale.shared)
+    mask, slots = zeros(*shape, dtype=bool), scale.slots * devices
+    compute = lambda model, *arrays: prefix.compute(model, cfg, *arrays, scale.shared)
+    stacked = placed(compute, model, zeros(*shape), mask)
+    cache = placed(lambda: generate._empty_cache(cfg, slots, scale.suffix + scale.ring))
+    return Continuing(cfg, model, stacked, mask, cache, slots)
+
+
+def drawn(rows: int) -> sampling.Sampling:
+    return sampling.Sampling(zeros(rows, 2, dtype=np.uint32), 1.0, 0.95)
+
+
+def prefill(size: str, scale: Scale) -> Program:
+    """Generation: prompts into the slots of their replies."""
+    x, devices = continuing(size, scale), layout.batch_multiple()
+    prompts = scale.slots // scale.samples * devices
+    capacity = scale.slots // scale.samples * scale.suffix
+    new = prefix.Suffixes(
+        zeros(prompts, scale.suffix),
+        zeros(prompts, scale.suffix, dtype=bool),
+        zeros(prompts),
+        zeros(devices),
+        zeros(devices, capacity, dtype=bool),
+    )
+    slots, draw = zeros(prompts, scale.samples), drawn(prompts * scale.samples)
+    lower = lambda: generate._prefill.lower(
+        x.model, x.cfg, x.stacked, x.mask, new, capacity, x.cache, slots, draw
+    )
+    return Program(lower, x.model, attends=attends(x.cfg, scale.suffix))
+
+
+def decode(size: str, scale: Scale) -> Program:
+    """Generation: eight tokens of every reply, drawn by top-p."""
+    x = continuing(size, scale)
+    unstack = lambda tree: generate._unstack_layers(tree, x.cfg.layers)
+    blocks, layers = placed(unstack, x.model.blocks), placed(unstack, x.stacked)
+    shared = generate.SharedPrefix(layers, x.mask, scale.shared)
+    state = generate.RowState(*(zeros(x.slots) for _ in generate.RowState._fields))
+    arguments = (shared, x.cache, state, 0, drawn(x.slots), (151_645,), scale.suffix)
+    lower = lambda: generate._decode.lower(x.model, blocks, x.cfg, *arguments)
+    return Program(lower, x.model)
+
+
+# --- search and graphs --------------------------------------------------------------------------
+
+
+def candidates(size: str, scale: Scale) -> Iterator[Any]:
+    """Arguments of a search for ten keys: 1,024 queries in bfloat16, and a block of keys."""
+    devices, width, count = layout.batch_multiple(), embedder(size).width, 2 * 10 + 24
+    keys = tk.round_up(scale.keys, dense.WORD * devices)
+    yield zeros(1024, width, dtype=jnp.bfloat16, spec=P())
+    yield zeros(keys, width, dtype=jnp.bfloat16)
+    yield from (0, scale.keys)
+    yield from dense._no_candidates(1024, count)
+
+
+def top_k(size: str, scale: Scale) -> Program:
+    """Search: the best keys so far and those of a block."""
+    arguments = list(candidates(size, scale))
+    return Program(lambda: dense._update_candidates.lower(*arguments))
+
+
+def top_k_merge(size: str, scale: Scale) -> Program:
+    """Search: the best keys of all devices."""
+    scores = list(candidates(size, scale))[-2:]
+    return Program(lambda: dense._merge_shards.lower(*scores))
+
+
+def laid_out(scale: Scale, shard: str) -> tuple[walk.Walk, int, P, P]:
+    """A graph with ten edges a node, columns of seeds, and the specs of `[rows columns]` and
+    `[columns]`."""
+    graph = walk.Walk(random_matrix(scale.nodes, 10 * scale.nodes, True), shard=shard)
+    spread = shard == "nodes"
+    specs = (pagerank._spec(spread, 2), pagerank._spec(spread, 1))
+    return graph, pagerank.block_size(graph), *specs
+
+
+def ranks(size: str, scale: Scale, shard: str = "seeds") -> Program:
+    """PageRank in float32; every device has the graph, and seeds of its own."""
+    graph, columns, block, column = laid_out(scale, shard)
+    source = zeros(len(graph.strength), columns, dtype=np.float32, spec=block)
+    bound = zeros(columns, dtype=np.float32, spec=column)
+    lower = lambda: pagerank._iterate.lower(
+        graph.edges("float32"),
+        source,
+        1.0,
+        bound,
+        0.85,
+        1000,
+        spread=shard == "nodes",
+        reversible=graph.reversible,
+    )
+    return Program(lower)
+
+
+def ranks_by_nodes(size: str, scale: Scale) -> Program:
+    """PageRank in float32; every device has a part of the graph."""
+    return ranks(size, scale, "nodes")
+
+
+def residuals(size: str, scale: Scale) -> Program:
+    """PageRank's residual in float64, on TPUs in pairs of float32."""
+    graph, columns, block, _ = laid_out(scale, "seeds")
+    rows = len(graph.strength)
+    array = lambda dtype: zeros(rows, columns, dtype=dtype, spec=block)
+    kept = {"spread": False, "reversible": graph.reversible}
+    if not pagerank.emulates_float64():
+
+        def lower() -> jax.stages.Lowered:
+            with jax.enable_x64(True):
+                edges, x = graph.edges("float64"), array(np.float64)
+                return pagerank._residual.lower(edges, x, x, 0.85, **kept)
+
+        return Program(lower)
+    pair = float_pairs.Pair(array(np.float32), array(np.float32))
+    gain = zeros(rows, dtype=np.float32, spec=P())
+    lower = lambda: float_pairs._residual.lower(
+        graph.edges("float32"),
+        graph.edges("rest"),
+        float_pairs.Pair(gain, gain),
+        pair,
+        pair,
+        block=block,
+        **kept,
+    )
+    return Program(lower)
+
+
+PROGRAMS: dict[str, Callable[[str, Scale], Program]] = {
+    "contrastive step": contrastive,
+    "triplet step": triplets,
+    "listwise step": lists,
+    "sft step": sft,
+    "grpo step": grpo,
+    "scoring, prefixes": prefixes,
+    "scoring, suffixes": suffixes,
+    "encode": encode,
+    "prefill": prefill,
+    "decode": decode,
+    "top-k": top_k,
+    "top-k, merged": top_k_merge,
+    "PageRank": ranks,
+    "PageRank, by nodes": ranks_by_nodes,
+    "PageRank, residuals": residuals,
+}
+# They have one size.
+ALONE = ("listwise step", "PageRank", "PageRank, by nodes", "PageRank, residuals")
+
+
+def program(name: str, size: str) -> Program:
+    """A program on the current mesh."""
+    with mock.patch.object(layout, "put", put):
+        made = PROGRAMS[name](size, TINY if size == TINY_SIZE else FULL)
+
+    def lower() -> jax.stages.Lowered:
+        with mock.patch.object(layout, "put", put):  # edges of graphs are placed when asked for
+            return made.lower()
+
+    return made._replace(lower=lower)
