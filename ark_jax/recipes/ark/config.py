@@ -158,7 +158,8 @@ class MineSection:
         "auto",
         "What finds candidates: vectors of the rewritten questions or of the question itself, "
         "BM25, chance, or a function of one's own; see ark_jax/recipes/ark/README.md. auto: the "
-        "rewritten questions if `llm.backend` names a model that writes them, else the question.",
+        "rewritten questions if `llm.backend` names a model or `graph.openie` a graph, else the "
+        "question.",
         choices=("auto", "rewritten", "question", "bm25", "random"),
         importable=True,
     )

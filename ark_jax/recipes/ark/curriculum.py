@@ -94,7 +94,8 @@ def mines_by(config) -> str:
     """
     if config.mine.by != "auto":
         return config.mine.by
-    rewrites = config.score.supervision != "gold" and config.llm.backend != "none"
+    has_graph = config.llm.backend != "none" or bool(config.graph.openie)
+    rewrites = config.score.supervision != "gold" and has_graph
     return "rewritten" if rewrites else "question"
 
 

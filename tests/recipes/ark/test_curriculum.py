@@ -306,6 +306,7 @@ def test_an_unknown_preset_in_a_config_path_is_refused(words):
         ({"mine.by": "question"}, False, False),
         ({"llm.backend": "none"}, False, False),
         ({"llm.backend": "none", "mine.by": "rewritten"}, True, True),
+        ({"llm.backend": "none", "graph.openie": "records.json"}, True, True),
         ({"score.supervision": "gold"}, False, False),
         ({"mine.by": "random", "questions.source": "written"}, True, False),
         ({"mine.by": "random", "questions.source": "both", "questions.joined": 0.0}, False, False),
