@@ -15,7 +15,8 @@ MODELS = {"retriever.path": "r", "generator.path": "g"}
 @pytest.mark.parametrize(
     ("make", "changes", "models", "files", "roles"),
     [
-        (ark, {}, MODELS, {}, ("llm", "reader")),
+        (ark, {}, MODELS, {}, ("reader",)),
+        (ark, {"mine.by": "rewritten"}, MODELS, {}, ("llm", "reader")),
         (ark, {"graph.openie": "records", "mine.by": "bm25"}, MODELS, {}, ("reader",)),
         (
             ark,
@@ -23,16 +24,16 @@ MODELS = {"retriever.path": "r", "generator.path": "g"}
             MODELS
             | {"reranker.path": "c", "evaluate.retrievers, a": "a", "evaluate.retrievers, b": "b"},
             {},
-            ("llm", "reader"),
+            ("reader",),
         ),
         (
             ark,
             {"judge.repeats": 1, "judge.backend": "local", "judge.path": "j", "reader.path": "x"},
             MODELS | {"judge.path": "j", "reader.path": "x"},
             {},
-            ("llm", "reader", "judge"),
+            ("reader", "judge"),
         ),
-        (ark, {"reader.backend": "openai", "reader.path": "x"}, MODELS, {}, ("llm", "reader")),
+        (ark, {"reader.backend": "openai", "reader.path": "x"}, MODELS, {}, ("reader",)),
         (gpr, {}, {"retriever.path": "r"}, {}, ("llm",)),
         (gpr, {"llm.backend": "local"}, MODELS, {}, ("llm",)),
         (

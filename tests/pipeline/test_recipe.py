@@ -131,7 +131,7 @@ def test_an_unknown_recipe_is_refused_with_its_name(name, message):
 def ark_stage_names() -> set[str]:
     """The stages that ARK alone has; data, evaluate, export and the like are every recipe's."""
     c = config.ark()
-    c.train.merge, c.judge.repeats = 0.5, 1
+    c.train.merge, c.judge.repeats, c.mine.by = 0.5, 1, "rewritten"
     common = {"data", "baselines", "evaluate", "judge", "export", "report"}
     whole = {stage.name for stage in stages(c)}
     c.train.stages = (0,)

@@ -14,7 +14,7 @@ from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.core.models import load_retriever
-from ark_jax.recipes.documents import corpus
+from ark_jax.recipes.documents import choice, corpus
 from ark_jax.recipes.documents.corpus import chunks_by_document
 from ark_jax.runtime.log import Metrics
 
@@ -58,7 +58,10 @@ def run(c, workdir: Path, *, forget: bool = False) -> Path:
     return workdir
 
 
-def test_storing_vectors_saves_embeddings_without_changing_the_bytes(world, tmp_path, embedded):
+def test_storing_vectors_saves_embeddings_without_changing_the_bytes(
+    world, tmp_path, embedded, monkeypatch
+):
+    monkeypatch.setattr(choice, "ENOUGH", 2)
     c = searching_corpus(world)
     stored = run(c, tmp_path / "stored")
     graph = 1  # the entities, which are no passages
