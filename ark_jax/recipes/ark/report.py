@@ -381,13 +381,13 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
 def _candidates(chosen: Mapping) -> Section:
     """The systems that may ship, measured on the questions that chose one."""
     table, questions = chosen["development"], f"{chosen['questions']:,} training questions"
+    said = choice.sentences(chosen)[0]
     body = [
-        f"{chosen['system']} ships. Means over {questions} that trained nothing, differences to "
-        "base, and 95 % bootstrap intervals.",
+        f"{said} Means over {questions} that trained nothing, differences to base, and 95 % "
+        "bootstrap intervals.",
         result_table("Systems that may ship", table, [choice.METRIC], "base", starred=True),
     ]
-    empty = "All training questions with a known passage trained, so none was left to choose by."
-    return Section("What ships", "choice", body if table else [], empty)
+    return Section("What ships", "choice", body if table else [], said)
 
 
 def _facts(config, counts: Counts) -> list[list]:
