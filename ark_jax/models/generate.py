@@ -11,30 +11,28 @@ its keys and values are copied into the slot of each row.
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix, prefix_attention, sampling
+from ark_jax.models.decoding import decoding_copy, decoding_mesh, layers_stay_stacked, parts_of
 from ark_jax.models.prefix_groups import common_length
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenIds
 
-STEPS = 8  # decoding steps between two looks at which rows have ended
 UNUSED = -1  # in place of a token that no row needed any more
-RING = 64  # positions of the ring at first; it grows with the rows
+RING = 64  # positions of the ring at first, where it grows with the rows
 
-# Keys and values.
-LayerCache = tuple[Float[Array, "slots k places h"], Float[Array, "slots k places h"]]
+# Keys and values of a layer, or of all in a stack `[l slots k places h]`; see `decoding.parts_of`.
+Cache = tuple[Float[Array, "*l slots k places h"], Float[Array, "*l slots k places h"]]
 Shape = tuple[int, ...]  # of a prefill on a device: prompts, their length, tokens in all
 
 
@@ -66,9 +64,9 @@ class RowState(NamedTuple):
 
 
 class SharedPrefix(NamedTuple):
-    """The prefix of all prompts, in every layer, on every device."""
+    """The prefix of all prompts on every device; its keys and values as `run_layers` takes them."""
 
-    layers: list[LayerCache]
+    parts: list[prefix.PrefixCache]
     mask: Bool[Array, "b s"]
     length: int
 
@@ -102,11 +100,20 @@ class Generation:
 
         Continuation j of prompt i is row i * samples + j.
         """
+        self.callers_mesh = jax.sharding.get_mesh()
+        mesh = decoding_mesh(self.model, self.cfg)
+        self.model = decoding_copy(self.model, self.cfg, mesh)
+        with jax.set_mesh(mesh):
+            self._run(prompts, samples)
+
+    def _run(self, prompts: Sequence[TokenIds], samples: int) -> None:
+        """`run` on the mesh that suits decoding."""
         shared = _common_prefix(prompts)
         self.devices, self.step = layout.batch_multiple(), 0
+        self.costs = packing.multiply_adds(self.model, self.cfg)
         self.suffix_length = _padded_length(max(map(len, prompts)) - len(shared))
-        self.max_ring = tk.round_up(self.max_new_tokens, STEPS)
-        self.ring = min(RING, self.max_ring)
+        self.steps = min(steps_at_once(), tk.round_up(self.max_new_tokens, 8))
+        self.max_ring = tk.round_up(self.max_new_tokens, self.steps)
         affordable = max(1, self.cache_positions // (self.suffix_length + self.max_ring))
         # If there are fewer prompts than devices, several devices share the rows of a prompt.
         self.group_size = min(affordable, -(-samples // max(1, self.devices // len(prompts))))
@@ -120,14 +127,17 @@ class Generation:
         ]
         useful = tk.round_rows(-(-len(groups) // self.devices), 1) * self.group_size
         self.device_slots = min(affordable, useful)
-        self.costs = packing.multiply_adds(self.model, self.cfg)
-        self.blocks = _unstack_layers(self.model.blocks, self.cfg.layers)
+        # An accelerator would compile a program for a smaller cache for longer than it saves.
+        self.resizes = jax.default_backend() == "cpu"
+        self.ring = min(RING, self.max_ring) if self.resizes else self.max_ring
+        self.parts = parts_of(self.model.blocks, self.cfg.layers)
         self._compute_prefix(shared)
         self.slots: list[Row | None] = [None] * (self.devices * self.device_slots)
-        self.cache = _empty_cache(self.cfg, len(self.slots), self.suffix_length + self.ring)
+        self.cache = empty_cache(self.cfg, len(self.slots), self.suffix_length + self.ring)
         self.queue = self._plan_prefills(groups)
         while self.queue or any(self.slots):
-            self._resize_cache()
+            if self.resizes:
+                self._resize_cache()
             self._admit()
             self._decode()
 
@@ -137,7 +147,7 @@ class Generation:
         tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
         seen = layout.rows(mask)
         self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), seen, length)
-        self.prefix = SharedPrefix(_unstack_layers(self.stacked, self.cfg.layers), seen, len(ids))
+        self.prefix = SharedPrefix(parts_of(self.stacked, self.cfg.layers), seen, len(ids))
 
     def _plan_prefills(self, groups: list[Group]) -> list[tuple[list[Group], Shape]]:
         """Cuts groups into prefills of one device, each with its shape; the last is to run first.
@@ -249,11 +259,13 @@ class Generation:
             )
         row.generated += new
         ended = new[-1] in self.stop_ids or len(row.generated) == self.max_new_tokens
-        if self.on_tokens(row.number, row.generated, ended) or ended:
+        with jax.set_mesh(self.callers_mesh):
+            ended = self.on_tokens(row.number, row.generated, ended) or ended
+        if ended:
             self.slots[self.slots.index(row)] = None
 
     def _decode(self) -> None:
-        """Runs `STEPS` decoding steps of every row."""
+        """Runs several decoding steps of every row."""
         if not any(self.slots):
             return
 
@@ -269,7 +281,7 @@ class Generation:
         )
         self.cache, tokens = _decode(
             self.model,
-            self.blocks,
+            self.parts,
             self.cfg,
             self.prefix,
             self.cache,
@@ -278,8 +290,9 @@ class Generation:
             self._row_sampling(self.slots),
             self.stop_ids,
             self.suffix_length,
+            self.steps,
         )
-        self.step += STEPS
+        self.step += self.steps
         for row, new in zip(list(self.slots), layout.fetch(tokens).tolist(), strict=True):
             if row:
                 self._append(row, [token for token in new if token != UNUSED])
@@ -289,7 +302,7 @@ class Generation:
         live = [row for row in self.slots if row]
         suffix_length, ring, device_slots = self.suffix_length, self.ring, self.device_slots
         oldest = max((len(row.generated) for row in live), default=0)
-        while ring < oldest - 1 + STEPS:
+        while ring < oldest - 1 + self.steps:
             ring = min(4 * ring, self.max_ring)
         lengths = [_padded_length(len(row.suffix)) for row in live]
         longest = max(lengths + [shape[1] for _, shape in self.queue])
@@ -312,8 +325,8 @@ class Generation:
         is_empty = lambda slot: self.slots[slot] is None
         chosen = [sorted(slots, key=is_empty)[:device_slots] for slots in by_device]
         rows = layout.rows(np.concatenate(chosen).astype(np.int32) % self.device_slots)
-        for i, layer in enumerate(self.cache):  # one by one: two layers' copies would not fit
-            self.cache[i] = _select(layer, rows, places)
+        for i, part in enumerate(self.cache):  # one by one: copies of all might not fit
+            self.cache[i] = _select(part, rows, places)
         self.slots = [self.slots[slot] for slots in chosen for slot in slots]
         self.suffix_length, self.ring, self.device_slots = suffix_length, ring, device_slots
 
@@ -342,51 +355,38 @@ def _padded_length(n: int) -> int:
     return tk.round_rows(n, 8)
 
 
-def _unstack_layers(stacked, layers: int) -> list:
-    """Splits a stack into layers. Slices of it would be copied at every step of a loop.
+def steps_at_once() -> int:
+    """Decoding steps between two looks at which rows have ended.
 
-    On a CPU the layers are views of the stack, elsewhere they are copies.
+    Each look waits for the device, whose steps are short if it is an accelerator.
     """
-    if jax.default_backend() != "cpu":
-        return _copy_layers(stacked, layers)
-    return [jax.tree.map(functools.partial(_view_of_layer, i), stacked) for i in range(layers)]
+    return 8 if jax.default_backend() == "cpu" else 32
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _copy_layers(stacked, layers: int) -> list:
-    """A copy of each layer of a tree of arrays `[l ...]`."""
-    return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(layers)]
+def empty_cache(cfg: decoder.Config, slots: int, places: int) -> list[Cache]:
+    """Zeros for keys and values."""
+    shape: tuple[int, ...] = (slots, cfg.kv_heads, places, cfg.head_dim)
+    count = cfg.layers
+    if layers_stay_stacked():
+        shape, count = (cfg.layers, *shape), 1
+    zeros = lambda: jnp.zeros(shape, cfg.compute, out_sharding=_cache_spec(len(shape)))
+    return [(zeros(), zeros()) for _ in range(count)]
 
 
-def _view_of_layer(i: int, stack: Array) -> Array:
-    """Layer i of an array `[l ...]`; shares the memory of the stack if JAX allows it."""
-    assert isinstance(stack.sharding, NamedSharding)
-    mesh, spec = stack.sharding.mesh, stack.sharding.spec
-    shards = [
-        jax.device_put(np.asarray(shard.data)[i], shard.device)
-        for shard in stack.addressable_shards
-    ]
-    return jax.make_array_from_single_device_arrays(
-        stack.shape[1:], NamedSharding(mesh, P(*spec[1:])), shards
-    )
-
-
-def _empty_cache(cfg: decoder.Config, slots: int, length: int) -> list[LayerCache]:
-    """Zeros for the keys and values of each layer, `[slots k length h]`."""
-    shape, spec = (slots, cfg.kv_heads, length, cfg.head_dim), activation_spec("b k s h")
-    zeros = lambda: jnp.zeros(shape, cfg.compute, out_sharding=spec)
-    return [(zeros(), zeros()) for _ in range(cfg.layers)]
+def _cache_spec(axes: int) -> P:
+    """How keys and values are cut, with or without the layers' axis."""
+    return activation_spec("l b k s h" if axes == 5 else "b k s h")
 
 
 @jax.jit
 def _select(
-    layer: LayerCache, rows: Int[Array, " rows"], chosen: Int[Array, " j"]
-) -> tuple[Float[Array, "rows k j h"], Float[Array, "rows k j h"]]:
-    """Chosen rows and positions of a layer's keys and values; rows count within their device."""
-    spec = activation_spec("b k s h")
-    take = lambda x, rows, chosen: x[rows][:, :, chosen]
+    part: Cache, rows: Int[Array, " rows"], chosen: Int[Array, " j"]
+) -> tuple[Float[Array, "*l rows k j h"], Float[Array, "*l rows k j h"]]:
+    """Chosen rows and positions of keys and values; rows count within their device."""
+    spec = _cache_spec(part[0].ndim)
+    take = lambda x, rows, chosen: x[..., rows, :, :, :][..., chosen, :]
     take = jax.shard_map(take, in_specs=(spec, activation_spec("b"), P()), out_specs=spec)
-    return tuple(take(x, rows, chosen) for x in layer)
+    return tuple(take(x, rows, chosen) for x in part)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 5), donate_argnums=6)
@@ -397,10 +397,10 @@ def _prefill(
     prefix_mask: Bool[Array, "prefixes s"],
     suffixes: prefix.Suffixes,
     capacity: int,
-    cache: list[LayerCache],
+    cache: list[Cache],
     slots: Int[Array, "b copies"],
     draw: sampling.Sampling | None,
-) -> tuple[list[LayerCache], Int[Array, " rows"]]:
+) -> tuple[list[Cache], Int[Array, " rows"]]:
     """Computes suffixes, and copies the keys and values of each into its slots.
 
     Args:
@@ -420,51 +420,54 @@ def _prefill(
     tokens = sampling.next_tokens(
         logits, draw, jnp.zeros(slots.size, jnp.int32, out_sharding=activation_spec("b"))
     )
-    spec, new = activation_spec("b k s h"), activation_spec("b s k h")
+    assert computed is not None
+    is_stacked = cache[0][0].ndim == 5
+    layers = [computed] if is_stacked else zip(*computed, strict=True)
+    spec, new = (activation_spec("l " * is_stacked + letters) for letters in ("b k s h", "b s k h"))
 
     def write(
-        old: Float[Array, "b k s h"],
-        x: Float[Array, "rows t k h"],
+        old: Float[Array, "*l b k s h"],
+        x: Float[Array, "*l rows t k h"],
         slots: Int[Array, "rows copies"],
-    ) -> Float[Array, "b k s h"]:
+    ) -> Float[Array, "*l b k s h"]:
         """Copies keys or values of each suffix into its slots of the cache `old`."""
-        x = x.transpose(0, 2, 1, 3).astype(old.dtype)[:, None]
-        copies = jnp.broadcast_to(x, (*slots.shape, *x.shape[2:]))
-        return old.at[slots, :, : x.shape[3]].set(copies, mode="drop")
+        x = jnp.expand_dims(x.swapaxes(-3, -2).astype(old.dtype), -4)
+        copies = jnp.broadcast_to(x, (*x.shape[:-5], *slots.shape, *x.shape[-3:]))
+        return old.at[..., slots, :, : x.shape[-2], :].set(copies, mode="drop")
 
     write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b t")), out_specs=spec)
-    assert computed is not None
-    new_keys, new_values = computed
-    cache = [
-        (write(keys, new_keys[i], slots), write(values, new_values[i], slots))
-        for i, (keys, values) in enumerate(cache)
+    written = [
+        (write(keys, new_keys, slots), write(values, new_values, slots))
+        for (keys, values), (new_keys, new_values) in zip(cache, layers, strict=True)
     ]
-    return cache, tokens
+    return written, tokens
 
 
-@functools.partial(jax.jit, static_argnums=(2, 8, 9), donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(2, 8, 9, 10), donate_argnums=4)
 def _decode(
     model: decoder.Decoder,
-    blocks: list[decoder.Block],
+    parts: list[decoder.Block],
     cfg: decoder.Config,
     shared: SharedPrefix,
-    cache: list[LayerCache],
+    cache: list[Cache],
     rows: RowState,
     first_step: int | Int[Array, ""],
     draw: sampling.Sampling | None,
     stop_ids: tuple[int, ...],
     suffix_length: int,
-) -> tuple[list[LayerCache], Int[Array, "b steps"]]:
-    """The cache after `STEPS` tokens of every row, and the tokens, `[b steps]`.
+    steps: int,
+) -> tuple[list[Cache], Int[Array, "b steps"]]:
+    """The cache after `steps` tokens of every row, and the tokens.
 
     Tokens are UNUSED after the step at which all rows have met a stop id.
 
     Args:
-        blocks: the model's layers, unstacked.
+        parts: the model's layers, from `parts_of`.
         first_step: steps that this cache has seen, which decide the next position of the ring.
         suffix_length: positions of the cache before its ring.
     """
-    ring, stops = cache[0][0].shape[2] - suffix_length, jnp.array(stop_ids)
+    ring, stops = cache[0][0].shape[-2] - suffix_length, jnp.array(stop_ids)
+    is_stacked = cache[0][0].ndim == 5
 
     def step(carry):
         """Generates one token of every row."""
@@ -475,32 +478,44 @@ def _decode(
         mask = jnp.concatenate([in_suffix, recent], axis=1)
         position = shared.length + rows.suffix_length + rows.age + i
         angles = decoder.rope_angles(position[:, None], cfg)
-        x, written = model.embeddings(token[:, None], cfg), []
-        for block, prefix_layer, layer in zip(blocks, shared.layers, cache, strict=True):
-            q, *new = block.qkv(x, angles, cfg)
-            layer = tuple(
-                jax.lax.dynamic_update_slice_in_dim(
-                    old, y.swapaxes(1, 2), suffix_length + place, axis=2
-                )
-                for old, y in zip(layer, new, strict=True)
+
+        def write(old: Array, y: Array) -> Array:
+            """Puts keys or values `[... k 1 h]` at the place of this step."""
+            return jax.lax.dynamic_update_slice_in_dim(
+                old, y, suffix_length + place, axis=old.ndim - 2
             )
+
+        def layer(x, inputs):
+            """A layer's output, its new keys and values, and all that it has now."""
+            block, old, of_prefix = inputs
+            q, *new = block.qkv(x, angles, cfg)
+            new = [y.swapaxes(1, 2) for y in new]
+            written = tuple(map(write, old, new))
             attended = prefix_attention.attend_newest(
                 q,
-                prefix_attention.KeyValues(*layer, mask),
-                prefix_attention.KeyValues(*prefix_layer, shared.mask),
+                prefix_attention.KeyValues(*written, mask),
+                prefix_attention.KeyValues(*of_prefix, shared.mask),
             )
-            x = block.finish(x, attended, cfg)
-            written.append(layer)
+            return block.finish(x, attended, cfg), new, written
+
+        x, new_cache = model.embeddings(token[:, None], cfg), []
+        for part in zip(parts, cache, shared.parts, strict=True):
+            if is_stacked:
+                x, new = jax.lax.scan(lambda x, inputs: layer(x, inputs)[:2], x, part)
+                written = tuple(map(write, part[1], new))
+            else:
+                x, _, written = layer(x, part)
+            new_cache.append(written)
         logits = model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg)
         token = sampling.next_tokens(logits, draw, rows.age + i + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)
-        return i + 1, jnp.maximum(token, 0), done | jnp.isin(token, stops), written, out
+        return i + 1, jnp.maximum(token, 0), done | jnp.isin(token, stops), new_cache, out
 
     def unfinished(carry):
         i, _, done, _, _ = carry
-        return (i < STEPS) & ~done.all()
+        return (i < steps) & ~done.all()
 
-    zeros = jnp.zeros((len(rows.token), STEPS), jnp.int32, out_sharding=activation_spec("b t"))
+    zeros = jnp.zeros((len(rows.token), steps), jnp.int32, out_sharding=activation_spec("b t"))
     out = zeros + UNUSED
     start = jnp.int32(0), rows.token, rows.live != 1, cache, out
     _, _, _, cache, out = jax.lax.while_loop(unfinished, step, start)

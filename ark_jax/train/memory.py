@@ -9,7 +9,6 @@ a resumed run chooses as before.
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ import jax.numpy as jnp
 
 from ark_jax import layout
 from ark_jax.models import decoder, kernels
-from ark_jax.runtime import distributed
-from ark_jax.runtime.accelerator import device_in_use, host_memory
+from ark_jax.runtime.accelerator import device_in_use
+from ark_jax.runtime.device_memory import device_memory
 from ark_jax.runtime.log import say
 from ark_jax.train.placement import TextGrid
 
@@ -28,19 +27,6 @@ REMATS = ("products", "all")  # of `Config.remat`, the fastest first
 # XLA:CPU's programs have them; see `scale.py prediction` among the benchmarks.
 NARROW, WIDE = 8, 7
 FILL = 0.8  # share of a device's memory that a step may take; the prediction may be too small
-
-# Bytes of a device's memory by its `device_kind`, as published where `flops.PEAKS` is from.
-MEMORY = {
-    r"TPU v4": 32e9,
-    r"TPU v5( lite|e)": 16e9,
-    r"TPU v5p?": 95e9,
-    r"TPU v6( lite|e)": 32e9,
-    r"NVIDIA (A100.*80GB.*|H100 PCIe|H100 80GB HBM3)": 80e9,
-    r"NVIDIA A100.*": 40e9,
-    r"NVIDIA H100 NVL": 94e9,
-    r"NVIDIA H200.*": 141e9,
-    r"NVIDIA B200": 180e9,
-}
 
 
 class Texts(NamedTuple):
@@ -301,22 +287,3 @@ def bytes_on_device(tree: Any) -> float:
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
-
-
-def device_memory() -> float:
-    """Bytes of a device: of its allocator's limit, as published, or a CPU's share of the host's.
-
-    All processes get the value of the first one, since they must choose alike.
-    """
-    return distributed.on_first_process(_local_device_memory)
-
-
-def _local_device_memory() -> float:
-    """`device_memory` of this process's first device; infinity if it is not known."""
-    device = jax.local_devices()[0]
-    if device.platform == "cpu":
-        return host_memory() / jax.local_device_count()
-    if limit := (device.memory_stats() or {}).get("bytes_limit"):
-        return float(limit)
-    published = (size for kind, size in MEMORY.items() if re.fullmatch(kind, device.device_kind))
-    return next(published, math.inf)

@@ -26,7 +26,7 @@ import aot_targets
 import jax
 from support import program_text
 
-from ark_jax.train import memory
+from ark_jax.runtime.device_memory import device_memory
 
 HERE = Path(__file__).parent
 CELLS, README = HERE / "aot.jsonl", HERE / "README.md"
@@ -42,7 +42,7 @@ def row(target: str, size: str, name: str) -> dict:
     found = {"target": target, "size": size, "program": name, "jax": jax.__version__}
     compiler = "libtpu" if aot_targets.TARGETS[target].platform == "tpu" else "jax-cuda13-pjrt"
     found["compiler"] = f"{compiler} {importlib.metadata.version(compiler)}"
-    found["memory"] = memory.device_memory()
+    found["memory"] = device_memory()
     start = time.perf_counter()
     try:
         program = aot_programs.program(name, size)

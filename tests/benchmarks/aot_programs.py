@@ -4,6 +4,7 @@ Shapes come from the planners that the stages use, shardings from the models and
 Nothing is computed or stored.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from ark_jax import layout
 from ark_jax.graph import float_pairs, pagerank, walk
 from ark_jax.models import (
     decoder,
+    decoding,
     encoder,
     generate,
     kernels,
@@ -417,24 +419,33 @@ def suffixes(size: str, scale: Scale) -> Program:
 
 
 class Continuing(NamedTuple):
-    """What both programs of a generation take."""
+    """What both programs of a generation take, on the mesh that the package chooses for it."""
 
+    mesh: jax.sharding.Mesh
     cfg: decoder.Config
     model: decoder.Decoder
     stacked: prefix.PrefixCache
     mask: jax.ShapeDtypeStruct
     cache: list
-    slots: int
+    slots: int  # of all devices
+    note: str
 
 
 def continuing(size: str, scale: Scale) -> Continuing:
-    cfg, devices = language_model(size), layout.batch_multiple()
-    model, shape = model_of(cfg), (devices, scale.shared)
-    mask, slots = zeros(*shape, dtype=bool), scale.slots * devices
-    compute = lambda model, *arrays: prefix.compute(model, cfg, *arrays, scale.shared)
-    stacked = placed(compute, model, zeros(*shape), mask)
-    cache = placed(lambda: generate._empty_cache(cfg, slots, scale.suffix + scale.ring))
-    return Continuing(cfg, model, stacked, mask, cache, slots)
+    cfg = language_model(size)
+    with contextlib.ExitStack() as stack:
+        if size == TINY_SIZE:  # cut its weights as if they were those of a large model
+            stack.enter_context(mock.patch.object(decoding, "device_memory", lambda: 0))
+        mesh = decoding.decoding_mesh(model_of(cfg), cfg)
+    with jax.set_mesh(mesh):
+        model, devices = model_of(cfg), layout.batch_multiple()
+        shape, slots = (devices, scale.shared), scale.slots * devices
+        mask = zeros(*shape, dtype=bool)
+        compute = lambda model, *arrays: prefix.compute(model, cfg, *arrays, scale.shared)
+        stacked = placed(compute, model, zeros(*shape), mask)
+        cache = placed(lambda: generate.empty_cache(cfg, slots, scale.suffix + scale.ring))
+    note = f"mesh {tuple(mesh.shape.values())}".replace(",", " x")
+    return Continuing(mesh, cfg, model, stacked, mask, cache, slots, note)
 
 
 def drawn(rows: int) -> sampling.Sampling:
@@ -443,33 +454,46 @@ def drawn(rows: int) -> sampling.Sampling:
 
 def prefill(size: str, scale: Scale) -> Program:
     """Generation: prompts into the slots of their replies."""
-    x, devices = continuing(size, scale), layout.batch_multiple()
-    prompts = scale.slots // scale.samples * devices
-    capacity = scale.slots // scale.samples * scale.suffix
-    new = prefix.Suffixes(
-        zeros(prompts, scale.suffix),
-        zeros(prompts, scale.suffix, dtype=bool),
-        zeros(prompts),
-        zeros(devices),
-        zeros(devices, capacity, dtype=bool),
-    )
-    slots, draw = zeros(prompts, scale.samples), drawn(prompts * scale.samples)
-    lower = lambda: generate._prefill.lower(
-        x.model, x.cfg, x.stacked, x.mask, new, capacity, x.cache, slots, draw
-    )
-    return Program(lower, x.model, attends=attends(x.cfg, scale.suffix))
+    x = continuing(size, scale)
+    with jax.set_mesh(x.mesh):
+        devices = layout.batch_multiple()
+        prompts = scale.slots // scale.samples * devices
+        capacity = scale.slots // scale.samples * scale.suffix
+        new = prefix.Suffixes(
+            zeros(prompts, scale.suffix),
+            zeros(prompts, scale.suffix, dtype=bool),
+            zeros(prompts),
+            zeros(devices),
+            zeros(devices, capacity, dtype=bool),
+        )
+        slots, draw = zeros(prompts, scale.samples), drawn(prompts * scale.samples)
+        flash = attends(x.cfg, scale.suffix)
+    arguments = (x.model, x.cfg, x.stacked, x.mask, new, capacity, x.cache, slots, draw)
+    return Program(lowering(x.mesh, generate._prefill, *arguments), x.model, 0, flash, x.note)
 
 
 def decode(size: str, scale: Scale) -> Program:
-    """Generation: eight tokens of every reply, drawn by top-p."""
-    x = continuing(size, scale)
-    unstack = lambda tree: generate._unstack_layers(tree, x.cfg.layers)
-    blocks, layers = placed(unstack, x.model.blocks), placed(unstack, x.stacked)
-    shared = generate.SharedPrefix(layers, x.mask, scale.shared)
-    state = generate.RowState(*(zeros(x.slots) for _ in generate.RowState._fields))
-    arguments = (shared, x.cache, state, 0, drawn(x.slots), (151_645,), scale.suffix)
-    lower = lambda: generate._decode.lower(x.model, blocks, x.cfg, *arguments)
-    return Program(lower, x.model)
+    """Generation: tokens of every reply, drawn by top-p, up to the next look at them."""
+    x, steps = continuing(size, scale), generate.steps_at_once()
+    with jax.set_mesh(x.mesh):
+        parts_of = lambda tree: decoding.parts_of(tree, x.cfg.layers)
+        parts, of_prefix = placed(parts_of, x.model.blocks), placed(parts_of, x.stacked)
+        shared = generate.SharedPrefix(of_prefix, x.mask, scale.shared)
+        state = generate.RowState(*(zeros(x.slots) for _ in generate.RowState._fields))
+        rest = (state, 0, drawn(x.slots), (151_645,), scale.suffix, steps)
+    arguments = (x.model, parts, x.cfg, shared, x.cache, *rest)
+    lower = lowering(x.mesh, generate._decode, *arguments)
+    return Program(lower, x.model, note=x.note, rounds=steps)
+
+
+def lowering(mesh: jax.sharding.Mesh, function: Any, *arguments: Any) -> Callable:
+    """What lowers a compiled function on a mesh."""
+
+    def lower() -> jax.stages.Lowered:
+        with jax.set_mesh(mesh):
+            return function.lower(*arguments)
+
+    return lower
 
 
 # --- search and graphs --------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import topologies
 
 from ark_jax import layout
-from ark_jax.train import memory
+from ark_jax.runtime import device_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,14 +105,16 @@ def entered(target: Target) -> Iterator[None]:
     """The package's default mesh over the target's devices, which jax calls its own inside."""
     devices = described(target)
     kind = devices[0].device_kind
-    size = next(size for pattern, size in memory.MEMORY.items() if re.fullmatch(pattern, kind))
+    size = next(
+        size for pattern, size in device_memory.MEMORY.items() if re.fullmatch(pattern, kind)
+    )
     with contextlib.ExitStack() as stack:
         enter = lambda *what: stack.enter_context(mock.patch.object(*what))
         enter(jax, "devices", lambda *_: devices)
         enter(jax, "local_devices", lambda **_: devices)
         enter(jax, "device_count", lambda *_: len(devices))
         enter(jax, "default_backend", lambda: target.platform)
-        enter(memory, "_local_device_memory", lambda: size)
+        enter(device_memory, "_local_device_memory", lambda: size)
         if target.platform == "gpu":
             # Which cuDNN there is, jax asks its plugin and the GPUs of this machine.
             backend = SimpleNamespace(platform_version="cuda")

@@ -20,11 +20,8 @@ ATTENDING = ("encode", "scoring, prefixes", "scoring, suffixes", "prefill")
 PROGRAMS = (*STEPS, *ATTENDING, "decode", "top-k", "PageRank")
 # What is known to be wrong, with the numbers that issue 41's notes give. A program that is mended
 # fails here until its mark is gone.
-FAULTS = {
-    2: "generation gathers all weights for every token",
-    5: "suffixes are attended by XLA's kernel alone",
-}
-WEIGHTS_TRAVEL = {"decode": 2}
+FAULTS = {5: "suffixes are attended by XLA's kernel alone"}
+WEIGHTS_TRAVEL: dict[str, int] = {}
 NO_KERNEL = {"scoring, suffixes": 5, "prefill": 5}
 
 

@@ -111,16 +111,6 @@ def test_texts_do_not_depend_on_batch_size_or_order(budget, folder, monkeypatch,
     )
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
-@pytest.mark.slow
-def test_generated_texts_do_not_depend_on_the_mesh(shape, folder):
-    run = lambda: open_model(folder("plain")).generate(LONG, max_new_tokens=20, batch_tokens=100)
-    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        wanted = run()
-    with jax.set_mesh(layout.make_mesh(shape)):
-        assert run() == wanted
-
-
 def test_a_stop_string_frees_its_row_for_the_next_prompt(folder, mesh, heard):
     """With one seat, each row runs up to its own stop and is reported before the next begins."""
     lm = open_model(folder("plain"))
@@ -158,29 +148,6 @@ def test_generation_compiles_few_programs(folder, mesh, heard):
     }
     assert len(calls["_prefill"]) > 12 and len(calls["_decode"]) > 12
     assert len(set(calls["_prefill"])) <= 3 and len(set(calls["_decode"])) <= 5
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_decoding_layers_share_the_memory_of_the_stacked_weights(shape, folder):
-    with jax.set_mesh(layout.make_mesh(shape)):
-        lm = open_model(folder("plain"))
-        stacked, layers = lm.model.blocks, generate._unstack_layers(lm.model.blocks, lm.cfg.layers)
-        assert len(layers) == lm.cfg.layers > 1
-        for i, layer in enumerate(layers):
-            pairs = zip(jax.tree.leaves(stacked), jax.tree.leaves(layer), strict=True)
-            for stack, array in pairs:
-                np.testing.assert_array_equal(stack[i], array)
-                assert array.sharding.is_equivalent_to(stack[i].sharding, array.ndim)
-        first, second = layers[0].down[...], layers[1].down[...]
-        for stack, *shards in zip(
-            stacked.down[...].addressable_shards,
-            first.addressable_shards,
-            second.addressable_shards,
-            strict=True,
-        ):
-            start = stack.data.unsafe_buffer_pointer()
-            places = [shard.data.unsafe_buffer_pointer() - start for shard in shards]
-            assert places == [0, stack.data.nbytes // len(layers)]
 
 
 def test_no_prompts_give_no_texts(folder, mesh):

@@ -17,6 +17,7 @@ from support.training import BERT, PAIRS, PASSAGES, QUESTIONS, TRAINING, contras
 
 from ark_jax import layout
 from ark_jax.models.retriever import Retriever
+from ark_jax.runtime import device_memory
 from ark_jax.train import contrastive, fit, memory
 from ark_jax.train.memory import Texts
 
@@ -183,5 +184,5 @@ def test_rematerialisation_and_pieces_do_not_change_losses(retriever, mesh, tmp_
 
 
 def test_cpu_devices_share_the_memory_of_the_host(monkeypatch):
-    monkeypatch.setattr(memory, "host_memory", lambda: 8 * 1000)
-    assert memory.device_memory() == 8 * 1000 / jax.local_device_count()
+    monkeypatch.setattr(device_memory, "host_memory", lambda: 8 * 1000)
+    assert device_memory.device_memory() == 8 * 1000 / jax.local_device_count()
