@@ -19,6 +19,7 @@ from ark_jax.runtime.accelerator import KERNELS, Device
 
 LANES = 128  # splash takes multiples of as many tokens
 SPLASH_BLOCKS = (512, 256, 128)  # tokens that it computes at once
+SPLASH_LIST = 1 << 16  # numbers of a list of blocks, of which scalar memory (1 MiB) has to hold two
 FEWEST_KEYS = 256  # of which a part of a text's keys is worth a kernel of its own
 
 
@@ -81,8 +82,9 @@ def attend_rows(
     # A row without a text would be a mean over no key: NaN in some kernels.
     lengths = jnp.maximum(lengths, 1)
     if kernel == "splash":
-        texts = (jnp.arange(q.shape[1]) < lengths[:, None]).astype(jnp.int32)
-        return _attend_by_splash(q, k, v, texts, causal=causal)
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+        texts = (jnp.arange(q.shape[2]) < lengths[:, None]).astype(jnp.int32)
+        return _attend_by_splash(q, k, v, texts, causal=causal).transpose(0, 2, 1, 3)
     attend = _library_attention(kernel, q.dtype)
     return attend(
         q, k, v, is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths
@@ -90,14 +92,16 @@ def attend_rows(
 
 
 def attend_texts(
-    q: Float[Array, "b t n h"],
-    k: Float[Array, "b t k h"],
-    v: Float[Array, "b t k h"],
+    q: Float[Array, "b n t h"],
+    k: Float[Array, "b k t h"],
+    v: Float[Array, "b k t h"],
     texts: Int[Array, "b t"],
     *,
     kernel: str,
-) -> tuple[Float[Array, "b t n h"], Float[Array, "b t n"]]:
+) -> tuple[Float[Array, "b n t h"], Float[Array, "b n t"]]:
     """Causal attention within each text by "cudnn" or "splash", and the logarithms of its sums.
+
+    Neither has a gradient.
 
     Args:
         texts: number of the token's text in its row, from 1; 0: padding. cuDNN takes one text a
@@ -106,9 +110,7 @@ def attend_texts(
     if kernel == "splash":
         return _attend_by_splash(q, k, v, texts, causal=True, sums=True)
     lengths = jnp.maximum(jnp.sum(texts > 0, axis=1, dtype=jnp.int32), 1)
-    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-    out, sums = _attend_by_cudnn(q, k, v, lengths, lengths, causal=True)
-    return out.transpose(0, 2, 1, 3), sums.transpose(0, 2, 1)
+    return _attend_by_cudnn(q, k, v, lengths, lengths, causal=True)
 
 
 def attend_prefixes(
@@ -122,10 +124,11 @@ def attend_prefixes(
 ) -> tuple[Float[Array, "b k r h"], Float[Array, "b k r"]]:
     """Attention to a whole prefix by "cudnn" or "splash", and the logarithms of its sums.
 
+    Neither has a gradient.
+
     Args:
         q: the query heads of a key head folded into its rows.
-        lengths: tokens of each prefix, which begins at the left. Of an empty one, the results are
-            undefined numbers.
+        lengths: tokens of each prefix, which begins at the left. An empty one has one token.
         prefix_indices: the prefix that the queries of a row see.
     """
     lengths = jnp.maximum(lengths, 1)
@@ -202,9 +205,9 @@ def is_cudnn_forward(primitive, *_, **__) -> bool:
 
 
 def _attend_by_splash(
-    q: Float[Array, "b t n h"],
-    k: Float[Array, "b t k h"],
-    v: Float[Array, "b t k h"],
+    q: Float[Array, "b n t h"],
+    k: Float[Array, "b k t h"],
+    v: Float[Array, "b k t h"],
     texts: Int[Array, "b t"],
     *,
     causal: bool,
@@ -216,11 +219,11 @@ def _attend_by_splash(
 
     Args:
         texts: number of the token's text.
-        sums: returns the logarithms `[b t n]` of the softmax's sums, too; without a gradient.
+        sums: returns the logarithms `[b n t]` of the softmax's sums, too; without a gradient.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    _, t, n, h = q.shape
+    _, n, t, h = q.shape
     size = _round_up(t)
     mask = (splash.CausalMask if causal else splash.FullMask)((size, size))
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
@@ -235,13 +238,10 @@ def _attend_by_splash(
         interpret=jax.default_backend() != "tpu",
     )
     fill = ((0, 0), (0, 0), (0, size - t), (0, 0))
-    heads_first = (jnp.pad(x.transpose(0, 2, 1, 3), fill) for x in (q * h**-0.5, k, v))
+    padded = (jnp.pad(x, fill) for x in (q * h**-0.5, k, v))
     texts = jnp.pad(texts, fill[::2])
-    out = jax.vmap(attend)(*heads_first, splash.SegmentIds(texts, texts))
-    if not sums:
-        return out[:, :, :t].transpose(0, 2, 1, 3)
-    out, (logarithms,) = out
-    return out[:, :, :t].transpose(0, 2, 1, 3), logarithms[:, :, :t].transpose(0, 2, 1)
+    out = jax.vmap(attend)(*padded, splash.SegmentIds(texts, texts))
+    return jax.tree.map(lambda x: x[:, :, :t], (out[0], *out[1]) if sums else out)
 
 
 def _attend_prefixes_by_splash(
@@ -265,6 +265,12 @@ def _attend_prefixes_by_splash(
     b, heads, r, h = q.shape
     queries, keys = _round_up(r), _round_up(k.shape[2])
     query_block, key_block = _splash_block(queries), _splash_block(keys)
+    if b > 1 and b * queries // query_block * _round_up(keys // key_block) > SPLASH_LIST:
+        halves = slice(b // 2), slice(b // 2, b)
+        attend_half = lambda rows: _attend_prefixes_by_splash(
+            q[rows], k, v, lengths, prefix_indices[rows]
+        )
+        return jax.tree.map(lambda *x: jnp.concatenate(x), *map(attend_half, halves))
     column = jnp.arange(keys // key_block)
     last = ((lengths - 1) // key_block)[prefix_indices, None]
     # A block that is not needed repeats the one before, which is then not read again.

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ark_jax.layout import activation_spec
 from ark_jax.models import kernels, packing
-from ark_jax.models.attention import MASKED, dot, folded_scores, heads_first, heads_last
+from ark_jax.models.attention import MASKED, dot, folded_scores
 from ark_jax.runtime.accelerator import device_in_use
 
 
@@ -72,13 +72,13 @@ def attend_with_prefixes(
         *places: Array,
     ) -> Array:
         """Both parts in rows of their own, joined in the stream."""
-        rows = packing.unpack_shard(q, *places[:2])
-        to_prefix = _attend_to_prefixes(rows, prefixes, prefix_indices, prefix_kernel)
-        to_text = _attend_to_texts(packing.unpack_shard(q, *places[2:]), k, v, texts, text_kernel)
-        return _join(
-            [packing.pack_shard(x, *places[:2]) for x in to_prefix],
-            [packing.pack_shard(x, *places[2:]) for x in to_text],
-        ).astype(q.dtype)
+        unpack = lambda *places: _swap(packing.unpack_shard(q, *places))
+        pack = lambda part, *places: [packing.pack_shard(_swap(x), *places) for x in part]
+        to_prefix = _attend_to_prefixes(
+            unpack(*places[:2]), prefixes, prefix_indices, prefix_kernel
+        )
+        to_text = _attend_to_texts(unpack(*places[2:]), _swap(k), _swap(v), texts, text_kernel)
+        return _join(pack(to_prefix, *places[:2]), pack(to_text, *places[2:])).astype(q.dtype)
 
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     keys = activation_spec("b s k h")
@@ -147,10 +147,11 @@ def attend_in_slots(
         places: Array,
         sources: Array,
     ) -> Array:
-        q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
+        q, k, v = (_swap(packing.unpack_shard(x, places, sources)) for x in (q, k, v))
         to_prefix = _attend_to_prefixes(q, prefixes, prefix_indices, prefix_kernel)
         to_text = _attend_to_texts(q, k, v, texts, text_kernel)
-        return packing.pack_shard(_join(to_prefix, to_text).astype(q.dtype), places, sources)
+        out = _join(to_prefix, to_text).astype(q.dtype)
+        return packing.pack_shard(_swap(out), places, sources)
 
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     keys = activation_spec("b s k h")
@@ -212,43 +213,50 @@ def _choose_kernel(
     return kernels.choose_for_part(kernel, device_in_use(), q.dtype, size, queries, keys)
 
 
-Part = Sequence[Array]  # attention to a part of the keys, and the logarithm of its softmax's sum
+def _swap(x: Shaped[Array, "b i j h"]) -> Shaped[Array, "b j i h"]:
+    """Heads before tokens, or back."""
+    return x.transpose(0, 2, 1, 3)
+
+
+# Attention to a part of the keys, `[b n t h]`, and the logarithm of its softmax's sum, `[b n t 1]`.
+Part = Sequence[Array]
 
 
 def _attend_to_prefixes(
-    q: Float[Array, "b t n h"], prefixes: KeyValues, prefix_indices: Int[Array, " b"], kernel: str
+    q: Float[Array, "b n t h"], prefixes: KeyValues, prefix_indices: Int[Array, " b"], kernel: str
 ) -> Part:
     """Attention of each row to its whole prefix."""
 
     def by_xla(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
         k, v, mask = (x[prefix_indices] for x in prefixes)
-        return _attend(q, k, v, jnp.broadcast_to(mask[:, None], (*q.shape[:2], mask.shape[1])))
+        b, s = mask.shape
+        return _attend(q, k, v, jnp.broadcast_to(mask[:, None], (b, q.shape[2], s)))
 
     def by_library(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
         k, v, mask = prefixes
         lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
-        rows = heads_first(q, k.shape[1])
-        out, sums = kernels.attend_prefixes(rows, k, v, lengths, prefix_indices, kernel=kernel)
-        sums = jnp.where((lengths > 0)[prefix_indices, None, None], sums, MASKED)[..., None]
-        out, sums = heads_last(out, q.shape), heads_last(sums, (*q.shape[:3], 1))
-        return out.astype(jnp.float32), sums
+        out, sums = kernels.attend_prefixes(
+            _fold(q, k), k, v, lengths, prefix_indices, kernel=kernel
+        )
+        sums = jnp.where((lengths > 0)[prefix_indices, None, None], sums, MASKED)
+        return out.astype(jnp.float32).reshape(q.shape), sums.reshape(*q.shape[:3], 1)
 
     attend = by_xla if kernel == "xla" else _with_gradient(by_library, by_xla)
     return attend(q, prefixes, prefix_indices)
 
 
 def _attend_to_texts(
-    q: Float[Array, "b t n h"],
-    k: Float[Array, "b t k h"],
-    v: Float[Array, "b t k h"],
+    q: Float[Array, "b n t h"],
+    k: Float[Array, "b k t h"],
+    v: Float[Array, "b k t h"],
     texts: Int[Array, "b t"],
     kernel: str,
 ) -> Part:
     """Causal attention of each token to its own text."""
 
     def by_xla(q: Array, k: Array, v: Array, texts: Array) -> Part:
-        mask = (texts[:, :, None] == texts[:, None]) & jnp.tril(jnp.ones((q.shape[1],) * 2, bool))
-        return _attend(q, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), mask, before=0)
+        mask = texts[:, :, None] == texts[:, None]
+        return _attend(q, k, v, mask & jnp.tril(jnp.ones(mask.shape[1:], bool)), before=0)
 
     def by_library(q: Array, k: Array, v: Array, texts: Array) -> Part:
         out, sums = kernels.attend_texts(q, k, v, texts, kernel=kernel)
@@ -259,10 +267,7 @@ def _attend_to_texts(
 
 
 def _with_gradient(function: Callable, other: Callable) -> Callable:
-    """`function` with the gradient of `other`, which computes the same.
-
-    No library has the gradient of sums.
-    """
+    """`function` with the gradient of `other`, which computes the same."""
     attend = jax.custom_vjp(function)
     attend.defvjp(
         lambda *arrays: (function(*arrays), arrays),
@@ -271,7 +276,7 @@ def _with_gradient(function: Callable, other: Callable) -> Callable:
     return attend
 
 
-def _join(*parts: Part) -> Float[Array, "b t n h"]:
+def _join(*parts: Part) -> Float[Array, "b i j h"]:
     """Attention to two parts together.
 
     A place of a stream that holds no token is zero in both.
@@ -283,31 +288,37 @@ def _join(*parts: Part) -> Float[Array, "b t n h"]:
 
 
 def _attend(
-    q: Float[Array, "b t n h"],
+    q: Float[Array, "b n t h"],
     k: Float[Array, "b k s h"],
     v: Float[Array, "b k s h"],
     mask: Bool[Array, "b t s"],
     before: int | None = None,
-) -> tuple[Float[Array, "b t n h"], Float[Array, "b t n 1"]]:
-    """Softmax attention, float32, and the logarithm of the softmax's sum.
+) -> Part:
+    """Softmax attention by our own kernel, in float32.
 
     Args:
         before: query i sees no key after key `before` + i, so those are not computed. None: it may
             see all keys.
     """
-    size = max(64, -(-q.shape[1] // 4))
-    if q.shape[1] > size:  # in tiles that fit a cache
+    tokens = q.shape[2]
+    size = max(64, -(-tokens // 4))
+    if tokens > size:  # in tiles that fit a cache
         tiles = []
-        for start in range(0, q.shape[1], size):
-            end = start + size
-            seen = slice(None if before is None else before + end)
-            tiles.append(
-                _attend(q[:, start:end], k[:, :, seen], v[:, :, seen], mask[:, start:end, seen])
-            )
-        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *tiles)
-    scores = folded_scores(heads_first(q * q.shape[-1] ** -0.5, k.shape[1]), k, mask)
+        for start in range(0, tokens, size):
+            queries = slice(start, start + size)
+            seen = slice(None if before is None else before + start + size)
+            tile = q[:, :, queries], k[:, :, seen], v[:, :, seen], mask[:, queries, seen]
+            tiles.append(_attend(*tile))
+        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *tiles)
+    scores = folded_scores(_fold(q * q.shape[-1] ** -0.5, k), k, mask)
     highest = scores.max(-1, keepdims=True)
     weights = jnp.exp(scores - highest)
     total = weights.sum(-1, keepdims=True)
     out = dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v) / total
-    return heads_last(out, q.shape), heads_last(highest + jnp.log(total), (*q.shape[:3], 1))
+    return out.reshape(q.shape), (highest + jnp.log(total)).reshape(*q.shape[:3], 1)
+
+
+def _fold(q: Float[Array, "b n t h"], k: Float[Array, "prefixes k s h"]) -> Array:
+    """`[b k r h]`: the query heads of a key head folded into its rows."""
+    b, _, _, h = q.shape
+    return q.reshape(b, k.shape[1], -1, h)

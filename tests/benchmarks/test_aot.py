@@ -20,12 +20,8 @@ ATTENDING = ("encode", "scoring, prefixes", "scoring, suffixes", "prefill")
 PROGRAMS = (*STEPS, *ATTENDING, "decode", "top-k", "PageRank")
 # What is known to be wrong, with the numbers that issue 41's notes give. A program that is mended
 # fails here until its mark is gone.
-FAULTS = {
-    2: "generation gathers all weights for every token",
-    5: "suffixes are attended by XLA's kernel alone",
-}
+FAULTS = {2: "generation gathers all weights for every token"}
 WEIGHTS_TRAVEL = {"decode": 2}
-NO_KERNEL = {"scoring, suffixes": 5, "prefill": 5}
 
 
 @functools.cache
@@ -82,7 +78,7 @@ def test_no_weight_travels_in_a_loop_over_positions_or_tokens(target, name):
     assert rows(target)[name]["weights_in_loops"] == []
 
 
-@pytest.mark.parametrize("name", programs((*STEPS, *ATTENDING), NO_KERNEL))
+@pytest.mark.parametrize("name", [*STEPS, *ATTENDING])
 def test_a_flash_kernel_attends(target, name):
     found = rows(target)[name]
     assert found["attends"]
