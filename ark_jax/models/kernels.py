@@ -19,6 +19,7 @@ from ark_jax.runtime.accelerator import KERNELS, Device
 
 LANES = 128  # splash takes multiples of as many tokens
 SPLASH_BLOCKS = (512, 256, 128)  # tokens that it computes at once
+SPLASH_KEYS = 1024  # at most as many of a prefix at once; a step costs more than 128 keys would
 SPLASH_LIST = 1 << 16  # numbers of a list of blocks, of which scalar memory (1 MiB) has to hold two
 FEWEST_KEYS = 256  # of which a part of a text's keys is worth a kernel of its own
 
@@ -263,18 +264,19 @@ def _attend_prefixes_by_splash(
     )
 
     b, heads, r, h = q.shape
-    queries, keys = _round_up(r), _round_up(k.shape[2])
-    query_block, key_block = _splash_block(queries), _splash_block(keys)
-    if b > 1 and b * queries // query_block * _round_up(keys // key_block) > SPLASH_LIST:
+    queries, count = _round_up(r), -(-k.shape[2] // SPLASH_KEYS)
+    query_block, key_block = _splash_block(queries), _round_up(-(-k.shape[2] // count))
+    keys = count * key_block
+    if b > 1 and b * queries // query_block * _round_up(count) > SPLASH_LIST:
         halves = slice(b // 2), slice(b // 2, b)
         attend_half = lambda rows: _attend_prefixes_by_splash(
             q[rows], k, v, lengths, prefix_indices[rows]
         )
         return jax.tree.map(lambda *x: jnp.concatenate(x), *map(attend_half, halves))
-    column = jnp.arange(keys // key_block)
+    column = jnp.arange(count)
     last = ((lengths - 1) // key_block)[prefix_indices, None]
     # A block that is not needed repeats the one before, which is then not read again.
-    blocks = prefix_indices[:, None] * len(column) + jnp.minimum(column, last)
+    blocks = prefix_indices[:, None] * count + jnp.minimum(column, last)
     list_of_blocks = lambda x: jnp.repeat(x.astype(jnp.int32), queries // query_block, axis=0)[None]
     attend = splash_attention_kernel.SplashAttentionKernel(
         splash_attention_mask_info.MaskInfo(

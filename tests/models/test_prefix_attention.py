@@ -126,7 +126,8 @@ def test_splash_attention_matches_ours(how, dtype, tolerance, any_mesh):
     agree(how, "splash", dtype, tolerance)
 
 
-def test_long_lists_of_blocks_are_split(monkeypatch, mesh):
+def test_long_prefixes_have_lists_of_blocks_and_long_lists_are_split(monkeypatch, mesh):
+    monkeypatch.setattr(kernels, "SPLASH_KEYS", kernels.LANES)
     monkeypatch.setattr(kernels, "SPLASH_LIST", kernels.LANES)
     outcome.clear_cache()
     agree("slots", "splash", "float32", 1e-5)
