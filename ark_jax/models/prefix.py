@@ -84,7 +84,7 @@ def run_suffixes(
     t = batch.tokens.shape[1]
     by_row = packing.plan_packing(batch.mask, capacity)
     by_prefix = packing.plan_packing(batch.tokens_per_prefix, capacity)
-    causal_mask = jnp.tril(jnp.ones((t, t), bool)) & batch.mask[:, None, :]
+    texts = batch.mask.astype(jnp.int32)
 
     def attend(
         q: Float[Array, "streams a n h"],
@@ -94,10 +94,9 @@ def run_suffixes(
     ) -> tuple[Array, tuple[Array, Array] | None]:
         """The attention of a layer, and the suffixes' keys and values if `keep` is true."""
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
-        suffixes = KeyValues(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), causal_mask)
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_with_prefixes(
-            q, suffixes, prefixes, batch.prefix_indices, by_prefix, by_row
+            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, kernel=cfg.attention
         )
         return out, (k, v) if keep else None
 
@@ -125,7 +124,7 @@ def run_slots(
     ) -> tuple[Array, None]:
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_in_slots(
-            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan
+            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, kernel=cfg.attention
         )
         return out, None
 

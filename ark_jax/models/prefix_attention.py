@@ -1,18 +1,22 @@
 """Attention to prefixes that several texts share, computed locally on each shard.
 
-It runs inside `jax.shard_map`, and has one kernel, XLA's. No prefix is copied for its texts.
+It runs inside `jax.shard_map`. Prefix and own text are attended apart, each by the kernel that
+suits its length, and joined by the sums of both softmaxes.
 """
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ark_jax.layout import activation_spec
-from ark_jax.models import packing
-from ark_jax.models.attention import MASKED, dot, folded_scores, heads_first, heads_last
+from ark_jax.models import kernels, packing
+from ark_jax.models.attention import MASKED, dot, folded_scores
+from ark_jax.runtime.accelerator import device_in_use
 
 
 class KeyValues(NamedTuple):
@@ -20,7 +24,7 @@ class KeyValues(NamedTuple):
 
     k: Float[Array, "b k s h"]
     v: Float[Array, "b k s h"]
-    mask: Bool[Array, "b s"] | Bool[Array, "b t s"]  # for each key, or for each query and key
+    mask: Bool[Array, "b s"]
 
 
 def _key_value_specs(cache: P, mask: P) -> KeyValues:
@@ -30,49 +34,72 @@ def _key_value_specs(cache: P, mask: P) -> KeyValues:
 
 def attend_with_prefixes(
     q: Float[Array, "streams a n h"],
-    suffixes: KeyValues,
+    k: Float[Array, "b t k h"],
+    v: Float[Array, "b t k h"],
+    texts: Int[Array, "b t"],
     prefixes: KeyValues,
     prefix_indices: Int[Array, " g"],
     by_prefix: packing.PackingPlan,
     by_row: packing.PackingPlan,
+    *,
+    kernel: str,
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, each of which continues a shared prefix.
 
-    A token sees its whole prefix, and the part of its own text that `suffixes.mask` shows. Queries
-    of one prefix are side by side, so no prefix is copied for each of its texts. One softmax covers
-    both parts.
+    A token sees its whole prefix and, causally, its own text. Queries of one prefix are side by
+    side, so no prefix is copied for each of its texts. One softmax covers both parts.
 
     Args:
-        suffixes: keys and values of the texts, with a mask `[b t s]`.
+        k, v: of the texts.
+        texts: 1 for a token of the row's text, which begins at its left; 0: padding.
         prefixes: keys and values of all prefixes, with a mask `[prefixes s]`.
         prefix_indices: the prefixes in use, counted within those of a device.
         by_prefix: packs the tokens as one row per entry of `prefix_indices`.
         by_row: packs the tokens as one row per text.
+        kernel: as of `attention.attend`.
     """
-    query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    in_specs = (
-        query,
-        _key_value_specs(cache, activation_spec("b t s")),
-        _key_value_specs(cache, index),
-        activation_spec("b"),
-        *[index] * 4,
-    )
+    choose = functools.partial(_choose_kernel, kernel, q, prefixes)
+    prefix_kernel = choose(by_prefix.places.shape[1], prefixes.k.shape[2])
+    text_kernel = choose(*texts.shape[1:] * 2)
 
     def attend_shard(
-        q: Array, suffixes: KeyValues, prefixes: KeyValues, prefix_indices: Array, *places: Array
+        q: Array,
+        k: Array,
+        v: Array,
+        texts: Array,
+        prefixes: KeyValues,
+        prefix_indices: Array,
+        *places: Array,
     ) -> Array:
-        prefixes = KeyValues(*(x[prefix_indices] for x in prefixes))
-        shape = (*places[0].shape, prefixes.mask.shape[1])
-        mask = jnp.broadcast_to(prefixes.mask[:, None], shape)
-        parts = [
-            _attend_to_part(q, prefixes._replace(mask=mask), *places[:2]),
-            _attend_to_part(q, suffixes, *places[2:], before=0),
-        ]
-        return _combine_softmax(parts).astype(q.dtype)
+        """Both parts in rows of their own, joined in the stream."""
+        unpack = lambda *places: _swap(packing.unpack_shard(q, *places))
+        pack = lambda part, *places: [packing.pack_shard(_swap(x), *places) for x in part]
+        to_prefix = _attend_to_prefixes(
+            unpack(*places[:2]), prefixes, prefix_indices, prefix_kernel
+        )
+        to_text = _attend_to_texts(unpack(*places[2:]), _swap(k), _swap(v), texts, text_kernel)
+        return _join(pack(to_prefix, *places[:2]), pack(to_text, *places[2:])).astype(q.dtype)
 
-    return jax.shard_map(attend_shard, in_specs=in_specs, out_specs=query)(
+    query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
+    keys = activation_spec("b s k h")
+    return jax.shard_map(
+        attend_shard,
+        in_specs=(
+            query,
+            keys,
+            keys,
+            index,
+            _key_value_specs(cache, index),
+            activation_spec("b"),
+            *[index] * 4,
+        ),
+        out_specs=query,
+        check_vma=prefix_kernel == text_kernel == "xla",
+    )(
         q,
-        suffixes,
+        k,
+        v,
+        texts,
         prefixes,
         prefix_indices,
         by_prefix.places,
@@ -90,6 +117,8 @@ def attend_in_slots(
     prefix_indices: Int[Array, " b"],
     texts: Int[Array, "b t"],
     plan: packing.PackingPlan,
+    *,
+    kernel: str,
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, in rows that hold texts of one prefix side by side.
 
@@ -100,7 +129,13 @@ def attend_in_slots(
         prefix_indices: the prefix of each row, counted within those of a device.
         texts: number of the token's text in its row, from 1; 0: padding.
         plan: packs the rows.
+        kernel: as of `attention.attend`.
     """
+    choose = functools.partial(_choose_kernel, kernel, q, prefixes)
+    prefix_kernel = choose(texts.shape[1], prefixes.k.shape[2])
+    text_kernel = choose(*texts.shape[1:] * 2)
+    if text_kernel == "cudnn":
+        text_kernel = "xla"  # it takes one text a row
 
     def attend_shard(
         q: Array,
@@ -112,16 +147,11 @@ def attend_in_slots(
         places: Array,
         sources: Array,
     ) -> Array:
-        q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
-        chosen = KeyValues(*(x[prefix_indices] for x in prefixes))
-        join = lambda prefix, x: jnp.concatenate([prefix, x.transpose(0, 2, 1, 3)], axis=2)
-        t, s = texts.shape[1], chosen.mask.shape[1]
-        text_mask = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
-        prefix_mask = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
-        mask = jnp.concatenate([prefix_mask, text_mask], axis=2)
-        out = _unnormalised_attention(q, join(chosen.k, k), join(chosen.v, v), mask, before=s)
-        out = (out[..., :-2] / out[..., -1:]).astype(q.dtype)
-        return packing.pack_shard(out, places, sources)
+        q, k, v = (_swap(packing.unpack_shard(x, places, sources)) for x in (q, k, v))
+        to_prefix = _attend_to_prefixes(q, prefixes, prefix_indices, prefix_kernel)
+        to_text = _attend_to_texts(q, k, v, texts, text_kernel)
+        out = _join(to_prefix, to_text).astype(q.dtype)
+        return packing.pack_shard(_swap(out), places, sources)
 
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     keys = activation_spec("b s k h")
@@ -138,6 +168,7 @@ def attend_in_slots(
             index,
         ),
         out_specs=query,
+        check_vma=prefix_kernel == text_kernel == "xla",
     )(q, k, v, prefixes, prefix_indices, texts, plan.places, plan.sources)
 
 
@@ -173,57 +204,121 @@ def attend_newest(
     return run(q, cache, prefix)
 
 
-def _attend_to_part(
-    q: Float[Array, "1 a n h"],
-    part: KeyValues,
-    places: Int[Array, "b t"],
-    sources: Int[Array, "1 a"],
-    *,
-    before: int | None = None,
-) -> Float[Array, "1 a n h_and_2"]:
-    """`_unnormalised_attention` of a stream's queries, unpacked to the rows of `part`."""
-    rows = packing.unpack_shard(q, places, sources)
-    return packing.pack_shard(_unnormalised_attention(rows, *part, before), places, sources)
+def _choose_kernel(
+    kernel: str, q: Float[Array, "streams a n h"], prefixes: KeyValues, tokens: int, keys: int
+) -> str:
+    """The kernel for rows of `tokens` queries that see so many keys."""
+    heads, size = q.shape[2:]
+    queries = heads // prefixes.k.shape[1] * tokens
+    return kernels.choose_for_part(kernel, device_in_use(), q.dtype, size, queries, keys)
 
 
-def _combine_softmax(parts: list[Float[Array, "1 a n h_and_2"]]) -> Float[Array, "1 a n h"]:
-    """Attention to two parts together, from `_unnormalised_attention` to each."""
-    outputs, maxima, totals = zip(
-        *((x[..., :-2], x[..., -2:-1], x[..., -1:]) for x in parts), strict=True
+def _swap(x: Shaped[Array, "b i j h"]) -> Shaped[Array, "b j i h"]:
+    """Heads before tokens, or back."""
+    return x.transpose(0, 2, 1, 3)
+
+
+# Attention to a part of the keys, `[b n t h]`, and the logarithm of its softmax's sum, `[b n t 1]`.
+Part = Sequence[Array]
+
+
+def _attend_to_prefixes(
+    q: Float[Array, "b n t h"], prefixes: KeyValues, prefix_indices: Int[Array, " b"], kernel: str
+) -> Part:
+    """Attention of each row to its whole prefix."""
+
+    def by_xla(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
+        k, v, mask = (x[prefix_indices] for x in prefixes)
+        b, s = mask.shape
+        return _attend(q, k, v, jnp.broadcast_to(mask[:, None], (b, q.shape[2], s)))
+
+    def by_library(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
+        k, v, mask = prefixes
+        lengths = jnp.sum(mask, axis=1, dtype=jnp.int32)
+        out, sums = kernels.attend_prefixes(
+            _fold(q, k), k, v, lengths, prefix_indices, kernel=kernel
+        )
+        sums = jnp.where((lengths > 0)[prefix_indices, None, None], sums, MASKED)
+        return out.astype(jnp.float32).reshape(q.shape), sums.reshape(*q.shape[:3], 1)
+
+    attend = by_xla if kernel == "xla" else _with_gradient(by_library, by_xla)
+    return attend(q, prefixes, prefix_indices)
+
+
+def _attend_to_texts(
+    q: Float[Array, "b n t h"],
+    k: Float[Array, "b k t h"],
+    v: Float[Array, "b k t h"],
+    texts: Int[Array, "b t"],
+    kernel: str,
+) -> Part:
+    """Causal attention of each token to its own text."""
+
+    def by_xla(q: Array, k: Array, v: Array, texts: Array) -> Part:
+        mask = texts[:, :, None] == texts[:, None]
+        return _attend(q, k, v, mask & jnp.tril(jnp.ones(mask.shape[1:], bool)), before=0)
+
+    def by_library(q: Array, k: Array, v: Array, texts: Array) -> Part:
+        out, sums = kernels.attend_texts(q, k, v, texts, kernel=kernel)
+        return out.astype(jnp.float32), sums[..., None]
+
+    attend = by_xla if kernel == "xla" else _with_gradient(by_library, by_xla)
+    return attend(q, k, v, texts)
+
+
+def _with_gradient(function: Callable, other: Callable) -> Callable:
+    """`function` with the gradient of `other`, which computes the same."""
+    attend = jax.custom_vjp(function)
+    attend.defvjp(
+        lambda *arrays: (function(*arrays), arrays),
+        lambda arrays, gradient: jax.vjp(other, *arrays)[1](gradient),
     )
-    scales = [jnp.exp(x - jnp.maximum(*maxima)) for x in maxima]
-    weigh = lambda x: x[0] * scales[0] + x[1] * scales[1]
-    # A place of the stream that holds no token sees no key.
-    return weigh(outputs) / jnp.maximum(weigh(totals), 1e-30)
+    return attend
 
 
-def _unnormalised_attention(
-    q: Float[Array, "b t n h"],
+def _join(*parts: Part) -> Float[Array, "b i j h"]:
+    """Attention to two parts together.
+
+    A place of a stream that holds no token is zero in both.
+    """
+    outputs, sums = zip(*parts, strict=True)
+    weights = [jnp.exp(x - jnp.maximum(*sums)) for x in sums]
+    weighted = [weight * out for weight, out in zip(weights, outputs, strict=True)]
+    return sum(weighted) / sum(weights)
+
+
+def _attend(
+    q: Float[Array, "b n t h"],
     k: Float[Array, "b k s h"],
     v: Float[Array, "b k s h"],
     mask: Bool[Array, "b t s"],
     before: int | None = None,
-) -> Float[Array, "b t n h_and_2"]:
-    """Softmax attention before its division, float32.
-
-    The last axis holds the weighted sum of the values, the highest score, and the weights' sum.
+) -> Part:
+    """Softmax attention by our own kernel, in float32.
 
     Args:
         before: query i sees no key after key `before` + i, so those are not computed. None: it may
             see all keys.
     """
-    size = max(64, -(-q.shape[1] // 4))
-    if q.shape[1] > size:  # in tiles that fit a cache
+    tokens = q.shape[2]
+    size = max(64, -(-tokens // 4))
+    if tokens > size:  # in tiles that fit a cache
         tiles = []
-        for start in range(0, q.shape[1], size):
-            end = start + size
-            seen = slice(None if before is None else before + end)
-            tile = q[:, start:end], k[:, :, seen], v[:, :, seen], mask[:, start:end, seen]
-            tiles.append(_unnormalised_attention(*tile))
-        return jnp.concatenate(tiles, axis=1)
-    scores = folded_scores(heads_first(q * q.shape[-1] ** -0.5, k.shape[1]), k, mask)
+        for start in range(0, tokens, size):
+            queries = slice(start, start + size)
+            seen = slice(None if before is None else before + start + size)
+            tile = q[:, :, queries], k[:, :, seen], v[:, :, seen], mask[:, queries, seen]
+            tiles.append(_attend(*tile))
+        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *tiles)
+    scores = folded_scores(_fold(q * q.shape[-1] ** -0.5, k), k, mask)
     highest = scores.max(-1, keepdims=True)
     weights = jnp.exp(scores - highest)
-    out = dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v)
-    out = jnp.concatenate([out, highest, weights.sum(-1, keepdims=True)], axis=-1)
-    return heads_last(out, (*q.shape[:3], out.shape[-1]))
+    total = weights.sum(-1, keepdims=True)
+    out = dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v) / total
+    return out.reshape(q.shape), (highest + jnp.log(total)).reshape(*q.shape[:3], 1)
+
+
+def _fold(q: Float[Array, "b n t h"], k: Float[Array, "prefixes k s h"]) -> Array:
+    """`[b k r h]`: the query heads of a key head folded into its rows."""
+    b, _, _, h = q.shape
+    return q.reshape(b, k.shape[1], -1, h)

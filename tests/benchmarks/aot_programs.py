@@ -96,7 +96,7 @@ FULL = Scale(
 TINY = Scale(
     questions=lambda devices: devices,
     question=32,
-    passage=128,
+    passage=256,
     remat="all",
     pieces=2,
     triple=32,
@@ -107,7 +107,7 @@ TINY = Scale(
     reply=128,
     samples=2,
     slots=4,
-    shared=64,
+    shared=256,
     suffix=128,
     ring=64,
     keys=8192,
@@ -194,6 +194,14 @@ def attends(cfg: Any, tokens: int) -> bool:
     """Whether the package attends texts of this length by a flash kernel on this device."""
     head, dtype = cfg.dims["h"], jnp.dtype(cfg.compute)
     return kernels.choose(cfg.attention, device_in_use(), dtype, head, tokens) != "xla"
+
+
+def attends_prefix(cfg: decoder.Config, tokens: int, keys: int) -> bool:
+    """Whether rows of so many tokens attend to prefixes of this length by a flash kernel."""
+    head, dtype = cfg.dims["h"], jnp.dtype(cfg.compute)
+    queries = cfg.heads // cfg.kv_heads * tokens
+    kernel = kernels.choose_for_part(cfg.attention, device_in_use(), dtype, head, queries, keys)
+    return kernel != "xla"
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -414,7 +422,7 @@ def suffixes(size: str, scale: Scale) -> Program:
     lower = lambda: probabilities.suffix_log_probs.lower(
         s.model, s.cfg, cache, s.mask, s.suffixes, s.suffix_capacity, targets, targets, blocks
     )
-    flash = attends(s.cfg, s.suffixes.tokens.shape[1])
+    flash = attends_prefix(s.cfg, s.suffixes.tokens.shape[1], s.tokens.shape[1])
     return Program(lower, s.model, attends=flash, rounds=blocks)
 
 
@@ -467,7 +475,7 @@ def prefill(size: str, scale: Scale) -> Program:
             zeros(devices, capacity, dtype=bool),
         )
         slots, draw = zeros(prompts, scale.samples), drawn(prompts * scale.samples)
-        flash = attends(x.cfg, scale.suffix)
+        flash = attends_prefix(x.cfg, scale.suffix, scale.shared)
     arguments = (x.model, x.cfg, x.stacked, x.mask, new, capacity, x.cache, slots, draw)
     return Program(lowering(x.mesh, generate._prefill, *arguments), x.model, 0, flash, x.note)
 

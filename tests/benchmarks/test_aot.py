@@ -18,11 +18,6 @@ COMPILERS = {"v5e-8": "libtpu", "h100x8": "jax_cuda13_plugin"}
 STEPS = ("contrastive step", "grpo step")
 ATTENDING = ("encode", "scoring, prefixes", "scoring, suffixes", "prefill")
 PROGRAMS = (*STEPS, *ATTENDING, "decode", "top-k", "PageRank")
-# What is known to be wrong, with the numbers that issue 41's notes give. A program that is mended
-# fails here until its mark is gone.
-FAULTS = {5: "suffixes are attended by XLA's kernel alone"}
-WEIGHTS_TRAVEL: dict[str, int] = {}
-NO_KERNEL = {"scoring, suffixes": 5, "prefill": 5}
 
 
 @functools.cache
@@ -57,29 +52,18 @@ def target(request):
     return request.param
 
 
-def programs(names, faults):
-    """The programs, those with a known fault marked."""
-
-    def mark(number: int) -> pytest.MarkDecorator:
-        reason = f"fault {number}: {FAULTS[number]}"
-        return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
-
-    marks = {name: [mark(number)] for name, number in faults.items()}
-    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
-
-
 def test_every_program_compiles(target):
     found = rows(target)
     assert list(found) == list(PROGRAMS)
     assert {name: row["error"] for name, row in found.items() if not row["compiles"]} == {}
 
 
-@pytest.mark.parametrize("name", programs(PROGRAMS, WEIGHTS_TRAVEL))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_no_weight_travels_in_a_loop_over_positions_or_tokens(target, name):
     assert rows(target)[name]["weights_in_loops"] == []
 
 
-@pytest.mark.parametrize("name", programs((*STEPS, *ATTENDING), NO_KERNEL))
+@pytest.mark.parametrize("name", [*STEPS, *ATTENDING])
 def test_a_flash_kernel_attends(target, name):
     found = rows(target)[name]
     assert found["attends"]
