@@ -128,6 +128,7 @@ class Export(Stage):
             return super().run()
         prepare_environment()
         from ark_jax.pipeline.stage import Context
+        from ark_jax.runtime import mirror
         from ark_jax.runtime.log import Metrics
 
         recipe, config = open_recipe(self)
@@ -136,7 +137,8 @@ class Export(Stage):
             known = ", ".join(recipe.training_files) or "none"
             raise ValueError(f"bad flag: --format={self.format}: recipe {recipe.name} has {known}")
         try:
-            write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
+            with mirror.hold(self.workdir):
+                write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
         except OSError as error:
             raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
