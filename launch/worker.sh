@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tpu_pod.sh does in the home folder of a worker: install EXTRAS | start VERB FLAGS... | watch | stop
+# What tpu_pod.sh does in the home folder of a worker: install EXTRAS | start VERB FLAGS... | watch | status | stop
 set -euo pipefail
 cd
 case $1 in
@@ -16,13 +16,16 @@ case $1 in
     rm -f ark.keys ark.status
     cd ark_jax
     # shellcheck disable=SC2016  # the inner shell expands it
-    ARK_COORDINATOR=auto setsid bash -c 'trap : TERM; "$@"; echo $? >../ark.status' - \
+    ARK_COORDINATOR=auto setsid bash -c 'trap stopped=143 TERM; "$@"; echo "${stopped-$?}" >../ark.status' - \
       ../.ark/bin/python -m ark_jax "${@:2}" </dev/null >../ark.log 2>&1 &
     echo $! >../ark.pid
     ;;
   watch)
     tail -n +1 --follow --pid="$(cat ark.pid)" ark.log
     exit "$(cat ark.status || echo 1)"
+    ;;
+  status) # running; how the run ended: its status, 143 after SIGTERM; or none
+    if kill -0 "$(cat ark.pid 2>/dev/null)" 2>/dev/null; then echo running; else cat ark.status 2>/dev/null || echo none; fi
     ;;
   stop) kill -TERM -- "-$(cat ark.pid)" ;;
 esac
