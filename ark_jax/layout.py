@@ -83,7 +83,7 @@ def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
     if math.prod(shape) < jax.device_count() and is_divided:
         raise ValueError(
             f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: with several "
-            "processes it must take all; set config.mesh=(1,-1,1)"
+            "processes or slices it must take all; set config.mesh=(1,-1,1)"
         )
     if shape[0] % slices:
         raise ValueError(

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import importlib.util
 import socket
 import subprocess
 import sys
@@ -25,7 +26,8 @@ def serve() -> Iterator[dict[str, str]]:
     a question that only Google answers.
     """
     for module in ("gcsfs", "gcp_storage_emulator"):
-        pytest.importorskip(module, reason=f"needs {module}: pip install -e '.[reference]'")
+        if not importlib.util.find_spec(module):
+            pytest.skip(f"{module} is not installed: pip install -e '.[reference]'")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -40,14 +42,27 @@ def serve() -> Iterator[dict[str, str]]:
             except OSError:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
+        _forget_clients()
         yield {
             "STORAGE_EMULATOR_HOST": url,
             "TENSORSTORE_GCS_HTTP_URL": url,
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
     finally:
+        _forget_clients()
         process.kill()
         process.wait()
+
+
+def _forget_clients() -> None:
+    """Forgets the clients of this process, which know another address."""
+    import fsspec
+    from etils.epath import backend
+
+    type(backend.fsspec_backend)._get_filesystem.cache_clear()
+    if gcsfs := sys.modules.get("gcsfs"):
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
 
 
 def _run(port: int) -> None:
