@@ -33,8 +33,8 @@ def test_launch_scripts_pass_shellcheck_and_set_no_config_field(script):
 
 
 # Two folders stand in for the homes of two workers: what is sent there is copied, and commands run
-# there by a real shell. A third file, `state`, is that of a queued resource, which is granted when it
-# is looked at for the second time.
+# there by a real shell. The file `state` beside them is that of a queued resource, which is granted
+# when somebody has looked at it.
 GCLOUD = """#!/usr/bin/env bash
 set -euo pipefail
 state=$PODS/state
@@ -42,7 +42,8 @@ if [[ "$1 $2 $3" == "compute tpus queued-resources" ]]; then
   mkdir -p "$PODS"
   echo "$4" >>"$PODS/asked"
   case $4 in
-    list) if [[ -e $state ]]; then cat "$state"; fi; sed -i s/WAITING_FOR_RESOURCES/ACTIVE/ "$state" || true ;;
+    list)
+      if [[ -e $state ]]; then cat "$state"; sed -i s/WAITING_FOR_RESOURCES/ACTIVE/ "$state"; fi ;;
     create) [[ ! -e $state ]]; echo "$*" >>"$PODS/created"; echo WAITING_FOR_RESOURCES >"$state" ;;
     delete) rm -r "$state" "$PODS"/[01] ;;
   esac

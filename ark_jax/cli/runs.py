@@ -12,6 +12,7 @@ from ark_jax.cli import verbs
 from ark_jax.cli.config_flags import ConfigFlags
 from ark_jax.cli.flags import flag, read_folder
 from ark_jax.cli.process import message_with_fix, prepare_environment
+from ark_jax.runtime import mirror
 from ark_jax.runtime.log import say
 
 
@@ -128,7 +129,6 @@ class Export(Stage):
             return super().run()
         prepare_environment()
         from ark_jax.pipeline.stage import Context
-        from ark_jax.runtime import mirror
         from ark_jax.runtime.log import Metrics
 
         recipe, config = open_recipe(self)
@@ -203,7 +203,8 @@ def open_recipe(verb: ConfigFlags) -> tuple:
     if config is None and verb.verb not in verbs.VERBS:
         raise ValueError(verbs.unknown_verb(verb.verb))
     if config is None:
-        earlier = f"; {verb.workdir} keeps none of an earlier run" if verb.workdir else ""
+        place = verb.workdir and mirror.address(verb.workdir)
+        earlier = f"; {place} keeps none of an earlier run" if place else ""
         lacking.append(f"--config=FILE (`ark-jax init DATA` writes one{earlier})")
     if not verb.workdir and "workdir" in verb.needed:
         lacking.append("--workdir=DIR")

@@ -77,7 +77,8 @@ def run(
         if _run_due(stages, context, only, verify, ask):
             say(f"done in {duration(time.monotonic() - began)}")
         else:
-            say(f"{only or 'all stages'}: up to date in {mirror.address(context.workdir)}, nothing to do")
+            place = mirror.address(context.workdir)
+            say(f"{only or 'all stages'}: up to date in {place}, nothing to do")
 
 
 def _run_due(

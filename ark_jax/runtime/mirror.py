@@ -19,11 +19,8 @@ import itertools
 import json
 import os
 import shutil
-import socket
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -31,6 +28,7 @@ from typing import IO, TYPE_CHECKING
 from etils import epath
 
 from ark_jax.runtime import distributed, preemption, storage
+from ark_jax.runtime.lease import Lease, repeat
 from ark_jax.runtime.log import say
 
 INDEX = ".bucket.json"  # of a copy: which generation of each object a file holds
@@ -38,10 +36,7 @@ LEASES = ".lease"
 INCOMING = ".incoming"  # what is being fetched
 CHECKPOINTS = "checkpoints"  # folders of Orbax, which are in the bucket alone
 MANIFEST = "manifest.json"  # of a finished stage
-LEASE = 30.0  # seconds that a lease holds unless it is renewed
-RENEWAL = 5.0  # seconds between two renewals
 PUBLISHING = 30.0  # seconds after which unfinished work is published, at the latest
-POLL = 1.0  # seconds between two looks at the lease of another run
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -95,7 +90,8 @@ def _file_system() -> "AbstractFileSystem":
     try:
         return fsspec.filesystem("gs", finalize_on_close=True)
     except ImportError:
-        raise RuntimeError("a workdir in a bucket needs gcsfs: pip install 'ark-jax[gcs]'") from None
+        install = "pip install 'ark-jax[gcs]'"
+        raise RuntimeError(f"a workdir in a bucket needs gcsfs: {install}") from None
 
 
 def _mirror_of(path: Path) -> "Mirror | None":
@@ -163,7 +159,8 @@ class Mirror:
         lock: an open file, by whose lock no other process takes this copy.
         index: name of a file -> [generation of the object, size and mtime_ns of the file] when the
             two were the same.
-        changes: what the other processes have not fetched: name -> generation, None if removed.
+        changes: what the other processes have not fetched: name -> [generation], with the name and
+            generation that it had before if it was renamed; None if it was removed.
     """
 
     file_system: "AbstractFileSystem"
@@ -171,8 +168,8 @@ class Mirror:
     folder: Path
     lock: IO
     index: dict[str, list] = dataclasses.field(default_factory=dict)
-    changes: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    lease: "Lease | None" = None
+    changes: dict[str, list[str] | None] = dataclasses.field(default_factory=dict)
+    lease: Lease | None = None
     guard: AbstractContextManager = dataclasses.field(default_factory=threading.RLock)
 
     def __post_init__(self):
@@ -209,7 +206,7 @@ class Mirror:
                 {
                     name: generation
                     for name, generation in generations.items()
-                    if kept.get(name) is None or kept[name] != self.index.get(name)
+                    if name not in kept or kept[name] != self.index.get(name)
                 }
             )
             self.index = {name: self.index[name] for name in generations}
@@ -276,33 +273,48 @@ class Mirror:
             files = self._files()
             changed = [name for name in files if self.index.get(name, [0])[1:] != files[name]]
             removed = [name for name in self.index if name not in files]
-            self._remove([name for name in (*changed, *removed) if _is_manifest(name)])
+            # A finished stage is renamed, which changes neither size nor time of its files.
+            gone = {(Path(name).name, *self.index[name][1:]): name for name in removed}
+            before = {
+                name: old for name in changed if (old := gone.get((Path(name).name, *files[name])))
+            }
+            withdrawn = {*filter(_is_manifest, (*changed, *removed))} - {*before.values()}
+            self._remove(withdrawn)
             order = lambda name: (_is_manifest(name), not name.endswith(".jsonl"))
             sent = []
             for _, names in itertools.groupby(sorted(changed, key=order), order):
-                sent += self._upload(list(names))
-            self._remove(removed)
+                sent += self._send(list(names), before)
             if sent:
                 generations = self._generations()
                 for name in sent:
-                    self.changes[name] = generations[name]
+                    old = [before[name], self.index[before[name]][0]] if name in before else []
+                    self.changes[name] = [generations[name], *old]
                     self.index[name] = [generations[name], *files[name]]
+            self._remove(removed)
             if sent or removed:
                 self._save_index()
 
-    def _upload(self, names: list[str]) -> list[str]:
-        """Writes files to the bucket; returns the names of those that still exist."""
-        names = [name for name in names if (self.folder / name).is_file()]
+    def _send(self, names: list[str], before: dict[str, str]) -> list[str]:
+        """Writes files to the bucket, or copies them there; returns those that were not renamed.
+
+        Args:
+            before: the objects of files that have been renamed, by their new names.
+        """
         for name in names:
-            self.index.setdefault(name, [""])  # so that it is deleted again, if it was renamed
-        local = [str(self.folder / name) for name in names]
+            self.index.setdefault(name, [""])  # so that it is deleted again, if it is renamed
+        moved = [name for name in names if name in before]
+        new = [name for name in names if name not in before]
+        places = lambda names: [f"{self.root}/{name}" for name in names]
+        if moved:
+            self.file_system.copy(places(before[name] for name in moved), places(moved))
         try:
-            self.file_system.put(local, [f"{self.root}/{name}" for name in names])
+            if new:
+                self.file_system.put([str(self.folder / name) for name in new], places(new))
         except FileNotFoundError:  # renamed meanwhile; the next round writes it
-            return []
+            return moved
         return names
 
-    def _remove(self, names: list[str]) -> None:
+    def _remove(self, names: Iterable[str]) -> None:
         """Deletes objects that the index has."""
         names = [name for name in names if name in self.index]
         if names:
@@ -318,27 +330,36 @@ class Mirror:
         new.write_text(json.dumps(self.index))
         new.replace(self.folder / INDEX)
 
-    def take_changes(self) -> dict[str, str | None]:
+    def take_changes(self) -> dict[str, list[str] | None]:
         """Publishes, and returns what the other processes have not fetched."""
         with self.guard:
             self.publish()
             changes, self.changes = self.changes, {}
             return changes
 
-    def apply_changes(self, changes: dict[str, str | None]) -> None:
+    def apply_changes(self, changes: dict[str, list[str] | None]) -> None:
         """Fetches what process 0 has published."""
+        missing = {}
         with self.guard, self.reaching():
+            for name, change in changes.items():
+                generation, *before = change or [""]
+                if before and self.index.get(before[0], [""])[0] == before[1]:
+                    (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(self.folder / before[0], self.folder / name)
+                    self.index[name] = [generation, *self.index[before[0]][1:]]
+                elif change:
+                    missing[name] = generation
             for name in changes:
                 if changes[name] is None:
                     self._delete(name)
-            self._download({name: new for name, new in changes.items() if new is not None})
+            self._download(missing)
             self._save_index()
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[None]:
         """Publishes every `PUBLISHING` seconds in the block, and at its end."""
         try:
-            with _repeat(self._publish_or_warn, PUBLISHING):
+            with repeat(self._publish_or_warn, PUBLISHING):
                 yield
         finally:
             with preemption.defer_signals():
@@ -377,117 +398,12 @@ class Mirror:
         Raises:
             RuntimeError: another run holds it.
         """
-        lease = Lease(self.file_system, f"{self.root}/{LEASES}", self.reaching)
-        lease.take()
-        self.lease = lease
+        self.lease = Lease(self.file_system, f"{self.root}/{LEASES}", self.reaching)
         try:
-            with _repeat(lease.renew_or_exit, RENEWAL):
+            with self.lease.held():
                 yield
         finally:
             self.lease = None
-            with contextlib.suppress(OSError):
-                lease.release()
-
-
-@dataclasses.dataclass
-class Lease:
-    """The lock of a workdir: the newest of numbered objects, which says until when it holds.
-
-    A run takes over a lease that has run out by creating the next number, which a bucket lets one
-    run do. Only that run writes the object again. Clocks of the hosts must agree to some seconds.
-
-    Attributes:
-        folder: BUCKET/FOLDER of the objects.
-    """
-
-    file_system: "AbstractFileSystem"
-    folder: str
-    reaching: Callable[[], AbstractContextManager]
-    number: int = 0
-    until: float = 0.0
-
-    def take(self) -> None:
-        """Takes the lease. That of a killed run is waited for, as it is not renewed.
-
-        Raises:
-            RuntimeError: another run renews it.
-        """
-        seen = None
-        with self.reaching():
-            while (newest := self._newest())[1].get("until", 0) > time.time():
-                if seen not in (None, newest):
-                    break
-                if seen is None:
-                    say("  waiting whether a run that began earlier still works here")
-                seen = newest
-                time.sleep(POLL)
-            else:
-                self.number = newest[0] + 1
-                try:
-                    self._write(time.time() + LEASE, mode="create")
-                except FileExistsError:
-                    seen = None
-                else:
-                    return
-        raise RuntimeError(
-            f"gs://{self.folder.rpartition('/')[0]}: another run is working here "
-            f"({newest[1].get('owner')}); wait for it or give another --workdir"
-        )
-
-    def _newest(self) -> tuple[int, dict]:
-        """The highest number, 0 if there is none, and what its object says."""
-        names = self.file_system.find(self.folder)
-        if not names:
-            return 0, {}
-        newest = max(names)
-        with contextlib.suppress(ValueError, FileNotFoundError):
-            return _number(newest), dict(json.loads(self.file_system.cat_file(newest)))
-        return _number(newest), {}
-
-    def _write(self, until: float, mode: str = "overwrite") -> None:
-        """Writes this run's object."""
-        content = {"owner": f"{socket.gethostname()}, process {os.getpid()}", "until": until}
-        name = f"{self.folder}/{self.number:08d}"
-        self.file_system.pipe_file(name, json.dumps(content).encode(), mode=mode)
-        self.until = until
-
-    def renew_or_exit(self) -> None:
-        """Renews the lease; ends the process if another run has it or it cannot be renewed."""
-        try:
-            with self.reaching():
-                newest = self._newest()[0]
-                if newest == self.number:
-                    self._write(time.time() + LEASE)
-                else:
-                    self.until = 0.0
-        except OSError as error:
-            say(f"  warning: {error}")
-        if time.time() + RENEWAL > self.until:
-            self.exit()
-
-    def check(self) -> None:
-        """Ends the process if the lease has run out."""
-        if time.time() > self.until:
-            self.exit()
-
-    def exit(self) -> None:
-        """Ends the process, which may write no more."""
-        text = "the lease of the workdir is lost, and another run may work there: this one ends"
-        print(f"error: gs://{self.folder.rpartition('/')[0]}: {text}", file=sys.stderr, flush=True)
-        os._exit(1)
-
-    def release(self) -> None:
-        """Lets the next run take the lease at once. Older objects are deleted."""
-        with self.reaching():
-            self._write(0.0)
-            older = [n for n in self.file_system.find(self.folder) if _number(n) < self.number]
-            if older:
-                self.file_system.rm(older)
-
-
-def _number(name: str) -> int:
-    """The number that the name of an object ends with."""
-    return int(name.rpartition("/")[2])
 
 
 def _is_manifest(name: str) -> bool:
@@ -503,21 +419,3 @@ def _is_left_out(name: str) -> bool:
         or CHECKPOINTS in parts[:-1]
         or name.endswith((".lock", ".new"))
     )
-
-
-@contextlib.contextmanager
-def _repeat(function: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Calls a function again and again in a thread, while the block runs."""
-    ended = threading.Event()
-
-    def work() -> None:
-        while not ended.wait(seconds):
-            function()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

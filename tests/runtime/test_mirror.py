@@ -90,6 +90,26 @@ def test_only_changes_travel(client, monkeypatch):
     assert not got
 
 
+def test_a_finished_stage_is_renamed_without_travelling(client, monkeypatch):
+    workdir = mirror.open_workdir(ADDRESS)
+    began = workdir / ".partial" / "data"
+    with mirror.hold(workdir):
+        began.parent.mkdir()
+        finish_stage(began.parent, b"1")
+        first = mirror._mirrors[workdir].take_changes()
+        (process_0,) = mirror._mirrors.values()
+        open_elsewhere(monkeypatch)
+        (process_1,) = mirror._mirrors.values()
+        process_1.apply_changes(first)
+        monkeypatch.setattr(client, "put", None)
+        monkeypatch.setattr(client, "get", None)
+        began.rename(workdir / "data")
+        process_1.apply_changes(process_0.take_changes())
+        assert (process_1.folder / "data" / "rows").read_bytes() == b"1"
+        assert [path.name for path in process_1.folder.glob(".[!b]*")] == []
+    assert stored(client) == {"data/rows": b"1", "data/manifest.json": b'"1"'}
+
+
 def test_a_stage_has_its_manifest_only_while_it_is_whole(client, monkeypatch):
     """The bucket after a kill at any moment of a replacement is one without the stage."""
     workdir = mirror.open_workdir(ADDRESS)
@@ -151,6 +171,7 @@ def start(seconds: float) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow  # a lease runs out
 def test_one_run_holds_a_workdir_until_it_is_killed(client):
     first = start(600)
     assert first.stdout.readline() == "holds\n"
@@ -197,5 +218,5 @@ def test_a_bucket_that_cannot_be_reached_is_named(client, monkeypatch):
         raise TimeoutError("no route to host")
 
     monkeypatch.setattr(client, "find", fail)
-    with pytest.raises(OSError, match=f"gs://{gcs.BUCKET}/folder/run cannot be read or written .no"):
+    with pytest.raises(OSError, match=f"{ADDRESS} cannot be read or written .no route"):
         mirror.open_workdir(ADDRESS)
