@@ -1,10 +1,11 @@
 """Packaging of ark_jax.
 
 Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), aot (their compilers, for a
-machine that has neither), gcs (workdirs in a bucket), demo (reads GGUF), files (reads HTML, PDF, EPUB, office files), graphs
-(reads N-Triples), llm (live endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain,
-LlamaIndex, Haystack, vector databases, ONNX), ray (host work on a cluster), one per tracker,
-notebooks, docs (the site), test (without torch), reference (peers).
+machine that has neither), gcs (buckets of Google Cloud Storage), demo (reads GGUF), files (reads
+HTML, PDF, EPUB, office files), graphs (reads N-Triples), llm (live endpoints), serve (HTTP),
+evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host
+work on a cluster), one per tracker, notebooks, docs (the site), test (without torch), reference
+(peers, and an emulator of buckets).
 """
 
 from pathlib import Path

@@ -6,7 +6,7 @@ case $1 in
   install) # the image's own Python may be 3.10, which is too old; uv fetches another one
     python3 -m pip install --quiet --user uv
     python3 -m uv venv --quiet --allow-existing --python 3.12 .ark
-    python3 -m uv pip install --quiet --python .ark/bin/python --editable "./ark_jax${2:+[$2]}" 'jax[tpu]'
+    python3 -m uv pip install --quiet --python .ark/bin/python --editable "./ark_jax[tpu${2:+,$2}]"
     ;;
   start) # in a session of its own, so that the end of ssh does not end it
     set -a

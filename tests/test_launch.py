@@ -146,7 +146,7 @@ def test_a_pod_receives_the_working_tree_and_runs_the_command(pod):
         assert not (home / "ark_jax" / "secret_data").exists() and not (home / "ark.keys").exists()
         installed = (home / "installed").read_text()
         assert "--python 3.12 .ark" in installed
-        assert "./ark_jax[demo,files,graphs,llm] jax[tpu]" in installed
+        assert "./ark_jax[tpu,demo,files,gcs,graphs,llm]" in installed
     again = launch(pod, "watch")
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
