@@ -31,6 +31,7 @@ class Lease:
 
     Attributes:
         folder: BUCKET/FOLDER of the objects.
+        reaching: the context of calls, which turns errors of the client into OSError.
     """
 
     file_system: "AbstractFileSystem"
@@ -61,53 +62,56 @@ class Lease:
             RuntimeError: another run renews it.
         """
         seen = None
-        with self.reaching():
-            while (newest := self._newest())[1].get("until", 0) > time.time():
-                if seen not in (None, newest):
-                    break
+        while True:
+            newest = number, content = self._newest()
+            if content.get("until", 0) <= time.time():
+                self.number, seen = number + 1, None
+                with contextlib.suppress(FileExistsError):  # another run was faster
+                    self._write(time.time() + LEASE, mode="create")
+                    return
+            elif seen not in (None, newest):
+                raise RuntimeError(
+                    f"{self._workdir}: another run is working here ({content.get('owner')}); wait "
+                    "for it or give another --workdir"
+                )
+            else:
                 if seen is None:
                     say("  waiting whether a run that began earlier still works here")
                 seen = newest
                 time.sleep(POLL)
-            else:
-                self.number = newest[0] + 1
-                try:
-                    self._write(time.time() + LEASE, mode="create")
-                except FileExistsError:
-                    seen = None
-                else:
-                    return
-        raise RuntimeError(
-            f"gs://{self.folder.rpartition('/')[0]}: another run is working here "
-            f"({newest[1].get('owner')}); wait for it or give another --workdir"
-        )
+
+    @property
+    def _workdir(self) -> str:
+        """The address of the folder that the lease is of."""
+        return f"gs://{self.folder.rpartition('/')[0]}"
 
     def _newest(self) -> tuple[int, dict]:
         """The highest number, 0 if there is none, and what its object says."""
-        names = self.file_system.find(self.folder)
-        if not names:
-            return 0, {}
-        newest = max(names)
-        with contextlib.suppress(ValueError, FileNotFoundError):
-            return _number(newest), dict(json.loads(self.file_system.cat_file(newest)))
-        return _number(newest), {}
+        with self.reaching():
+            names = self.file_system.find(self.folder)
+            if not names:
+                return 0, {}
+            newest = max(names)
+            try:
+                return _number(newest), dict(json.loads(self.file_system.cat_file(newest)))
+            except (ValueError, FileNotFoundError):
+                return _number(newest), {}
 
     def _write(self, until: float, mode: str = "overwrite") -> None:
         """Writes this run's object."""
         content = {"owner": f"{socket.gethostname()}, process {os.getpid()}", "until": until}
         name = f"{self.folder}/{self.number:08d}"
-        self.file_system.pipe_file(name, json.dumps(content).encode(), mode=mode)
+        with self.reaching():
+            self.file_system.pipe_file(name, json.dumps(content).encode(), mode=mode)
         self.until = until
 
     def renew_or_exit(self) -> None:
         """Renews the lease; ends the process if another run has it or it cannot be renewed."""
         try:
-            with self.reaching():
-                newest = self._newest()[0]
-                if newest == self.number:
-                    self._write(time.time() + LEASE)
-                else:
-                    self.until = 0.0
+            if self._newest()[0] == self.number:
+                self._write(time.time() + LEASE)
+            else:
+                self.until = 0.0
         except OSError as error:
             say(f"  warning: {error}")
         if time.time() + RENEWAL > self.until:
@@ -121,13 +125,13 @@ class Lease:
     def exit(self) -> None:
         """Ends the process, which may write no more."""
         text = "the lease of the workdir is lost, and another run may work there: this one ends"
-        print(f"error: gs://{self.folder.rpartition('/')[0]}: {text}", file=sys.stderr, flush=True)
+        print(f"error: {self._workdir}: {text}", file=sys.stderr, flush=True)
         os._exit(1)
 
     def release(self) -> None:
         """Lets the next run take the lease at once. Older objects are deleted."""
+        self._write(0.0)
         with self.reaching():
-            self._write(0.0)
             older = [n for n in self.file_system.find(self.folder) if _number(n) < self.number]
             if older:
                 self.file_system.rm(older)

@@ -182,9 +182,14 @@ class Mirror:
 
     @contextlib.contextmanager
     def reaching(self) -> Iterator[None]:
-        """Turns errors of the client into an OSError that names the bucket."""
+        """Turns errors of the client into an OSError that names the bucket.
+
+        Except FileExistsError, which is an answer.
+        """
         try:
             yield
+        except FileExistsError:
+            raise
         except Exception as error:  # gcsfs has errors of several kinds
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise OSError(

@@ -1,5 +1,6 @@
 """A workdir in a bucket, by gcsfs and an emulator of Google Cloud Storage on this machine."""
 
+import importlib.util
 import itertools
 import json
 import os
@@ -16,6 +17,10 @@ from support.paths import REPOSITORY
 from ark_jax.pipeline import unfinished
 from ark_jax.runtime import mirror
 
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("gcsfs"),
+    reason="gcsfs is not installed: pip install -e '.[reference]'",
+)
 ADDRESS = f"gs://{gcs.BUCKET}/folder/run"
 
 
