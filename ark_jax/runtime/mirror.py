@@ -78,7 +78,6 @@ def _free_copy(copies: Path) -> tuple[Path, IO]:
             return folder, lock
         except BlockingIOError:
             lock.close()
-    raise AssertionError("unreachable")
 
 
 def _file_system() -> "AbstractFileSystem":
