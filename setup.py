@@ -1,10 +1,11 @@
 """Packaging of ark_jax.
 
 Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), aot (their compilers, for a
-machine that has neither), demo (reads GGUF), files (reads HTML, PDF, EPUB, office files), graphs
-(reads N-Triples), llm (live endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain,
-LlamaIndex, Haystack, vector databases, ONNX), ray (host work on a cluster), one per tracker,
-notebooks, docs (the site), test (without torch), reference (peers).
+machine that has neither), gcs (buckets of Google Cloud Storage), demo (reads GGUF), files (reads
+HTML, PDF, EPUB, office files), graphs (reads N-Triples), llm (live endpoints), serve (HTTP),
+evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host
+work on a cluster), one per tracker, notebooks, docs (the site), test (without torch), reference
+(peers, and an emulator of buckets).
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ TENSORBOARD = ["tensorboardX>=2.6"]
 GRAPHS = ["pyoxigraph>=0.5"]
 SERVE = ["starlette>=0.40", "uvicorn>=0.30", "prometheus_client>=0.20"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1", "python-pptx>=1", "openpyxl>=3.1"]
+GCS = ["gcsfs>=2026.2"]
 INTEGRATIONS = [
     "langchain-core>=1",
     "llama-index-core>=0.14",
@@ -88,6 +90,7 @@ setup(
         "tpu": ["jax[tpu]"],
         # libtpu as this jax asks for it; the CUDA plugin without the libraries that run programs.
         "aot": ["jax[tpu,cuda13-local]", "nvidia-cuda-nvcc>=13", "nvidia-nvvm>=13"],
+        "gcs": GCS,
         "demo": ["gguf>=0.17"],
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,
@@ -112,7 +115,9 @@ setup(
             "openai>=2",
         ],
         "reference": [
+            *GCS,
             *INTEGRATIONS,
+            "gcp-storage-emulator>=2026.7",
             "onnxruntime>=1.20",
             "torch==2.13.0",
             "sentence-transformers>=6.0",

@@ -30,10 +30,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AXES = ("data", "fsdp", "tensor")
+DEFAULT = (1, -1, 1)
 BATCH = ("data", "fsdp")
 WEIGHTS = {"d": "fsdp", "n": "tensor", "k": "tensor", "f": "tensor", "e": ("tensor", "fsdp")}
 SAVED = "product"  # checkpoint name of values that rematerialisation saves
@@ -51,13 +53,19 @@ ACTIVATIONS = {
 def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
     """An explicit `data × fsdp × tensor` mesh.
 
+    Slices of TPUs reach each other by the slow network of their hosts, so only the data axis, which
+    sums gradients once a step, goes over slices.
+
     Args:
-        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`.
+        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`, which means
+            `(slices, -1, 1)` on several slices.
 
     Raises:
         ValueError: no such mesh can be made of the devices present.
     """
-    shape = tuple(shape or (1, -1, 1))
+    slices = _count_slices()
+    shape = tuple(shape or DEFAULT)
+    shape = (slices, *DEFAULT[1:]) if shape == DEFAULT else shape
     if len(shape) != 3 or shape.count(-1) > 1 or min(shape) < -1 or 0 in shape:
         raise ValueError(
             f"mesh {shape}: config.mesh must be three numbers, for data, fsdp and tensor, each at "
@@ -71,13 +79,29 @@ def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
             f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {jax.device_count()} are "
             "present: change config.mesh, whose product must not exceed the device count"
         )
-    if math.prod(shape) < jax.device_count() and jax.process_count() > 1:
+    is_divided = jax.process_count() > 1 or slices > 1
+    if math.prod(shape) < jax.device_count() and is_divided:
         raise ValueError(
             f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: with several "
-            "processes it must take all; set config.mesh=(1,-1,1)"
+            "processes or slices it must take all; set config.mesh=(1,-1,1)"
         )
+    if shape[0] % slices:
+        raise ValueError(
+            f"mesh {shape}: its first axis goes over the {slices} slices of TPUs that are present, "
+            f"so {slices} must divide it: set config.mesh=({slices},-1,1)"
+        )
+    axis_types = (AxisType.Explicit,) * 3
+    if slices > 1:
+        in_slice = (shape[0] // slices, *shape[1:])
+        places = mesh_utils.create_hybrid_device_mesh(in_slice, (slices, 1, 1), jax.devices())
+        return jax.sharding.Mesh(places, AXES, axis_types=axis_types)
     devices = jax.devices()[: math.prod(shape)]
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices)
+    return jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
+
+
+def _count_slices() -> int:
+    """Slices of TPUs that this run has; 1 on other devices."""
+    return len({x.slice_index for x in jax.devices() if x.platform == "tpu"}) or 1
 
 
 def enter_mesh(shape: Sequence[int] | None = None) -> None:

@@ -18,7 +18,7 @@ from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core import models
 from ark_jax.recipes.core.tables import as_text
-from ark_jax.runtime import distributed, storage, trackers
+from ark_jax.runtime import distributed, mirror, storage, trackers
 from ark_jax.runtime.log import Metrics, say
 from ark_jax.runtime.map_shards import use_engine
 
@@ -203,6 +203,7 @@ def run_recipe(
     with (
         _quiet_checkpoints(),
         distributed.join_processes(),
+        mirror.hold(workdir),
         trackers.open_trackers(config, workdir) as opened,
         # A recipe of one's own may lack the section.
         use_engine(config.get("data", {}).get("engine", "local")),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sends this tree, as it lies here, to every worker of a TPU pod and starts it there; it goes on without this shell:
-#   TPU=NAME ZONE=us-east5-a launch/tpu_pod.sh run --config=ark --workdir=/mnt/shared/DIR ...
+#   TPU=NAME ZONE=us-east5-a launch/tpu_pod.sh run --config=ark --workdir=gs://BUCKET/DIR ...
 #   TPU=NAME ZONE=us-east5-a launch/tpu_pod.sh watch    # shows the log again; `stop` ends the run, which may be resumed
 # DRY_RUN=1 prints the commands. EXTRAS: what is installed beside the package. KEYS: variables that the workers get, if set.
 set -euo pipefail
@@ -47,6 +47,6 @@ call scp "$sent/ark_jax.tar.gz" "$sent/ark.keys" "$TPU:" --zone="$ZONE" --worker
 printf -v arguments '%q ' "$@"
 on all "if kill -0 \$(cat ark.pid 2>/dev/null) 2>/dev/null; then echo 'a run is under way: watch or stop it' >&2; exit 1; fi
   rm -rf ark_jax && mkdir ark_jax && tar -xzf ark_jax.tar.gz -C ark_jax &&
-  ark_jax/launch/worker.sh install '${EXTRAS-demo,files,graphs,llm}'"
+  ark_jax/launch/worker.sh install '${EXTRAS-demo,files,gcs,graphs,llm}'"
 on all "ark_jax/launch/worker.sh start $arguments"
 watch

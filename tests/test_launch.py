@@ -14,7 +14,7 @@ import yaml
 from support.paths import REPOSITORY
 
 LAUNCH = REPOSITORY / "launch"
-SCRIPTS = ("local.sh", "gpu.sh", "slurm.sh", "tpu_pod.sh", "worker.sh")
+SCRIPTS = ("local.sh", "gpu.sh", "slurm.sh", "tpu_pod.sh", "tpu_spot.sh", "worker.sh")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -33,10 +33,24 @@ def test_launch_scripts_pass_shellcheck_and_set_no_config_field(script):
 
 
 # Two folders stand in for the homes of two workers: what is sent there is copied, and commands run
-# there by a real shell.
+# there by a real shell. The file `state` beside them is that of a queued resource, which is granted
+# when somebody has looked at it.
 GCLOUD = """#!/usr/bin/env bash
 set -euo pipefail
+state=$PODS/state
+if [[ "$1 $2 $3" == "compute tpus queued-resources" ]]; then
+  mkdir -p "$PODS"
+  echo "$4" >>"$PODS/asked"
+  case $4 in
+    list)
+      if [[ -e $state ]]; then cat "$state"; sed -i s/WAITING_FOR_RESOURCES/ACTIVE/ "$state"; fi ;;
+    create) [[ ! -e $state ]]; echo "$*" >>"$PODS/created"; echo WAITING_FOR_RESOURCES >"$state" ;;
+    delete) rm -r "$state" "$PODS"/[01] ;;
+  esac
+  exit
+fi
 [[ "$1 $2 $3" == "compute tpus tpu-vm" ]]
+if [[ -e $state ]] && ! grep -q ACTIVE "$state"; then echo "no route to host" >&2; exit 255; fi
 for flag in "$@"; do case $flag in
   --worker=all) workers=(0 1) ;;
   --worker=*) workers=("${flag#--worker=}") ;;
@@ -89,13 +103,15 @@ def pod(tmp_path):
     return tree
 
 
-def launch(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess:
+def launch(
+    tree: Path, *words: str, script: str = "tpu_pod.sh", **variables: str
+) -> subprocess.CompletedProcess:
     keys = ("OPENAI_API_KEY", "HF_TOKEN", "WANDB_API_KEY", "PYTHONPATH")
     inherited = {name: value for name, value in os.environ.items() if name not in keys}
     path = f"{tree.parent / 'tools'}{os.pathsep}{os.environ['PATH']}"
     settings = {"PATH": path, "PODS": str(tree.parent / "pods"), "TPU": "slice", "ZONE": "a"}
     return subprocess.run(
-        [tree / "launch" / "tpu_pod.sh", *words],
+        [tree / "launch" / script, *words],
         env=inherited | settings | variables,
         capture_output=True,
         text=True,
@@ -130,7 +146,7 @@ def test_a_pod_receives_the_working_tree_and_runs_the_command(pod):
         assert not (home / "ark_jax" / "secret_data").exists() and not (home / "ark.keys").exists()
         installed = (home / "installed").read_text()
         assert "--python 3.12 .ark" in installed
-        assert "./ark_jax[demo,files,graphs,llm] jax[tpu]" in installed
+        assert "./ark_jax[tpu,demo,files,gcs,graphs,llm]" in installed
     again = launch(pod, "watch")
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
@@ -145,7 +161,8 @@ def test_a_failed_run_on_a_pod_is_reported_and_stop_ends_a_run(pod):
     worker = lambda *words: subprocess.run(
         [home / "ark_jax" / "launch" / "worker.sh", *words],
         env={**os.environ, "HOME": str(home)},
-        check=True,
+        capture_output=True,
+        text=True,
         timeout=30,
     )
     worker("start", "status", "--config=slow.py", "--workdir=x")
@@ -153,9 +170,59 @@ def test_a_failed_run_on_a_pod_is_reported_and_stop_ends_a_run(pod):
     while not (home / "ark_jax" / "begun").exists():
         assert time.monotonic() < until, (home / "ark.log").read_text()
         time.sleep(0.05)
+    assert worker("status").stdout == "running\n"
     worker("stop")
-    worker("watch")  # its status is that of the run: 0 after SIGTERM
+    assert worker("watch").returncode == 143  # the run may be resumed
+    assert worker("status").stdout == "143\n"
     assert "stopped: run the same command again" in (home / "ark.log").read_text()
+
+
+TAKEN_BACK = """
+import os
+from pathlib import Path
+from ark_jax import config
+pods = Path(os.environ["PODS"])
+with (pods / "begun").open("a") as file:
+    print(os.environ["HOME"], file=file)
+if len((pods / "begun").read_text().split()) <= 2:  # one of the first slice's workers
+    (pods / "state").write_text("SUSPENDED")
+    os.kill(os.getpid(), 9)
+get_config = config.ark
+"""
+SPOT = {"script": "tpu_spot.sh", "ACCELERATOR": "v5litepod-8", "WAIT": "0.2"}
+
+
+def test_a_spot_slice_that_is_taken_back_is_asked_for_again(pod):
+    (pod / "mine.py").write_text(TAKEN_BACK)
+    done = launch(pod, "config", "train.batch", "--config=mine.py", **SPOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("  train.batch = 16") == 1
+    pods = pod.parent / "pods"
+    created = (pods / "created").read_text().splitlines()
+    assert len(created) == 2
+    for words in ("create slice --node-id=slice --accelerator-type=v5litepod-8", "--spot --zone=a"):
+        assert all(words in line for line in created)
+    assert (pods / "asked").read_text().split().count("delete") == 2
+    assert not (pods / "state").exists(), "the slice is given back"
+
+
+def test_a_run_that_fails_on_a_spot_slice_is_not_repeated(pod):
+    done = launch(pod, "config", "no_such_field", **SPOT)
+    assert done.returncode == 1 and done.stdout.count("no field begins with no_such_field") == 1
+    assert (pod.parent / "pods" / "asked").read_text().split()[-1] == "delete"
+
+
+@pytest.mark.parametrize("script", ["gpu.sh", "slurm.sh"])
+def test_the_installed_xla_knows_the_flags_for_gpus(script):
+    flags = re.findall(r"--xla_\w+=\w+", (LAUNCH / script).read_text())
+    start = lambda *flags: subprocess.run(
+        [sys.executable, "-c", "import jax; jax.devices()"],
+        env={**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert flags and start(*flags).returncode == 0
+    assert start(*flags, "--xla_no_such_flag=true").returncode != 0
 
 
 @pytest.mark.parametrize("name", ["skypilot.yaml", "gke.yaml"])

@@ -540,6 +540,50 @@ def test_an_impossible_mesh_is_refused(shape, message):
         layout.make_mesh(shape)
 
 
+@dataclasses.dataclass(frozen=True)
+class FakeTpu:
+    """One of four chips of a slice of v4, as `mesh_utils` and `Mesh` see it."""
+
+    id: int
+    platform = "tpu"
+    device_kind = "TPU v4"
+    core_on_chip = 0
+    slice_index = property(lambda self: self.id // 4)
+    process_index = slice_index
+    coords = property(lambda self: (self.id % 2, self.id // 2 % 2, 0))
+
+
+@pytest.fixture
+def two_slices(monkeypatch):
+    devices = [FakeTpu(i) for i in range(8)]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    monkeypatch.setattr(jax, "device_count", lambda: len(devices))
+
+
+@pytest.mark.parametrize(
+    ("shape", "made"),
+    [(None, (2, 4, 1)), ((1, -1, 1), (2, 4, 1)), ((2, 2, 2), (2, 2, 2)), ((4, -1, 1), (4, 2, 1))],
+)
+def test_only_the_data_axis_goes_over_slices(shape, made, two_slices):
+    mesh = layout.make_mesh(shape)
+    assert mesh.devices.shape == made
+    half = made[0] // 2
+    for number, part in enumerate((mesh.devices[:half], mesh.devices[half:])):
+        assert {device.slice_index for device in part.flat} == {number}
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 8, 1), r"mesh \(1, 8, 1\): its first axis goes over the 2 slices .*=\(2,-1,1\)$"),
+        ((2, 2, 1), r"takes 4 of 8 devices: with several processes or slices it must take all"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_the_slices_is_refused(shape, message, two_slices):
+    with pytest.raises(ValueError, match=message):
+        layout.make_mesh(shape)
+
+
 @pytest.mark.parametrize(
     ("shape", "message"),
     [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.cli.flags import Flags, bad_flag, flag
+from ark_jax.cli.flags import Flags, bad_flag, flag, read_folder
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 DEMO = "demo"
@@ -15,6 +15,19 @@ FIELD = re.compile(r"--?(?:no)?config\.([\w.]+)")
 FIELDS = "--config.FIELD=VALUE"
 WORKDIR = "where results go"
 YES = "asks nothing: replaces finished stages of other settings, trains against all doubts"
+
+
+def read_workdir(text: str) -> Path | None:
+    """The folder of a workdir, or the local copy of one in a bucket; None if it is empty.
+
+    Raises:
+        ValueError: as of `read_folder` and `mirror.open_workdir`.
+    """
+    if "://" not in text:
+        return read_folder(text, "--workdir")
+    from ark_jax.runtime import mirror
+
+    return mirror.open_workdir(text)
 
 
 class ConfigFlags(Flags):
@@ -27,7 +40,9 @@ class ConfigFlags(Flags):
         "",
     )
     fields: tuple[str, ...] = flag(FIELDS, "any field of it; `ark-jax config` lists them", ())
-    workdir: Path | None = flag("--workdir=DIR", WORKDIR, None)
+    workdir: Path | None = flag(
+        "--workdir=DIR", f"{WORKDIR}; may be in a bucket, gs://", None, read=read_workdir
+    )
     yes: bool = flag("--yes", YES, False, verbs=("demo", "run", "STAGE"))
     max_cost: float | None = flag(
         "--max-cost=USD", "short for --config.llm.max_cost=USD", None, verbs=("run",)

@@ -179,7 +179,7 @@ def bad_flag(verb: str, message: str) -> ValueError:
 def _read_value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
     """The value of a text, as the field's spec or type reads it. Raises ValueError."""
     spec = field.metadata["spec"]
-    if field.type in (Path, Path | None):
+    if field.type in (Path, Path | None) and not spec.read:
         return read_folder(text, name)
     choices = BOOLEANS if field.type is bool else spec.label.partition("=")[2].split("|")
     if len(choices) > 1 and text not in choices:

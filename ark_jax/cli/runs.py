@@ -12,6 +12,7 @@ from ark_jax.cli import verbs
 from ark_jax.cli.config_flags import ConfigFlags
 from ark_jax.cli.flags import flag, read_folder
 from ark_jax.cli.process import message_with_fix, prepare_environment
+from ark_jax.runtime import mirror
 from ark_jax.runtime.log import say
 
 
@@ -136,7 +137,8 @@ class Export(Stage):
             known = ", ".join(recipe.training_files) or "none"
             raise ValueError(f"bad flag: --format={self.format}: recipe {recipe.name} has {known}")
         try:
-            write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
+            with mirror.hold(self.workdir):
+                write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
         except OSError as error:
             raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
@@ -201,7 +203,8 @@ def open_recipe(verb: ConfigFlags) -> tuple:
     if config is None and verb.verb not in verbs.VERBS:
         raise ValueError(verbs.unknown_verb(verb.verb))
     if config is None:
-        earlier = f"; {verb.workdir} keeps none of an earlier run" if verb.workdir else ""
+        place = verb.workdir and mirror.address(verb.workdir)
+        earlier = f"; {place} keeps none of an earlier run" if place else ""
         lacking.append(f"--config=FILE (`ark-jax init DATA` writes one{earlier})")
     if not verb.workdir and "workdir" in verb.needed:
         lacking.append("--workdir=DIR")

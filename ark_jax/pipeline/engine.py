@@ -39,7 +39,7 @@ from ark_jax.pipeline.recipe import schema_of
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine_stage, stages_to_verify
 from ark_jax.pipeline.unfinished import READS, begin, keep_read
-from ark_jax.runtime import distributed
+from ark_jax.runtime import distributed, mirror
 from ark_jax.runtime.log import duration, say
 
 CHECKPOINTS = "checkpoints"  # a folder that a finished stage no longer needs
@@ -77,7 +77,8 @@ def run(
         if _run_due(stages, context, only, verify, ask):
             say(f"done in {duration(time.monotonic() - began)}")
         else:
-            say(f"{only or 'all stages'}: up to date in {context.workdir}, nothing to do")
+            place = mirror.address(context.workdir)
+            say(f"{only or 'all stages'}: up to date in {place}, nothing to do")
 
 
 def _run_due(
@@ -284,8 +285,7 @@ def _finish(
     names = (READS, PARTS, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
     outputs = output_digests(partial, tuple(partial / name for name in names))
     write_manifest(partial, stage.name, record, outputs, counts)
-    if (partial / CHECKPOINTS).is_dir():
-        shutil.rmtree(partial / CHECKPOINTS)
+    mirror.remove_tree(partial / CHECKPOINTS)
     _put_into_place(partial, final)
     (final / READS).unlink()
     (final / PARTS).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ark_jax.pipeline.manifest import sync
 from ark_jax.pipeline.stage import Stage
 from ark_jax.pipeline.status import Status, examine
+from ark_jax.runtime import mirror
 
 CONFIG_FILE = "config.json"
 # Fields that name files or folders, which a command from another folder must find too. Those of
@@ -103,7 +104,8 @@ def replaced_stages(
 
 def describe_count(replaced: Sequence[Status], workdir: Path) -> str:
     """The number of replaced stages, in words."""
-    return f"{len(replaced)} finished stage{'s' * (len(replaced) > 1)} of {workdir}"
+    stages = f"{len(replaced)} finished stage{'s' * (len(replaced) > 1)}"
+    return f"{stages} of {mirror.address(workdir)}"
 
 
 def describe(replaced: Sequence[Status], workdir: Path) -> str:

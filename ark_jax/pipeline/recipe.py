@@ -9,6 +9,7 @@ from pathlib import Path
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import MANIFEST_FILE, finished_manifest
 from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.runtime import mirror
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,5 +168,8 @@ def schema_of(config) -> type | None:
 
 def search_command(workdir: Path) -> str:
     """The shell commands that index a run's documents with its export, and search them."""
+    if (address := mirror.address(workdir)) != str(workdir):  # no index lies in a bucket
+        make = f"ark-jax index {shlex.quote(f'{address}/export')} DOCUMENTS --out=DIR"
+        return f'{make} && ark-jax search DIR "QUESTION"'
     flag = f"--workdir={shlex.quote(str(workdir))}"
     return f'ark-jax index {flag} && ark-jax search {flag} "QUESTION"'

@@ -1,13 +1,12 @@
 """The folder of an unfinished stage: what it has read so far, and whether a run may go on there."""
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import MANIFEST_FILE, Damaged, damage, read_manifest
 from ark_jax.pipeline.reads import PARTS, Record, empty_record, is_record
+from ark_jax.runtime import mirror
 from ark_jax.runtime.log import append_row, read_rows, say
 
 READS = "reads.jsonl"  # what an unfinished stage has read: its arguments, then read by read
@@ -27,11 +26,11 @@ def begin(partial: Path, arguments: dict, change: Change) -> Record:
         if earlier := next(
             (path for path in asides if _reason_not_to_resume(path, change) is None), None
         ):
-            os.replace(earlier, partial)
+            mirror.rename(earlier, partial)
             say(f"  goes on with {earlier.name}, which was set aside")
     if (partial / MANIFEST_FILE).exists() and not is_whole(partial, change):
         say("  what was finished here has been damaged since: it is made again")
-        shutil.rmtree(partial)
+        mirror.remove_tree(partial)
     partial.mkdir(parents=True, exist_ok=True)
     if (record := read_so_far(partial)) is not None:
         return record
@@ -82,8 +81,8 @@ def _set_aside(partial: Path, why: str) -> None:
     """Renames a folder of unfinished work to one that is named by its reads, and reports it."""
     place = partial.with_name(f"{partial.name}.{fingerprint(read_so_far(partial))[:8]}")
     if place.exists():
-        shutil.rmtree(place)  # older work with the same reads
-    os.replace(partial, place)
+        mirror.remove_tree(place)  # older work with the same reads
+    mirror.rename(partial, place)
     say(
         f"  unfinished work is set aside ({why}): a run with its settings goes on with it; delete "
         f"{place} if none will"

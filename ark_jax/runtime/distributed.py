@@ -34,6 +34,8 @@ BARRIER_TIMEOUT = 7 * 24 * 3600 * 1000
 # int32 values gathered at once. A fixed size compiles one program and needs little device memory.
 GATHER_BLOCK = 1 << 16
 _broadcast_ids = itertools.count()
+# What process 0 does after its turn and the others do before they go on; see `share_files`.
+_sharing: list[tuple[Callable[[], dict], Callable[[dict], None]]] = []
 
 
 def is_first_process() -> bool:
@@ -130,7 +132,10 @@ def on_first_process(function: Callable[[], Value]) -> Value:
             its own error.
     """
     if not is_multi_process():
-        return function()
+        value = function()
+        for send, _ in _sharing:
+            send()
+        return value
     from orbax.checkpoint import multihost
 
     client, error = multihost.get_jax_distributed_client(), None
@@ -138,6 +143,7 @@ def on_first_process(function: Callable[[], Value]) -> Value:
     if is_first_process():
         try:
             message = {"value": function()}
+            message["files"] = [send() for send, _ in _sharing]
         except Exception as raised:
             message, error = {"error": str(raised)}, raised
         client.key_value_set(key, json.dumps(message))
@@ -145,7 +151,26 @@ def on_first_process(function: Callable[[], Value]) -> Value:
     message = json.loads(client.blocking_key_value_get(key, BARRIER_TIMEOUT))
     if "error" in message:
         raise error or RuntimeError(message["error"])
+    if not is_first_process():
+        for (_, receive), files in zip(_sharing, message["files"], strict=True):
+            receive(files)
     return message["value"]
+
+
+@contextlib.contextmanager
+def share_files(send: Callable[[], dict], receive: Callable[[dict], None]) -> Iterator[None]:
+    """Has the processes share files in the block, where their disks are not the same.
+
+    Args:
+        send: is called on process 0 at the end of each `on_first_process`, and says in JSON which
+            files have changed.
+        receive: gets that on the others, before they go on.
+    """
+    _sharing.append((send, receive))
+    try:
+        yield
+    finally:
+        _sharing.pop()
 
 
 def gather_from_processes(value: Value) -> list[Value]:

@@ -89,7 +89,8 @@ def local_path(place: str | Path) -> Path:
     if "://" in str(place):
         raise ValueError(
             f"{place}: it needs locks, renames and memory maps, which a bucket lacks; give a "
-            "place that all hosts share (NFS, Filestore). Data and models may lie in a bucket"
+            "place that all hosts share (NFS, Filestore). Data, models and the workdir of `ark-jax "
+            "run` may lie in a bucket"
         )
     return Path(place).expanduser().absolute()
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ark_jax.runtime import mirror
 from ark_jax.runtime.distributed import is_first_process
 
 Tracker = Callable[[str, dict[str, float], int], None]
@@ -51,7 +52,7 @@ def wandb(workdir: Path, run_id: str, config) -> Iterator[Tracker]:
 
     with wandb.init(
         project=config.log.project,
-        name=workdir.name,
+        name=_name(workdir),
         id=run_id,
         resume="allow",
         dir=workdir,
@@ -77,7 +78,7 @@ def trackio(workdir: Path, run_id: str, config) -> Iterator[Tracker]:
 
     run = trackio.init(
         config.log.project,
-        name=f"{workdir.name}-{run_id}",
+        name=f"{_name(workdir)}-{run_id}",
         resume="allow",
         config=config.to_dict(),
         embed=False,
@@ -141,6 +142,11 @@ def check_installed(name: str) -> None:
             f"pip install 'ark-jax[{name}]', or remove it from config.log.to; metrics.jsonl is "
             "written in any case"
         )
+
+
+def _name(workdir: Path) -> str:
+    """The last part of the name that users know a workdir by."""
+    return mirror.address(workdir).rpartition("/")[2]
 
 
 def _read_or_make_id(workdir: Path) -> str:

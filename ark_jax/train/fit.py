@@ -26,7 +26,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ark_jax.runtime import distributed, preemption
+from ark_jax.runtime import distributed, mirror, preemption
 from ark_jax.runtime.log import Progress, say
 from ark_jax.train import flops, optim
 from ark_jax.train.checkpoints import Checkpoints
@@ -198,7 +198,8 @@ def train(
     schedule = optim.schedule(learning_rate, steps, config.warmup, decay=decay, floor=floor)
     optimizer = optim.adamw(weight_decay=config.weight_decay, clip=config.clip)
     save_every = config.save_every
-    folder, curve_file = run.folder / "checkpoints", run.folder / "curve.jsonl"
+    folder = mirror.in_bucket(run.folder / "checkpoints")
+    curve_file = run.folder / "curve.jsonl"
 
     def history(step: int) -> int:
         """The digest of the curve up to a step, the same in every process."""

@@ -438,11 +438,11 @@ def traffic(cfg, batch: pod.Batch, name: str) -> float:
 # --- the host of a pod
 # -------------------------------------------------------------------------------------------------
 
-DEVICES_OF_A_HOST = 8  # of a v5e
+DEVICES_OF_A_HOST = 4  # of a v5e-256
 
 
 def host() -> None:
-    print(f"{machine()}; STEPS[1] of a v5e-256: its batch, made by one of 32 hosts\n")
+    print(f"{machine()}; STEPS[1] of a v5e-256: its batch, made by one of 64 hosts\n")
     measured = alone("batch", "v5e-256")
     rows = [("part of a batch", "CPU time of the host"), *measured["parts"].items()]
     table(*((part, f"{x * 1e3:.1f} ms" if isinstance(x, float) else x) for part, x in rows))

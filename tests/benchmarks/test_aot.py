@@ -6,7 +6,9 @@ Nothing runs. `aot.py` compiles the same programs in real sizes.
 import functools
 import importlib.util
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +83,47 @@ def test_layers_gather_their_weights_each_round(target):
     received, operations = rows(target)["encode"]["moved"]["3 x Decoder.layers"]
     weights = 3 * (2 * 320 * 24 * 128 + 2 * 320 * 8 * 128 + 3 * 320 * 704)
     assert received >= 2 * weights * 7 / 8 and operations >= 3 * 7  # in bfloat16
+
+
+SLICES = """
+import json, sys
+from unittest import mock
+import aot_targets, jax, jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec as P
+from ark_jax import layout
+
+devices = topologies.get_topology_desc("v5e:2x4", "tpu", num_slices=2).devices
+with (
+    mock.patch.object(jax, "devices", lambda *_: devices),
+    mock.patch.object(jax, "device_count", lambda *_: len(devices)),
+):
+    mesh = layout.make_mesh()
+on = lambda shape, spec: jax.ShapeDtypeStruct(
+    shape, jnp.float32, sharding=NamedSharding(mesh, spec)
+)
+with jax.set_mesh(mesh):
+    loss = lambda w, x: layout.einsum("ad,df->af", x, w).sum()
+    weight, rows = on((256, 128), layout.weight_spec("d f")), on((64, 256), P(layout.BATCH))
+    program = jax.jit(jax.grad(loss)).lower(weight, rows).compile()
+print(json.dumps([mesh.devices.shape, program.as_text()]))
+"""
+
+
+def test_two_slices_exchange_only_sums_of_gradients():
+    """Each slice gathers weights and sums gradients itself. A shard of the sums then travels."""
+    if not importlib.util.find_spec("libtpu"):
+        pytest.skip("libtpu is not installed: pip install -e '.[aot]'")
+    done = subprocess.run(
+        [sys.executable, "-c", SLICES],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    shape, program = json.loads(done.stdout.splitlines()[-1])
+    assert shape == [2, 8, 1]
+    groups = re.findall(r"replica_groups=\{([^}]*)\}", program)
+    assert groups and not any({"0", "8"} <= set(group.strip("{").split(",")) for group in groups)
+    sent = re.findall(r" = \(f32\[([\d,]*)\]\S*, .*\) send\(.*megascale", program)
+    assert sent and max(math.prod(map(int, x.split(","))) for x in sent) <= 256 * 128 / 8

@@ -20,11 +20,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import tiny
+from support import gcs, tiny
 from support import world as worlds
 from support.paths import REPOSITORY
 
-from ark_jax.runtime import distributed
+from ark_jax.pipeline.manifest import damage, read_manifest
+from ark_jax.runtime import distributed, mirror
 
 TEXTS = [
     f"The tide table of {year} " + "counts the high water of each day " * (year % 7)
@@ -759,64 +760,77 @@ def assert_same_outputs(workdir: Path, reference: Path) -> None:
         )
 
 
+@pytest.fixture(scope="module")
+def run_of_four(world):
+    """The pipeline on four processes that share a disk: its workdir, and what they printed."""
+    outputs = wait_for_success(start_run(world, world / "of4"))
+    return world / "of4", outputs
+
+
 @pytest.mark.pods
-def test_the_pipeline_gives_the_same_files_on_four_processes(world, reference_run):
-    workdir = world / "of4"
-    outputs = wait_for_success(start_run(world, workdir))
+def test_the_pipeline_gives_the_same_files_on_four_processes(world, reference_run, run_of_four):
+    workdir, outputs = run_of_four
     assert_same_outputs(workdir, reference_run)
     assert_only_process_0_wrote(workdir)
     assert "nDCG@10" in outputs[0] and not any(
         "nDCG@10" in text or "[1/" in text for text in outputs[1:]
     )
-    rerun = wait_for_success(start_run(world, workdir))
-    assert "nothing to do" in rerun[0]
 
 
-@pytest.mark.pods
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_run_resumes_after_one_process_was_killed(killed, world, reference_run, tmp_path):
-    """Kills one of two processes. For the second, the stages before training are copied."""
-    for stage in (
-        ("data", "candidates", "extract", "graph", "communities", "rewrite", "score", "positives")
-        if killed
-        else ()
-    ):
-        shutil.copytree(reference_run / stage, tmp_path / stage)
-    arguments = [
-        str(REPOSITORY / "launch" / "local.sh"),
-        "2",
-        *worlds.command(world, tmp_path, "run", *SMALL)[3:],
-    ]
-    environment = {
-        **os.environ,
-        "PYTHON": sys.executable,
-        "PYTHONPATH": f"{REPOSITORY}:{world}",
-        "ARK_CACHE": str(world / "cache"),
-        "JAX_NUM_CPU_DEVICES": "1",
-    }
-    launch = lambda: subprocess.Popen(
-        arguments,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=REPOSITORY,
-    )
-    launched, curve = launch(), tmp_path / ".partial" / "stage1" / "curve.jsonl"
+def kill_at_step_3(launched: subprocess.Popen, stage: str, killed: int, copies: Path) -> str:
+    """Kills a process of local.sh once the stage has saved a step; returns what all printed."""
     deadline = time.monotonic() + 600
-    while not (curve.is_file() and curve.read_text().count("\n") >= 3):  # so that one step is saved
+    while not any(
+        curve.read_text().count("\n") >= 3
+        for curve in copies.glob(f"*/*/.partial/{stage}/curve.jsonl")
+    ):
         assert launched.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
     number = {
-        re.search(rb"ARK_PROCESS=(\d)", Path(f"/proc/{pid}/environ").read_bytes())[1]: int(pid)
+        int(re.search(rb"ARK_PROCESS=(\d)", Path(f"/proc/{pid}/environ").read_bytes())[1]): int(pid)
         for pid in children
     }
-    os.kill(number[b"01"[killed : killed + 1]], signal.SIGKILL)
-    output = launched.communicate(timeout=2 * distributed.HEARTBEAT_TIMEOUT)[0]
-    assert launched.returncode != 0 and "run the same command again" in output
-    rerun = launch()
-    output = rerun.communicate(timeout=900)[0]
-    assert rerun.returncode == 0, output
-    assert "stage 1: goes on after step" in output
-    assert_same_outputs(tmp_path, reference_run)
+    os.kill(number[killed], signal.SIGKILL)
+    return launched.communicate(timeout=2 * distributed.HEARTBEAT_TIMEOUT)[0]
+
+
+@pytest.mark.pods
+def test_a_run_in_a_bucket_resumes_after_processes_were_killed(
+    world, run_of_four, tmp_path, monkeypatch
+):
+    """Four hosts without a common disk. Process 0 is killed, later process 3."""
+    address, cache = f"gs://{gcs.BUCKET}/run", world / "cache"
+    command = worlds.command(world, address, "run", *SMALL)[3:]
+    with gcs.serve() as variables:
+        environment = {
+            **os.environ,
+            **variables,
+            "PYTHON": sys.executable,
+            "PYTHONPATH": f"{REPOSITORY}:{world}",
+            "ARK_CACHE": str(cache),
+            "JAX_NUM_CPU_DEVICES": "1",
+        }
+        launch = lambda: subprocess.Popen(
+            [REPOSITORY / "launch" / "local.sh", "4", *command],
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=REPOSITORY,
+        )
+        for killed, stage in ((0, "stage1"), (3, "stage2")):
+            launched = launch()
+            output = kill_at_step_3(launched, stage, killed, cache / "workdirs")
+            assert launched.returncode != 0 and "run the same command again" in output
+        resumed = launch()
+        output = resumed.communicate(timeout=600)[0]
+        assert resumed.returncode == 0, output
+        assert "stage 2: goes on after step" in output and "[10/16]" not in output
+        for name, value in {**variables, "ARK_CACHE": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        workdir = mirror.open_workdir(address)  # as another host finds it
+        assert worlds.outputs(workdir) == worlds.outputs(run_of_four[0])
+        for path in workdir.glob("*/manifest.json"):
+            assert not damage(read_manifest(path.parent), path.parent, verify=True)
+        assert not list(workdir.glob(".partial/*"))

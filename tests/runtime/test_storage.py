@@ -83,7 +83,9 @@ def test_towers_are_read_from_and_saved_to_a_bucket(bucket_folder, model, mesh):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--workdir=gs://b/w",), "--workdir=gs://b/w: it needs locks, renames and memory maps"),
+        (("--store=gs://b/w",), "--store=gs://b/w: it needs locks, renames and memory maps"),
+        (("--workdir=s3://b/w",), "s3://b/w: a workdir lies on a file system or in a folder of a"),
+        (("--workdir=gs://b",), "gs://b: a workdir lies on a file system or in a folder of a"),
         (("--config.data.path=s3://b/corpus",), "s3fs"),  # the package for s3://, an optional one
     ],
 )

@@ -44,7 +44,7 @@ from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report.results import against_parts, metric_heading
 from ark_jax.retrieval.fusion import FUSION_FILE, save_fusion
-from ark_jax.runtime import distributed, storage
+from ark_jax.runtime import distributed, mirror, storage
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
 from ark_jax.train import trainer_formats
@@ -178,7 +178,7 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
         path = folder / f"{stage_name(stage)}.jsonl"
         rows = trainer_formats.format_rows(format, examples, questions, passages)
         count = _write_lines(path, rows)
-        say(f"  {path}: {count:,} rows{_file_summary(format, examples)}")
+        say(f"  {mirror.address(path)}: {count:,} rows{_file_summary(format, examples)}")
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:

@@ -11,6 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.report import sections
 from ark_jax.report.page import Section, render
+from ark_jax.runtime import mirror
 from ark_jax.runtime.log import read_rows, say
 
 Counts = dict[str, dict]  # stage -> the counts of its manifest
@@ -66,7 +67,7 @@ def _write_report(
     # A copy where a user looks for it; the manifest tracks the stage's own.
     shutil.copyfile(folder / "report.html", context.workdir / "report.html.new")
     (context.workdir / "report.html.new").rename(context.workdir / "report.html")
-    say(f"  {context.workdir / 'report.html'}")
+    say(f"  {mirror.address(context.workdir / 'report.html')}")
     return {"bytes": len(page.encode())}
 
 
