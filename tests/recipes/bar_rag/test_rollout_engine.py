@@ -2,16 +2,28 @@
 
 import dataclasses
 import itertools
+import signal
+import time
 
 import jax
 import numpy as np
 import pytest
 from support import tiny
+from support.bar_world import call, context_of, start
+from support.bar_writer import make_writer
 from support.rollout_server import COMPLETE, RELOADS, RolloutServer
+from support.world import outputs
 
 from ark_jax.llm import endpoint
 from ark_jax.models.language import LanguageModel
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.bar_rag.reading import _set_number
+from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.rollout_engine import RolloutEngine, _request_seed
+from ark_jax.recipes.bar_rag.rollouts import stage_seed
+from ark_jax.recipes.documents.corpus import stored_chunks
 
 pytest.importorskip("openai", reason="the client of endpoints: pip install 'ark-jax[llm]'")
 pytestmark = pytest.mark.usefixtures("mesh", "short_waits")
@@ -135,26 +147,26 @@ def test_passing_refusals_change_nothing(lm, folder, status):
     assert list(map(list, ours.ids)) == list(map(list, drawn.ids))
 
 
-MINUTE = "start the engine as `VLLM_SERVER_DEV_MODE=1 vllm serve "
+START = "start the engine as `VLLM_SERVER_DEV_MODE=1 vllm serve "
 
 
 @pytest.mark.parametrize(
     ("faulty", "fault", "message"),
     [
         (COMPLETE, 500, r"/v1/completions: status 500.*\(3 times\); run the same command again"),
-        (COMPLETE, "hang", r"no reply within 0\.2 s, see config\.rollout\.timeout \(3 times\)"),
-        (RELOADS[0], 404, f"/collective_rpc: status 404.*; {MINUTE}"),
-        (COMPLETE, 400, f"status 400.*; {MINUTE}"),
+        (COMPLETE, "hang", r"no reply within 3 s, see config\.rollout\.timeout"),
+        (RELOADS[0], 404, f"/collective_rpc: status 404.*; {START}"),
+        (COMPLETE, 400, f"status 400.*; {START}"),
     ],
 )
 def test_lasting_refusals_and_stalls_are_named(lm, folder, faulty, fault, message):
     faults = lambda path, number: fault if path == faulty else None
-    limit = {"timeout": 0.2} if fault == "hang" else {}
-    with RolloutServer(folder, faults=faults).running() as server:
-        server.answer("/update_weights_from_disk", {}) if fault == "hang" else None
-        engine = engine_of(server, **limit)
-        with pytest.raises(RuntimeError, match=message):
-            draw(engine, lm)
+    limits = {"timeout": 3.0, "retries": 0} if fault == "hang" else {}
+    with (
+        RolloutServer(folder, faults=faults).running() as server,
+        pytest.raises(RuntimeError, match=message),
+    ):
+        draw(engine_of(server, **limits), lm)
 
 
 def test_an_address_where_nothing_answers_says_how_to_start_the_engine(lm, folder):
@@ -162,7 +174,7 @@ def test_an_address_where_nothing_answers_says_how_to_start_the_engine(lm, folde
     server = RolloutServer(folder)
     with server.running():
         pass
-    with pytest.raises(RuntimeError, match=rf"see config\.rollout\.base_url.*; {MINUTE}"):
+    with pytest.raises(RuntimeError, match=rf"see config\.rollout\.base_url.*; {START}"):
         draw(engine_of(server), lm)
     assert (folder / "model.safetensors").is_file()
 
@@ -187,7 +199,7 @@ def each(change):
     ("change", "message"),
     [
         (on_choices(lambda choices: choices[:-1]), "2 replies to a prompt, of 3"),
-        (each(lambda x: {"token_ids": None}), f"without token ids; {MINUTE}"),
+        (each(lambda x: {"token_ids": None}), f"without token ids; {START}"),
         (each(lambda x: {"token_ids": ["token_id:5"]}), "without token ids"),
         (lambda answer: [], "without token ids"),
         (each(lambda x: {"token_ids": []}), "a reply of 0 tokens, where 1 to 5"),
@@ -221,3 +233,83 @@ def test_an_engine_without_log_probabilities_is_refused(lm, folder):
 def test_seeds_of_different_draws_differ():
     places = list(itertools.product(range(40), range(40)))
     assert len({_request_seed(seed, place) for seed in (0, 1) for place in places}) == 3200
+
+
+# Whole runs.
+
+READ_SAMPLES = 6
+SAMPLED = {"success.by": "samples", "success.answers": 5, "filter.low": 0.0, "filter.chance": False}
+SAMPLED |= {"read.updates": 2, "read.samples": READ_SAMPLES, "evaluate.removal": False}
+SAMPLED |= {"evaluate.sizes": ()}
+
+
+def draws_of_runs(run: Context) -> dict[int, tuple[int, tuple]]:
+    """Seed of a request -> seed and place, for all draws of small runs."""
+    numbers, chunks = range(16), [chunk.id for chunk in stored_chunks(run)]
+    sets = [*itertools.permutations(chunks, 2), *((chunk,) for chunk in chunks)]
+    judged = list(itertools.product(numbers, map(_set_number, sets)))
+    names = ("untuned", "warm", "read-1")
+    places = {f"success {name}": judged for name in names}
+    places["read-1"] = places["select-1"] = list(itertools.product(range(3), numbers))
+    places["filter-1"] = [(0, number) for number in numbers]
+    seeds = {name: stage_seed(run.config, name) for name in places}
+    return {
+        _request_seed(seeds[name], place): (seeds[name], place)
+        for name, places_of_name in places.items()
+        for place in places_of_name
+    }
+
+
+def at_engine(server: RolloutServer, **changes) -> dict:
+    """Settings with which a run asks a server."""
+    settings = {"backend": "openai", "base_url": server.url, "model": str(server.folder)}
+    settings |= {"tolerance": 1e-3, "retries": 2} | changes
+    return {f"rollout.{name}": value for name, value in settings.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["vectors", "writer"])
+def test_a_run_with_an_engine_equals_one_without(run, world, tmp_path, folder, kind):
+    """p, rewards, our log-probabilities, and the weights that have learned from them.
+
+    A writer's weights and the reader's take turns in the engine.
+    """
+    changes = SAMPLED | {"selector.kind": kind}
+    if kind == "writer":
+        writer = {"generator.path": str(make_writer(world)), "selector.max_new_tokens": 64}
+        changes |= writer | {"prompts.select": str(world / "select.txt"), "filter.questions": 8}
+    here = context_of(world, tmp_path / "here", **changes)
+    engine.run(stages(here.config), here)
+    with RolloutServer(folder, draws=draws_of_runs(run)).running() as server:
+        there = context_of(world, tmp_path / "there", **changes | at_engine(server))
+        engine.run(stages(there.config), there)
+    assert outputs(here.workdir) == outputs(there.workdir) and server.count(COMPLETE) > 100
+    for context in (here, there):
+        rows = load_rows(context / "read-1" / "answers.parquet")
+        assert all(len(row["old"]) == len(row["ids"]) for row in rows)
+        assert {row["em"] for row in rows} == {0.0, 1.0} and any(row["advantage"] for row in rows)
+
+
+@pytest.mark.slow
+def test_a_killed_run_asks_for_what_it_lacks_and_gives_the_same_bytes(world, tmp_path):
+    """In an engine that keeps to its seeds."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    with RolloutServer(tmp_path / "policy").running() as server:
+        settings = (SAMPLED | at_engine(server)).items()
+        flags = [f"--config.{name}={value}" for name, value in settings]
+        done = call(world, whole, "run", *flags)
+        assert done.returncode == 0, done.stderr
+        server.requests.clear()
+        process = start(world, killed, *flags)
+        step = killed / ".partial" / "read-1" / "step-000001.parquet"
+        while process.poll() is None and not step.is_file():
+            time.sleep(0.05)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        before = [body["seed"] for path, body in server.requests if body.get("n") == READ_SAMPLES]
+        server.requests.clear()
+        assert call(world, killed, "run", *flags).returncode == 0
+        after = [body["seed"] for path, body in server.requests if body.get("n") == READ_SAMPLES]
+    assert outputs(whole) == outputs(killed)
+    first_two_steps = before[: 2 * 4]
+    assert len(first_two_steps) == 8 and after and set(after).isdisjoint(first_two_steps)
