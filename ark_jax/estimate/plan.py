@@ -164,8 +164,8 @@ def _device_notes(
 
 
 def _call_notes(costs: Sequence[Cost]) -> list[str]:
-    """Notes on price and time of the calls to an endpoint, one for each kind of call."""
-    notes = []
+    """Notes on price and time of the calls to an endpoint; kinds of call may share one."""
+    labels: dict[str, dict[str, None]] = {}
     for x in (cost.work for cost in costs):
         if x.kind != "ask" or not x.items or x.settings.backend != "openai":
             continue
@@ -173,11 +173,12 @@ def _call_notes(costs: Sequence[Cost]) -> list[str]:
         if x.price:
             price = f"${x.price[0]:g} for a million tokens in, ${x.price[1]:g} out"
         pace = "as cached replies took" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
-        notes.append(
-            f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
+        note = (
+            f"{price}; {x.reply_seconds:.1f} s a reply, {pace}, "
             f"{x.settings.concurrency} at once; requests that are repeated cost extra"
         )
-    return list(dict.fromkeys(notes))  # a stage may call several times alike
+        labels.setdefault(note, {})[x.label] = None
+    return [f"{', '.join(names)}: {note}" for note, names in labels.items()]
 
 
 def _unknown_price(work: Work) -> str:

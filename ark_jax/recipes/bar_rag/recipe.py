@@ -170,6 +170,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes=(
             "the filter keeps fewer questions, and sets that come again are computed once: both "
             "make it cheaper",
+            *works.hand_over_notes(),
         ),
     )
 
@@ -184,6 +185,7 @@ class _Works:
         bare: tokens of a prompt without passages.
         passage: tokens of a passage, in the mean.
         answer: tokens of a reference answer with its end, in the mean.
+        hand_overs: stage -> how often an engine gets other weights.
     """
 
     config: object
@@ -191,6 +193,7 @@ class _Works:
     passage: float
     answer: float
     works: list[Work] = dataclasses.field(default_factory=list)
+    hand_overs: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def for_questions(cls, context: Context, questions: list) -> "_Works":
@@ -219,6 +222,16 @@ class _Works:
             return
         self.works.append(Work(stage, "generator", "reading", prompts, prompt))
         self.works.append(Work(stage, "generator", "reading", prompts * samples, 0, new, prompt))
+
+    def hand_over_notes(self) -> list[str]:
+        """A note on the weights that an engine gets, if there is one."""
+        if self.config.rollout.backend == "local":
+            return []
+        counts = ", ".join(
+            f"{count:,} times in {stage}" for stage, count in self.hand_overs.items()
+        )
+        note = f"weights go to the engine at most {counts}; the time of that is left out"
+        return [note] if counts else []
 
     def update(
         self,
@@ -279,6 +292,9 @@ def _select(works: _Works, iteration: int, questions: int) -> int:
     for stage, asked, each in draws:
         if writes:
             works.sample(stage, asked, config.pool.size, each, new)
+            # The writer draws, then the reader answers, both with the same engine.
+            turns = steps if stage == selecting else -(-asked // select.SHARD)
+            works.hand_overs[stage] = 2 * turns
         if writes and stage == selecting:
             works.update(stage, steps, batch, each, new, config.pool.size)
         works.judge(stage, asked * each, config.select.passages)
@@ -295,6 +311,7 @@ def _read(works: _Works, iteration: int, questions: int) -> int:
         works.update(stage, steps, min(settings.prompts, questions))
         return 0
     passages = config.select.passages
+    works.hand_overs[stage] = steps
     works.sample(
         stage, steps * settings.prompts, passages, settings.samples, settings.max_new_tokens
     )
