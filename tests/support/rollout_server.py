@@ -20,6 +20,7 @@ from ark_jax.models.rollout import Rollouts
 
 COMPLETE, GENERATE = "/v1/completions", "/generate"
 RELOADS = ("/collective_rpc", "/update_weights_from_disk")
+RESET = "/reset_prefix_cache?reset_running_requests=true"
 NO_FAULT = lambda path, number: None
 
 
@@ -30,7 +31,8 @@ class RolloutServer:
         folder: of the model that it serves.
         draws: seed of a request -> the seed and place with which a run draws the same replies
             itself; a request with another seed draws by that.
-        faults: (path, how many requests have come there) -> a status, "hang" or None.
+        faults: (path, how many requests have come there) -> a status, another answer, "hang" or
+            None.
         forgets: whether it says that it has read its folder again, and has not.
         change: changes an answer before it is sent.
     """
@@ -40,7 +42,7 @@ class RolloutServer:
         folder: Path,
         *,
         draws: Mapping[int, tuple[int, tuple]] | None = None,
-        faults: Callable[[str, int], int | str | None] = NO_FAULT,
+        faults: Callable[[str, int], int | str | dict | None] = NO_FAULT,
         forgets: bool = False,
         change: Callable[[object], object] = lambda answer: answer,
     ):
@@ -62,6 +64,8 @@ class RolloutServer:
         self.requests.append((path, body))
         if fault == "hang":
             self._ending.wait(60)
+        elif isinstance(fault, dict):
+            return 200, fault
         elif fault:
             return fault, {"error": {"message": f"the fault {fault} was asked for"}}
         # A thread has a mesh of its own; the model runs one request after the other.
@@ -71,8 +75,9 @@ class RolloutServer:
             if path in (COMPLETE, GENERATE):
                 answer = self._completion(body) if path == COMPLETE else self._generation(body)
                 return 200, self.change(answer)
-        known = path == "/reset_prefix_cache"
-        return (200, None) if known else (404, {"error": {"message": "Not Found"}})
+        if path == RESET:
+            return 200, {"success": True}
+        return 404, {"error": {"message": "Not Found"}}
 
     def _reload(self, body: dict) -> tuple[int, object]:
         asked = Path(body.get("model_path", self.folder))
@@ -80,7 +85,7 @@ class RolloutServer:
             return 400, {"success": False, "message": f"cannot load {asked}"}
         if self._model is None or not self.forgets:
             self._model = LanguageModel.from_pretrained(self.folder)
-        return 200, {"success": True} if "model_path" in body else {"results": [None]}
+        return 200, {"success": True} if "model_path" in body else None
 
     def _sample(self, prompt: list[int], n: int, seed: int, **options) -> Rollouts:
         lm = self._model = self._model or LanguageModel.from_pretrained(self.folder)

@@ -84,6 +84,7 @@ class Reply(NamedTuple):
 
 # Fields that keep an engine from the sampling defaults of a model's generation_config.json.
 ALL_TOKENS = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+ALL_TOKENS |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 Call = tuple[str, dict]  # path from the root of the address, body
 
 
@@ -146,18 +147,24 @@ class VLLM:
 
     @staticmethod
     def reload(model: str) -> list[Call]:
-        """See `Form`. Prefixes are cached with the weights that computed them."""
-        return [("/collective_rpc", {"method": "reload_weights"}), ("/reset_prefix_cache", {})]
+        """See `Form`. A killed run may have left requests, which hold on to the cache."""
+        return [
+            ("/collective_rpc", {"method": "reload_weights"}),
+            ("/reset_prefix_cache?reset_running_requests=true", {}),
+        ]
 
 
 class SGLang:
-    """SGLang from 0.5.3 on, by its own form, since its form of OpenAI's has no token ids."""
+    """SGLang from 0.5.3 on, by its own form: that of OpenAI's has token ids in newer versions only.
+
+    Its log-probabilities are those at the temperature of the request.
+    """
 
     START = "python -m sglang.launch_server --model-path {model}"
 
     @staticmethod
     def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """See `Form`. The prompt comes n times, since n samples of one would share its seed."""
+        """See `Form`. The prompt is sent n times: n samples of one would share its seed."""
         parameters = {
             "max_new_tokens": draws.max_new_tokens,
             "temperature": draws.temperature,
@@ -286,8 +293,8 @@ class RolloutEngine:
                 answer = await self._post(endpoint, path, body)
                 if isinstance(answer, dict) and answer.get("success") is False:
                     raise RuntimeError(
-                        f"{self._root}{path} has not loaded config.rollout.model={self._model}: "
-                        f"{answer.get('message')}"
+                        f"{self._root}{path} has not taken the weights in config.rollout.model="
+                        f"{self._model}: {answer}; {self._start_it()}"
                     )
 
     async def _replies_to(self, calls: Sequence[tuple[Call, Draws]], vocab: int) -> list[Reply]:

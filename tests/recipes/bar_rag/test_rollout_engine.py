@@ -11,7 +11,7 @@ import pytest
 from support import tiny
 from support.bar_world import call, context_of, start
 from support.bar_writer import make_writer
-from support.rollout_server import COMPLETE, RELOADS, RolloutServer
+from support.rollout_server import COMPLETE, RELOADS, RESET, RolloutServer
 from support.world import outputs
 
 from ark_jax.llm import endpoint
@@ -156,6 +156,7 @@ START = "start the engine as `VLLM_SERVER_DEV_MODE=1 vllm serve "
         (COMPLETE, 500, r"/v1/completions: status 500.*\(3 times\); run the same command again"),
         (COMPLETE, "hang", r"no reply within 3 s, see config\.rollout\.timeout"),
         (RELOADS[0], 404, f"/collective_rpc: status 404.*; {START}"),
+        (RESET, {"success": False}, rf"/reset_prefix_cache.* has not taken .*\{{'.*; {START}"),
         (COMPLETE, 400, f"status 400.*; {START}"),
     ],
 )
