@@ -9,6 +9,7 @@ in question: it may not have read them, or may have been started anew with older
 import asyncio
 import dataclasses
 import hashlib
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -22,6 +23,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.config import RolloutSection
 from ark_jax.recipes.core.ask import errors_of_role
 from ark_jax.runtime import distributed
+from ark_jax.runtime.log import Progress
 
 if TYPE_CHECKING:  # these modules start jax
     from ark_jax.models.language import LanguageModel
@@ -268,7 +270,7 @@ class RolloutEngine:
             for ids, own_seed in zip(listed[:part], seeds[:part], strict=True)
         ]
         vocab = lm.cfg.vocab
-        ask = lambda: asyncio.run(self._replies_to(calls, vocab))
+        ask = lambda: asyncio.run(self._replies_to(calls, vocab, label))
         replies = [Reply(*reply) for reply in distributed.on_first_process(ask)]
         drawn, checked = replies[: n * len(prompts)], replies[n * len(prompts) :]
         self._check_weights(lm, prompt_ids[:CHECKED], checked, batch_tokens)
@@ -297,9 +299,12 @@ class RolloutEngine:
                         f"{self._model}: {answer}; {self._start_it()}"
                     )
 
-    async def _replies_to(self, calls: Sequence[tuple[Call, Draws]], vocab: int) -> list[Reply]:
+    async def _replies_to(
+        self, calls: Sequence[tuple[Call, Draws]], vocab: int, label: str
+    ) -> list[Reply]:
         """The replies to all calls, in their order."""
         slots = asyncio.Semaphore(self._concurrency)
+        bar = Progress(label or "sample", len(calls), "calls", interval=10 if label else math.inf)
         async with self._endpoint() as endpoint:
 
             async def ask(call: Call, draws: Draws) -> list[Reply]:
@@ -314,9 +319,11 @@ class RolloutEngine:
                     raise RuntimeError(
                         f"{self._root}, see config.rollout.base_url, gives {problem}"
                     )
+                bar.add()
                 return replies
 
-            answers = await asyncio.gather(*(ask(*call) for call in calls))
+            with bar:
+                answers = await asyncio.gather(*(ask(*call) for call in calls))
         return [reply for replies in answers for reply in replies]
 
     def _endpoint(self) -> Endpoint:

@@ -8,6 +8,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from support import tiny
 from support.bar_world import call, context_of, start
 from support.bar_writer import make_writer
@@ -19,6 +20,7 @@ from ark_jax.models.language import LanguageModel
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.bar_rag import config
 from ark_jax.recipes.bar_rag.reading import _set_number
 from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.rollout_engine import RolloutEngine, _request_seed
@@ -94,6 +96,17 @@ def test_weights_are_handed_over_whenever_they_have_changed(lm, folder, form):
             draw(engine, model)
             counts.append(server.count(*RELOADS))
     assert counts == [1, 1, 2, 2, 3]
+
+
+def test_weights_are_handed_over_in_the_type_in_which_the_model_computes(base, folder):
+    """The server computes in float32, a difference that the default tolerates."""
+    half = LanguageModel.from_pretrained(base, compute="bfloat16")
+    tolerated = config.bar_rag().rollout.tolerance
+    with RolloutServer(folder).running() as server:
+        draw(engine_of(server, tolerance=tolerated), half)
+        with pytest.raises(RuntimeError, match="differ from ours by"):
+            draw(engine_of(server, tolerance=1e-7), half)
+    assert {str(x.dtype) for x in load_file(folder / "model.safetensors").values()} == {"bfloat16"}
 
 
 def test_a_request_repeats_with_its_place_alone(lm, folder):
