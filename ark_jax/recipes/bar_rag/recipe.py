@@ -230,8 +230,8 @@ class _Works:
         counts = ", ".join(
             f"{count:,} times in {stage}" for stage, count in self.hand_overs.items()
         )
-        note = f"weights go to the engine at most {counts}; the time of that is left out"
-        return [note] if counts else []
+        note = f"weights go to the engine at most {counts}, and once for each reader elsewhere"
+        return [f"{note}; the time of that is left out"] if counts else []
 
     def update(
         self,

@@ -53,13 +53,14 @@ def sampler(context: Context) -> Sample:
 
 def call_settings(config) -> LLMSettings:
     """The engine as a language model that is asked, for `ark-jax plan`."""
-    settings, unused = config.rollout, {"requests_per_minute": 0, "tokens_per_minute": 0}
+    names = ("backend", "model", "base_url", "key_env", "price")
+    names += ("concurrency", "timeout", "retries")
     return LLMSettings(
-        **{name: settings[name] for name in ("backend", "model", "base_url", "key_env", "price")},
-        **{name: settings[name] for name in ("concurrency", "timeout", "retries")},
-        **unused,
+        **{name: config.rollout[name] for name in names},
         temperature=config.read.temperature,
         max_tokens=config.read.max_new_tokens,
+        requests_per_minute=0,
+        tokens_per_minute=0,
         reasks=0,
         max_cost=0.0,
         replies="",
@@ -80,7 +81,7 @@ class Reply(NamedTuple):
     """A sampled reply, as an engine gives it."""
 
     ids: list[int]
-    log_probs: list[float]  # of each token, at temperature 1; empty if they were not asked for
+    log_probs: list[float]  # of each token; empty if they were not asked for
     finish: str  # why it ended: stop, length or another word
 
 

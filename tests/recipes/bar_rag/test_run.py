@@ -301,7 +301,7 @@ def test_a_plan_prices_the_replies_of_an_engine(run, world):
     assert spent["filter-1"] > 0 and "filter-1" in plan.format_plan(here)
     rows = [line.split() for line in plan.format_plan(there).splitlines()]
     assert [row[1] for row in rows if row[:1] == ["filter-1"]] == ["64"]
-    assert any("go to the engine at most 3 times in read-1;" in note for note in there.notes)
+    assert any("go to the engine at most 3 times in read-1," in note for note in there.notes)
     remote.config.rollout.price = ()
     unpriced = plan.estimate(RECIPE, remote.config)
     assert unpriced.cost is None and "--config.rollout.price=" in " ".join(unpriced.notes)
