@@ -486,9 +486,7 @@ def endpoint(config, role: str) -> Iterator[Finding]:
     """
     import openai
 
-    from ark_jax.recipes.core.ask import llm_settings
-
-    c = llm_settings(config, role)
+    c = config[role]
     key = os.environ.get(c.key_env, "").strip()
     if wrong := _key_fault(key, c.base_url):
         yield problem(

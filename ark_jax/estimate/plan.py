@@ -164,8 +164,8 @@ def _device_notes(
 
 
 def _call_notes(costs: Sequence[Cost]) -> list[str]:
-    """Notes on price and time of the calls to an endpoint, one for each kind of call."""
-    notes = []
+    """Notes on price and time of the calls to an endpoint; kinds of call may share one."""
+    labels: dict[str, dict[str, None]] = {}
     for x in (cost.work for cost in costs):
         if x.kind != "ask" or not x.items or x.settings.backend != "openai":
             continue
@@ -173,11 +173,12 @@ def _call_notes(costs: Sequence[Cost]) -> list[str]:
         if x.price:
             price = f"${x.price[0]:g} for a million tokens in, ${x.price[1]:g} out"
         pace = "as cached replies took" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
-        notes.append(
-            f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
+        note = (
+            f"{price}; {x.reply_seconds:.1f} s a reply, {pace}, "
             f"{x.settings.concurrency} at once; requests that are repeated cost extra"
         )
-    return notes
+        labels.setdefault(note, {})[x.label] = None
+    return [f"{', '.join(names)}: {note}" for note, names in labels.items()]
 
 
 def _unknown_price(work: Work) -> str:
@@ -234,9 +235,9 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
         ValueError: the cost is too high, or the price is unknown.
     """
     roles = named.roles(recipe, config)
-    if not any(config[role].backend == "openai" for role in roles) or not config.llm.max_cost:
+    limit = config.llm.max_cost if "llm" in config else 0.0
+    if not any(config[role].backend == "openai" for role in roles) or not limit:
         return
-    limit = config.llm.max_cost
     with _scratch_workdir(recipe, config, config, workdir) as (context, done):
         forecast = recipe.forecast(context, done)
     calls = [x for x in forecast.work if x.kind == "ask" and x.items and x.stage not in done]
@@ -304,7 +305,7 @@ def format_plan(plan: Estimate) -> str:
     lines = [inputs, ""] if inputs else []
     pending = [name for name in plan.stages if name not in plan.done]
     lines += [f"stages to run: {', '.join(pending) or 'none'}", ""]
-    calls = [_call_row(cost) for cost in plan.costs if cost.work.kind == "ask"]
+    calls = _call_rows([cost for cost in plan.costs if cost.work.kind == "ask"])
     if calls:
         head = _table_row("LLM", "calls", "tokens in", "tokens out", "cost", "time")
         lines += [head, *calls]
@@ -321,12 +322,22 @@ def format_plan(plan: Estimate) -> str:
     return "\n".join(lines)
 
 
-def _call_row(cost: Cost) -> str:
-    """The line of one kind of call."""
-    work = cost.work
-    calls = f"{work.items:,}" + f" of {work.total:,}" * (work.items < work.total)
-    amounts = (format_amount(work.items * n) for n in (work.read, work.written))
-    return _table_row(work.label, calls, *amounts, format_usd(work.cost), duration(cost.seconds))
+def _call_rows(costs: Sequence[Cost]) -> list[str]:
+    """The lines of calls, summed by label."""
+    by_label: dict[str, list[Cost]] = {}
+    for cost in costs:
+        by_label.setdefault(cost.work.label, []).append(cost)
+    rows = []
+    for label, alike in by_label.items():
+        works = [cost.work for cost in alike]
+        items, total = sum(x.items for x in works), sum(x.total for x in works)
+        calls = f"{items:,}" + f" of {total:,}" * (items < total)
+        tokens = (sum(x.items * x.read for x in works), sum(x.items * x.written for x in works))
+        prices = [x.cost for x in works]
+        usd = format_usd(None if None in prices else sum(prices))
+        seconds = duration(sum(cost.seconds for cost in alike))
+        rows.append(_table_row(label, calls, *map(format_amount, tokens), usd, seconds))
+    return rows
 
 
 def _device_rows(costs: Sequence[Cost]) -> list[str]:

@@ -51,6 +51,7 @@ class Work:
         settings: of calls, the language model.
         total: all calls, including those whose replies are cached.
         pace: measured seconds of a reply; 0: unknown.
+        replies: of a call, which an endpoint writes side by side; `written` is their sum.
     """
 
     stage: str
@@ -67,6 +68,7 @@ class Work:
     settings: complete.LLMSettings | None = None
     total: int = 0
     pace: float = 0
+    replies: int = 1
 
     @property
     def tokens(self) -> float:
@@ -97,7 +99,7 @@ class Work:
     @property
     def reply_seconds(self) -> float:
         """Seconds of one reply: measured, or from an assumed speed."""
-        return self.pace or self.written / ENDPOINT_SPEED
+        return self.pace or self.written / self.replies / ENDPOINT_SPEED
 
     @property
     def waiting(self) -> float:

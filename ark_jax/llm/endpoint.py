@@ -12,7 +12,8 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from ark_jax.llm import errors
 from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhausted, TransientError
@@ -60,7 +61,7 @@ class RateLimiter:
 
 
 class Endpoint:
-    """Sends chat requests within the endpoint's limits.
+    """Sends requests within the endpoint's limits.
 
     It is an async context manager, used in one event loop.
 
@@ -141,11 +142,29 @@ class Endpoint:
         Raises:
             RequestRejected, RetriesExhausted, EndpointUnusable: see `errors`.
         """
+        return await self._until_answered(functools.partial(self._attempt, messages))
+
+    async def post(self, path: str, body: dict) -> Any:
+        """Sends a body to any path, as patiently as `ask`; returns the JSON of the reply.
+
+        Args:
+            path: below the base URL, or a whole address.
+
+        Returns:
+            None for a reply without a body.
+
+        Raises:
+            RequestRejected, RetriesExhausted, EndpointUnusable: see `errors`.
+        """
+        return await self._until_answered(functools.partial(self._post, path, body))
+
+    async def _until_answered(self, attempt: Callable[[], Awaitable]) -> Any:
+        """The result of an attempt, repeated while its errors may pass."""
         attempts, failures = 0, Counter()
         while True:
             answered_before = self._answered
             try:
-                return await self._attempt(messages)
+                return await attempt()
             except TransientError as error:
                 failure = error
             attempts += 1
@@ -176,7 +195,7 @@ class Endpoint:
         while True:
             parameters = self._supported_parameters() | {"messages": messages}
             estimate = await self._wait_for_turn(size)
-            status, headers, body = await self._send(parameters)
+            status, headers, body = await self._send("/chat/completions", parameters)
             self._connected = True
             if status == 200:
                 reply = self._parse_completion(body)
@@ -196,6 +215,27 @@ class Endpoint:
                 raise errors.classify_status(status, headers, message)
             self._unsupported |= named
             self.retries_made += 1
+
+    async def _post(self, path: str, body: dict) -> Any:
+        """Sends a body once and returns the JSON of the reply."""
+        await self._wait_for_turn(len(json.dumps(body)))
+        status, headers, text = await self._send(path, body)
+        self._connected = True
+        if status != 200:
+            if 300 <= status < 400:
+                raise self._redirect_error(status, headers)
+            raise errors.classify_status(status, headers, self._redact(errors.error_message(text)))
+        try:
+            reply = json.loads(text) if text.strip() else None
+        except (ValueError, RecursionError):
+            if text.lstrip()[:1] in ("{", "["):
+                raise TransientError("a reply cut off in the middle") from None
+            raise EndpointUnusable(
+                f"{self._address()}, see config.llm.base_url, gives no JSON but "
+                f"{self._redact(text)!r}"
+            ) from None
+        self._answered += 1
+        return reply
 
     def _supported_parameters(self) -> dict:
         """The parameters of a request without those that the model refused."""
@@ -231,8 +271,8 @@ class Endpoint:
             self._tokens.take(tokens)
             return tokens
 
-    async def _send(self, parameters: dict) -> tuple[int, Mapping[str, str], str]:
-        """Sends a request; returns status, headers and body of the reply.
+    async def _send(self, path: str, parameters: dict) -> tuple[int, Mapping[str, str], str]:
+        """Sends a request to a path; returns status, headers and body of the reply.
 
         Raises:
             TransientError, RequestRejected: there is no reply, or the prompt is not Unicode.
@@ -242,7 +282,7 @@ class Endpoint:
             async with asyncio.timeout(self._timeout):
                 # `chat.completions.create` takes a third more time, and hides whether a bad body
                 # was cut off or came from a wrong address.
-                post = self._client.post("/chat/completions", cast_to=str, body=parameters)
+                post = self._client.post(path, cast_to=str, body=parameters)
                 return 200, {}, await post
         except self._openai.APIStatusError as error:
             return error.status_code, error.response.headers, error.response.text

@@ -508,7 +508,27 @@ class LanguageModel:
             if prompts:
                 draw = _draw_settings(temperature, top_p, seed, numbers)
                 self._new_generation(max_new_tokens, draw, batch_tokens, store).run(prompt_ids, n)
-        prompt_numbers = np.repeat(np.arange(len(prompts), dtype=np.int32), n)
+        return self.as_rollouts(
+            prompt_ids, ids, n, log_probs=log_probs, batch_tokens=batch_tokens, label=label
+        )
+
+    def as_rollouts(
+        self,
+        prompt_ids: Sequence[TokenIds],
+        ids: list[np.ndarray],
+        n: int,
+        *,
+        log_probs: bool = True,
+        batch_tokens: int = 0,
+        label: str = "",
+    ) -> Rollouts:
+        """Replies that were sampled elsewhere, n to each prompt, as `sample` returns its own.
+
+        Args:
+            ids: int32, the tokens of each reply; those to a prompt follow one another.
+            log_probs, batch_tokens, label: as in `sample`.
+        """
+        prompt_numbers = np.repeat(np.arange(len(prompt_ids), dtype=np.int32), n)
         scores = None
         if log_probs:
             repeated = [prompt_ids[int(i)] for i in prompt_numbers]
@@ -517,7 +537,7 @@ class LanguageModel:
             )
         return Rollouts(
             prompts=prompt_numbers,
-            samples=np.tile(np.arange(n, dtype=np.int32), len(prompts)),
+            samples=np.tile(np.arange(n, dtype=np.int32), len(prompt_ids)),
             ids=ids,
             ended=np.array([row[-1] in self.stop_ids for row in ids], bool),
             texts=list(map(self._decode_reply, ids)),

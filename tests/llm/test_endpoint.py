@@ -710,3 +710,45 @@ def test_every_request_is_answered_despite_many_faults(monkeypatch):
         faults.keys() >= shares.keys()
         and end.retries_made == len(server.requests) - 300 == sum(faults.values()) - faults[None]
     )
+
+
+def post(url: str, path: str, body: dict):
+    """The JSON of the reply to a body that is sent to a path."""
+    settings = {"model": "toy", "base_url": url, "key_env": "ARK_TEST_KEY", "temperature": 0.0}
+    settings |= {"max_tokens": 1, "timeout": 5.0, "retries": 2, "requests_per_minute": 0}
+
+    async def post_once():
+        async with Endpoint(**settings, tokens_per_minute=0) as end:
+            return await end.post(path, body)
+
+    return asyncio.run(post_once())
+
+
+HELLO = {"model": "toy", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.mark.parametrize("faults", [(), ("429", "503"), ("truncated", "reset")])
+def test_a_body_is_posted_to_any_path(faults):
+    with serving(GOOD, faults=script(*faults)) as server:
+        whole = server.url.removesuffix("/v1") + "/v1/chat/completions"
+        for path in ("/chat/completions", whole):
+            reply = post(server.url, path, HELLO)
+            assert reply["choices"][0]["message"]["content"] == "Re: Hello"
+    assert server.requests[0].body == HELLO and len(server.requests) == 2 + len(faults)
+
+
+@pytest.mark.parametrize(
+    ("path", "fault", "kind", "message"),
+    [
+        ("/chat/completions", "400", RequestRejected, "status 400"),
+        ("/chat/completions", "500", RetriesExhausted, r"status 500.*\(3 times\)"),
+        ("/chat/completions", "html", EndpointUnusable, "gives no JSON but '<!DOCTYPE"),
+        ("/chat/completions", "307", EndpointUnusable, "sends requests on to https://elsewhere"),
+        ("/missing", None, EndpointUnusable, "status 404"),
+    ],
+)
+def test_errors_of_a_posted_body_are_those_of_a_chat(path, fault, kind, message):
+    faults = script(*[fault] * 3) if fault else script()
+    with serving(GOOD, faults=faults) as server, pytest.raises(kind, match=message) as caught:
+        post(server.url, path, HELLO)
+    assert not key_parts(str(caught.value))

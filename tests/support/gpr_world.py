@@ -66,10 +66,10 @@ def call_here(
     return command_line.call_here(words, world, environment(world))
 
 
-def start(world: Path, workdir: Path, *, module: str = "gpr_world") -> subprocess.Popen:
+def start(world: Path, workdir: Path, *flags: str, module: str = "gpr_world") -> subprocess.Popen:
     """Starts a run of the command line, which says nothing."""
     return subprocess.Popen(
-        command(world, workdir, "run", module=module),
+        command(world, workdir, "run", *flags, module=module),
         **process_options(world),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -308,6 +308,71 @@ class ReaderSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class RolloutSection:
+    """What samples the replies to learn from, and those that p is a share of."""
+
+    backend: str = field(
+        "local",
+        "local: the model itself, on these devices; openai: an engine behind an address that gets "
+        "the weights whenever they have changed.",
+        choices=("local", "openai"),
+    )
+    engine: str = field(
+        "vllm",
+        "What answers at the address: vLLM from 0.10.2 on, or SGLang from 0.5.3 on.",
+        choices=("vllm", "sglang"),
+        affects_output=False,
+    )
+    base_url: str = field(
+        "", "Address of the engine, such as http://HOST:8000/v1.", affects_output=False
+    )
+    key_env: str = field(
+        "OPENAI_API_KEY",
+        "Environment variable that holds the engine's key, if it wants one.",
+        affects_output=False,
+    )
+    model: str = field(
+        "",
+        "Absolute path of a folder that the engine sees too. It is started with this path; the run "
+        "overwrites the weights there.",
+        affects_output=False,
+    )
+    tolerance: float = field(
+        0.1,
+        "Largest mean difference between the engine's log-probabilities of a few sampled tokens "
+        "and ours; above it the engine has other weights.",
+        unit="nats",
+        above=0,
+        affects_output=False,
+    )
+    concurrency: int = field(
+        16, "Prompts at the engine at once.", unit="prompts", minimum=1, affects_output=False
+    )
+    timeout: float = field(
+        600.0,
+        "Time that all replies to a prompt, or new weights, may take.",
+        unit="seconds",
+        above=0,
+        affects_output=False,
+    )
+    retries: int = field(
+        8,
+        "Repeats of a request after a temporary failure.",
+        unit="requests",
+        minimum=0,
+        affects_output=False,
+    )
+    price: tuple[float, ...] = field(
+        (),
+        "Price of input and of output tokens, for `ark-jax plan`; empty: unknown.",
+        unit="USD per million tokens",
+        minimum=0,
+        lengths=(0, 2),
+        affects_output=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant such as `plain`; empty: the packaged text."""
 
@@ -374,6 +439,7 @@ class BarRag(Core):
     select: SelectSection = SelectSection()
     read: ReadSection = ReadSection()
     train: LanguageModelConfig = TRAINING
+    rollout: RolloutSection = RolloutSection()
     reader: ReaderSection = ReaderSection()
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EvaluateSection()

@@ -14,6 +14,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.bar_rag.config import ReadSection
 from ark_jax.recipes.bar_rag.reading import Asked, draw_answers, group_of, reading_prompt, summary
+from ark_jax.recipes.bar_rag.rollout_engine import Sample, sampler
 from ark_jax.recipes.bar_rag.rollouts import (
     UNTUNED,
     WARM,
@@ -190,13 +191,14 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
         )
     else:
         (tuned, adapter, _), counts = _train_by_grpo(
-            reader, form, sets, passages, run, chosen, config, seed
+            sampler(context), reader, form, sets, passages, run, chosen, config, seed
         )
     save_reader(tuned, adapter, form, folder, f"{before}/model")
     return counts
 
 
 def _train_by_grpo(
+    sample: Sample,
     reader: "LanguageModel",
     form: ReadingPrompt,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
@@ -209,6 +211,7 @@ def _train_by_grpo(
     """Trains a copy of the reader by GRPO on its own answers; returns it and counts.
 
     Args:
+        sample: from `sampler`.
         sets: (question, chunk ids).
         passages: chunk id -> passage.
         chosen: for each step, the numbers of its sets.
@@ -223,7 +226,7 @@ def _train_by_grpo(
     def make_groups(step: int, model) -> "list[Group]":
         batch = [items[i] for i in chosen[step]]
         draw = functools.partial(
-            draw_answers, model, reader, form, batch, config, seed=seed, step=step
+            draw_answers, sample, model, reader, form, batch, config, seed=seed, step=step
         )
         answers = drawn.rows(step, draw)
         summaries[step] = summary(answers)

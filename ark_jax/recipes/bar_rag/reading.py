@@ -9,6 +9,7 @@ import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.rollout_engine import Sample, sampler
 from ark_jax.recipes.bar_rag.rollouts import (
     Answer,
     DrawnSet,
@@ -221,7 +222,8 @@ class Success:
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
         rule = self._rule or Rule.of_training(config)
-        rollouts = lm.sample(
+        rollouts = sampler(self._context)(
+            lm,
             prompts,
             n=n,
             max_new_tokens=config.read.max_new_tokens,
@@ -258,6 +260,7 @@ class Asked:
 
 
 def draw_answers(
+    sample: Sample,
     model: "LanguageModel",
     frozen: "LanguageModel",
     form: ReadingPrompt,
@@ -270,10 +273,12 @@ def draw_answers(
     """The answers that the model draws in a step, with their rewards.
 
     Args:
+        sample: from `sampler`.
         frozen: the reader before the stage, for a KL.
     """
     settings = config.read
-    rollouts = model.sample(
+    rollouts = sample(
+        model,
         [item.prompt for item in batch],
         n=settings.samples,
         max_new_tokens=settings.max_new_tokens,

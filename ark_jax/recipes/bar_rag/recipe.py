@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import urllib.parse
+from pathlib import Path
 
 from ark_jax import schema
 from ark_jax.estimate.work import Texts, Work, measure
@@ -19,10 +20,11 @@ from ark_jax.recipes.bar_rag import evaluate, read, report, select, selectors
 from ark_jax.recipes.bar_rag.config import BarRag
 from ark_jax.recipes.bar_rag.evaluate import METRICS
 from ark_jax.recipes.bar_rag.reading import reading_prompt
+from ark_jax.recipes.bar_rag.rollout_engine import call_settings
 from ark_jax.recipes.bar_rag.rollouts import stage_of, steps_for
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
-from ark_jax.recipes.core.checks import check_core, check_documents
+from ark_jax.recipes.core.checks import check_base_url, check_core, check_documents
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import ingest, plan
@@ -64,7 +66,39 @@ def check_bar_rag(config) -> None:
             "config.read.cite=True: a reply in tags is a turn of a chat and has a thought whose "
             "likelihood nobody knows; set config.read.chat=True and config.success.by=samples"
         )
+    if config.rollout.backend != "local":
+        _check_engine(config)
     evaluate.check_evaluation(config)
+
+
+def _check_engine(config) -> None:
+    """Refuses an engine that could not draw the replies, or whose folder is not its own."""
+    folder, writer = Path(config.rollout.model), config.selector.path
+    check_base_url(config.rollout.base_url, "rollout")
+    if not config.rollout.base_url or not folder.is_absolute():
+        raise ValueError(
+            f"config.rollout.backend=openai needs config.rollout.base_url, which is "
+            f"{config.rollout.base_url!r}, and config.rollout.model, which is {str(folder)!r}: "
+            "give the address of the engine, and the absolute path of a folder that it sees too"
+        )
+    for field in ("generator", "selector"):
+        path = config[field].path
+        if path and folder.resolve() == Path(path).resolve():
+            raise ValueError(
+                f"config.rollout.model={folder} is config.{field}.path too, and the run overwrites "
+                "the weights there: copy the folder, and start the engine with the copy"
+            )
+    if config.selector.kind == "writer" and writer not in ("", config.generator.path):
+        raise ValueError(
+            f"config.selector.path={writer!r}: an engine changes its weights, not its model, and "
+            f"config.generator.path={config.generator.path!r} is another one; leave "
+            "config.selector.path empty, or set config.rollout.backend=local"
+        )
+
+
+def _unused_sections(config) -> tuple[str, ...]:
+    """The sections of which a run asks nothing."""
+    return ("rollout",) if config.rollout.backend == "local" else ()
 
 
 def check_all(config) -> None:
@@ -136,6 +170,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes=(
             "the filter keeps fewer questions, and sets that come again are computed once: both "
             "make it cheaper",
+            *works.hand_over_notes(),
         ),
     )
 
@@ -150,6 +185,7 @@ class _Works:
         bare: tokens of a prompt without passages.
         passage: tokens of a passage, in the mean.
         answer: tokens of a reference answer with its end, in the mean.
+        hand_overs: stage -> how often an engine gets other weights.
     """
 
     config: object
@@ -157,6 +193,7 @@ class _Works:
     passage: float
     answer: float
     works: list[Work] = dataclasses.field(default_factory=list)
+    hand_overs: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def for_questions(cls, context: Context, questions: list) -> "_Works":
@@ -176,10 +213,25 @@ class _Works:
         self.works.append(Work("pool", "retriever", "embedding", texts.count, texts.mean))
 
     def sample(self, stage: str, prompts: float, passages: int, samples: int, new: float) -> None:
-        """Adds replies to prompts: `samples` of `new` tokens to each."""
+        """Adds replies to prompts: `samples` of `new` tokens to each, in one call of an engine."""
         prompt = self.prompt(passages)
+        if self.config.rollout.backend != "local":
+            shown = {"label": stage, "settings": call_settings(self.config), "total": prompts}
+            amounts = (prompts, prompt, samples * new)
+            self.works.append(Work(stage, "rollout", "ask", *amounts, replies=samples, **shown))
+            return
         self.works.append(Work(stage, "generator", "reading", prompts, prompt))
         self.works.append(Work(stage, "generator", "reading", prompts * samples, 0, new, prompt))
+
+    def hand_over_notes(self) -> list[str]:
+        """A note on the weights that an engine gets, if there is one."""
+        if self.config.rollout.backend == "local":
+            return []
+        counts = ", ".join(
+            f"{count:,} times in {stage}" for stage, count in self.hand_overs.items()
+        )
+        note = f"weights go to the engine at most {counts}, and once for each reader elsewhere"
+        return [f"{note}; the time of that is left out"] if counts else []
 
     def update(
         self,
@@ -240,6 +292,9 @@ def _select(works: _Works, iteration: int, questions: int) -> int:
     for stage, asked, each in draws:
         if writes:
             works.sample(stage, asked, config.pool.size, each, new)
+            # The writer draws, then the reader answers, both with the same engine.
+            turns = steps if stage == selecting else -(-asked // select.SHARD)
+            works.hand_overs[stage] = 2 * turns
         if writes and stage == selecting:
             works.update(stage, steps, batch, each, new, config.pool.size)
         works.judge(stage, asked * each, config.select.passages)
@@ -256,6 +311,7 @@ def _read(works: _Works, iteration: int, questions: int) -> int:
         works.update(stage, steps, min(settings.prompts, questions))
         return 0
     passages = config.select.passages
+    works.hand_overs[stage] = steps
     works.sample(
         stage, steps * settings.prompts, passages, settings.samples, settings.max_new_tokens
     )
@@ -268,6 +324,7 @@ RECIPE = Recipe(
     stages=stages,
     schema=BarRag,
     check=check_all,
+    unread=_unused_sections,
     look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in METRICS},
     headline=evaluate.HEADLINE,

@@ -14,6 +14,7 @@ from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_json, save_rows
 from ark_jax.recipes.bar_rag.reading import Success, group_of, rollout_rows
+from ark_jax.recipes.bar_rag.rollout_engine import Sample, sampler
 from ark_jax.recipes.bar_rag.rollouts import (
     ChosenSet,
     DrawnSet,
@@ -322,6 +323,7 @@ class WritingSelector:
     form: ReadingPrompt
     passages: Mapping[str, str]
     config: object
+    sample: Sample
     policy_reference: "LanguageModel | None" = None  # the model of the KL, in training
 
     @classmethod
@@ -339,7 +341,7 @@ class WritingSelector:
             prompts.load_template("select", config.prompts.select), count=config.select.passages
         )
         form = ReadingPrompt(template, chat=True, cite=True)
-        return cls(lm, form, Passages(stored_chunks(context)), config)
+        return cls(lm, form, Passages(stored_chunks(context)), config, sampler(context))
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
@@ -347,7 +349,8 @@ class WritingSelector:
         """See `EvidenceSelector.draw`."""
         settings, texts = self.config.selector, self._prompts(questions)
         batch_tokens = self.config.generator.batch_tokens
-        rollouts = self.lm.sample(
+        rollouts = self.sample(
+            self.lm,
             texts,
             n=draws,
             max_new_tokens=settings.max_new_tokens,

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
@@ -72,17 +72,25 @@ def ask(
     replies = context.workdir / "llm" / "replies.jsonl"
     local = settings.backend == "local"
     with (
-        distributed.file_per_process(replies) if local else contextlib.nullcontext(replies) as cache
+        distributed.file_per_process(replies)
+        if local
+        else contextlib.nullcontext(replies) as cache,
+        errors_of_role(role, context.config[role]),
     ):
-        try:
-            answers = complete.complete(calls, settings, cache, label, accept, write)
-        except (RuntimeError, ValueError) as error:
-            # The message speaks of config.llm, but the role may have a field of that name itself.
-            fields = "|".join(context.config[role])
-            error.args = (re.sub(rf"\bllm\.({fields})\b", rf"{role}.\1", str(error)),)
-            raise
+        answers = complete.complete(calls, settings, cache, label, accept, write)
     _say_usage(label, answers.usage)
     return answers
+
+
+@contextlib.contextmanager
+def errors_of_role(role: str, fields: Iterable[str]) -> Iterator[None]:
+    """Has errors name `ROLE.FIELD` where they speak of `llm.FIELD`, for the fields that it has."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        names = "|".join(fields)
+        error.args = (re.sub(rf"\bllm\.({names})\b", rf"{role}.\1", str(error)),)
+        raise
 
 
 Conversations = Sequence[tuple[str, ...]]  # the turns of each

@@ -23,7 +23,7 @@ def check_shared_sections(config) -> None:
             "config.questions.source=written holds out all questions of the input: remove "
             "config.data.fold, or set config.questions.source=both"
         )
-    _check_base_url(config.judge.base_url, "judge")
+    check_base_url(config.judge.base_url, "judge")
     _check_expansion(config)
     _check_metrics(config.evaluate.metrics)
     _check_answers(config)
@@ -33,7 +33,7 @@ def check_basics(config) -> None:
     """Checks the shared sections of a recipe that asks language models for texts."""
     check_core(config)
     for role in ("llm", "reader"):
-        _check_base_url(config[role].base_url, role)
+        check_base_url(config[role].base_url, role)
 
 
 def check_core(config) -> None:
@@ -85,7 +85,7 @@ def _check_attention(kernel: str, dtype: str, field: str) -> None:
         )
 
 
-def _check_base_url(url: str, role: str) -> None:
+def check_base_url(url: str, role: str) -> None:
     """Refuses what is not a web address, and an address that holds a secret."""
     if not _is_web_address(url):
         raise ValueError(

@@ -6,6 +6,8 @@ from support import bar_world
 from ark_jax.recipes.bar_rag.recipe import stages
 
 BEGINNING = ["data", "pool", "baselines", "warm", "test-warm"]
+ENGINE = {"rollout.backend": "openai", "rollout.base_url": "http://host/v1"}
+ENGINE |= {"rollout.model": "/policy"}
 LEARNING = [*BEGINNING, "filter-1", "select-1", "evidence-1", "read-1"]
 
 
@@ -38,6 +40,15 @@ def test_without_iterations_only_the_first_stages_run(tmp_path):
         ({"read.cite": True}, r"set config\.read\.chat=True"),
         ({"prompts.read": "none.txt"}, r"config\.prompts\.read"),
         ({"data.fold": (3, 2)}, r"config\.data\.fold"),
+        ({"rollout.backend": "openai"}, r"config\.rollout\.base_url, which is ''"),
+        (ENGINE | {"rollout.model": "policy"}, r"config\.rollout\.model, which is 'policy'"),
+        (ENGINE | {"rollout.base_url": "http://u:p@host/v1"}, "holds a name or password"),
+        (ENGINE | {"generator.path": "/x/../policy"}, r"is config\.generator\.path too"),
+        (ENGINE | {"selector.path": "/policy"}, r"is config\.selector\.path too"),
+        (
+            ENGINE | {"selector.kind": "writer", "selector.path": "/other"},
+            r"changes its weights, not its model",
+        ),
     ],
 )
 def test_invalid_config_values_are_refused(tmp_path, changes, message):

@@ -280,3 +280,28 @@ def test_a_plan_counts_rollouts_in_advance(run):
     assert {x.work.stage for x in before.costs} == stages and all(x.flops for x in before.costs)
     (memory,) = [note for note in before.notes if note.startswith("memory of warm")]
     assert ": remat=products, 1 piece, 3 forward passes: about " in memory
+
+
+def test_a_plan_prices_the_replies_of_an_engine(run, world):
+    """The paper's filter, ten answers to each set, by an engine and here."""
+    judged = {"success.by": "samples", "success.answers": 10}
+    at_engine = {"rollout.backend": "openai", "rollout.base_url": "http://host:8000/v1"}
+    at_engine |= {"rollout.model": "/policy", "rollout.price": (0.5, 2.0)}
+    local, remote = (
+        context_of(world, run.workdir, **judged | changes) for changes in ({}, at_engine)
+    )
+    here, there = (plan.estimate(RECIPE, context.config) for context in (local, remote))
+    filtered = [cost for cost in there.calls if cost.stage == "filter-1"]
+    assert [(x.items, x.replies, x.written) for x in filtered] == [(16 * 4, 10, 10 * 3)]
+    tokens_in = 16 * 4 * filtered[0].read
+    assert filtered[0].cost == pytest.approx((tokens_in * 0.5 + 16 * 4 * 30 * 2.0) / 1e6)
+    assert filtered[0].reply_seconds == pytest.approx(3 / 60)
+    assert not here.calls and here.cost == 0 < there.cost
+    spent = {x.work.stage: x.seconds for x in here.costs}
+    assert spent["filter-1"] > 0 and "filter-1" in plan.format_plan(here)
+    rows = [line.split() for line in plan.format_plan(there).splitlines()]
+    assert [row[1] for row in rows if row[:1] == ["filter-1"]] == ["64"]
+    assert any("go to the engine at most 3 times in read-1," in note for note in there.notes)
+    remote.config.rollout.price = ()
+    unpriced = plan.estimate(RECIPE, remote.config)
+    assert unpriced.cost is None and "--config.rollout.price=" in " ".join(unpriced.notes)

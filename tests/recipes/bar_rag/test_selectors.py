@@ -136,11 +136,11 @@ def test_an_unreadable_choice_is_replaced_by_the_nearest_passages(monkeypatch):
     pooled = PooledQuestion(0, Question("q", "?", ("x",), ()), tuple("abcd"), (0.9,) * 4, ())
     replies = ["", "[3], [2]", "<think> a </think><answer> [3], [9] </answer>"]
     replies.append("<think> a </think><answer> [3], [2] </answer>")
-    chosen = WritingSelector(Replies(replies), None, {}, c).best([pooled] * 4)
+    chosen = WritingSelector(Replies(replies), None, {}, c, None).best([pooled] * 4)
     assert [one.chunk_ids for one in chosen] == [["a", "b"]] * 3 + [["c", "b"]]
     assert [bool(one.problem) for one in chosen] == [True, True, True, False]
     c.selector.strict = False  # the released code passes over a document that does not exist
-    lenient = WritingSelector(Replies(replies), None, {}, c).best([pooled] * 4)
+    lenient = WritingSelector(Replies(replies), None, {}, c, None).best([pooled] * 4)
     assert [one.chunk_ids for one in lenient][2:] == [["c"], ["c", "b"]]
 
 
