@@ -101,7 +101,9 @@ def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
 
 def _count_slices() -> int:
     """Slices of TPUs that this run has; 1 on other devices."""
-    return len({x.slice_index for x in jax.devices() if x.platform == "tpu"}) or 1
+    # Devices of a topology that is not here may have no number.
+    numbers = {getattr(x, "slice_index", 0) for x in jax.devices() if x.platform == "tpu"}
+    return len(numbers) or 1
 
 
 def enter_mesh(shape: Sequence[int] | None = None) -> None:
