@@ -24,6 +24,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from ark_jax.runtime.accelerator import device_in_use
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
@@ -48,14 +51,11 @@ ACTIVATIONS = {
 }
 
 
-def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
-    """An explicit `data × fsdp × tensor` mesh.
-
-    Args:
-        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`.
+def mesh_shape(shape: Sequence[int] | None, count: int) -> tuple[int, ...]:
+    """Devices per axis of a mesh of at most `count` devices; arguments as of `make_mesh`.
 
     Raises:
-        ValueError: no such mesh can be made of the devices present.
+        ValueError: no such mesh can be made of so many devices.
     """
     shape = tuple(shape or (1, -1, 1))
     if len(shape) != 3 or shape.count(-1) > 1 or min(shape) < -1 or 0 in shape:
@@ -64,20 +64,37 @@ def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
             "least 1; one of them may be -1, which takes all remaining devices"
         )
     fixed = math.prod(n for n in shape if n != -1)
-    remaining = jax.device_count() // fixed
+    remaining = count // fixed
     shape = tuple(remaining if n == -1 else n for n in shape)
-    if math.prod(shape) > jax.device_count() or not remaining:
+    if math.prod(shape) > count or not remaining:
         raise ValueError(
-            f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {jax.device_count()} are "
+            f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {count} are "
             "present: change config.mesh, whose product must not exceed the device count"
         )
-    if math.prod(shape) < jax.device_count() and jax.process_count() > 1:
+    return shape
+
+
+def make_mesh(
+    shape: Sequence[int] | None = None, devices: Sequence[Any] | None = None
+) -> jax.sharding.Mesh:
+    """An explicit `data × fsdp × tensor` mesh.
+
+    Args:
+        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`.
+        devices: None takes jax's.
+
+    Raises:
+        ValueError: no such mesh can be made of the devices present.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = mesh_shape(shape, len(devices))
+    if math.prod(shape) < len(devices) and jax.process_count() > 1:
         raise ValueError(
-            f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: with several "
+            f"mesh {shape} takes {math.prod(shape)} of {len(devices)} devices: with several "
             "processes it must take all; set config.mesh=(1,-1,1)"
         )
-    devices = jax.devices()[: math.prod(shape)]
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices)
+    axes = (AxisType.Explicit,) * 3
+    return jax.make_mesh(shape, AXES, axis_types=axes, devices=devices[: math.prod(shape)])
 
 
 def enter_mesh(shape: Sequence[int] | None = None) -> None:
@@ -231,7 +248,7 @@ def _product_backward(equation: str, inputs: tuple, g: jax.Array) -> tuple[jax.A
     spec = lambda x: jax.typeof(x).sharding.spec
     dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     dx = dot(f"{output},{right}->{left}", g, w.astype(x.dtype), out_sharding=spec(x))
-    if len(output) == 3 and jax.default_backend() == "cpu":
+    if len(output) == 3 and device_in_use().platform == "cpu":
         # XLA:CPU has no bfloat16 kernel for a second factor with two free axes: join them.
         g = g.reshape(len(g), -1, out_sharding=P(*spec(g)[:2]))
         dw = dot(f"{left},{output[:2]}->{right[:2]}", x, g, out_sharding=P(*spec(w)[:2])).reshape(

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from ark_jax import layout
-from ark_jax.runtime.accelerator import KERNELS, Device
+from ark_jax.runtime.accelerator import KERNELS, Device, device_in_use
 
 LANES = 128  # splash takes multiples of as many tokens and numbers a head
 SPLASH_BLOCKS = (512, 256, 128)  # tokens that it computes at once
@@ -129,7 +129,7 @@ def _attend_by_splash(
         head_shards=1,
         q_seq_shards=1,
         residual_checkpoint_name=layout.SAVED,
-        interpret=jax.default_backend() != "tpu",
+        interpret=device_in_use().platform != "tpu",
     )
     # Zeros at the end of a head change neither its scores nor its other values.
     fill = ((0, 0), (0, 0), (0, size - t), (0, -h % LANES))

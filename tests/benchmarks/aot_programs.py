@@ -144,21 +144,27 @@ class Program(NamedTuple):
     rounds: int | None = None
 
 
+def mesh_in_use() -> jax.sharding.Mesh | jax.sharding.AbstractMesh:
+    """The mesh that is set; without devices it is good for predictions only."""
+    mesh = jax.sharding.get_mesh()
+    return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
+
+
 def put(x: np.ndarray, spec: P) -> jax.ShapeDtypeStruct:
     """`layout.put`, of which only type and sharding are kept."""
     dtype = jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
-    return pod.on(jax.sharding.get_mesh(), np.shape(x), dtype, spec)
+    return pod.on(mesh_in_use(), np.shape(x), dtype, spec)
 
 
 def zeros(*shape: int, dtype: Any = np.int32, spec: P | None = None) -> jax.ShapeDtypeStruct:
     """An abstract array; by default sharded over the batch axes by its first dimension."""
     spec = P(layout.BATCH) if spec is None else spec
-    return pod.on(jax.sharding.get_mesh(), shape, jnp.dtype(dtype), spec)
+    return pod.on(mesh_in_use(), shape, jnp.dtype(dtype), spec)
 
 
 def placed(make: Callable[..., Any], *arguments: Any) -> Any:
     """What a function would return, abstract, with the shardings that it gives."""
-    mesh = jax.sharding.get_mesh()
+    mesh = mesh_in_use()
 
     def place(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
@@ -235,7 +241,7 @@ def contrastive(size: str, scale: Scale) -> Program:
     choice = chosen(cfg, scale, texts, model_of(cfg), most=batch.passages // devices)
     cfg = dataclasses.replace(cfg, remat=choice.remat)
     batch = batch._replace(pieces=choice.pieces)
-    objective, state, given = pod.abstract(cfg, jax.sharding.get_mesh(), batch)
+    objective, state, given = pod.abstract(cfg, mesh_in_use(), batch)
     flash = attends(cfg, scale.passage)
     total, note = choice.memory.total, choice.describe()
     return step(objective, state.trainable, given, total, flash, note)
@@ -578,10 +584,11 @@ PROGRAMS: dict[str, Callable[[str, Scale], Program]] = {
 ALONE = ("listwise step", "PageRank", "PageRank, by nodes", "PageRank, residuals")
 
 
-def program(name: str, size: str) -> Program:
-    """A program on the current mesh."""
+def program(name: str, size: str, **choices: Any) -> Program:
+    """A program on the current mesh; `choices` are fields of `Scale`."""
+    scale = dataclasses.replace(TINY if size == TINY_SIZE else FULL, **choices)
     with mock.patch.object(layout, "put", put):
-        made = PROGRAMS[name](size, TINY if size == TINY_SIZE else FULL)
+        made = PROGRAMS[name](size, scale)
 
     def lower() -> jax.stages.Lowered:
         with mock.patch.object(layout, "put", put):  # edges of graphs are placed when asked for

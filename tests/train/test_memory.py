@@ -112,7 +112,7 @@ def test_the_fastest_setting_that_fits_is_chosen(mesh):
     assert described[150].endswith("0.1 GiB, of which 80% may be filled: the fastest, and it fits")
     assert described[16].endswith(": the fastest that fits")
     assert described[1].endswith(": nothing fits, and this takes least")
-    assert described[1].startswith("remat=all, 8 pieces, 5 forward passes: about 0.0 GiB a device ")
+    assert described[1].startswith("remat=all, 8 pieces, 5 forward passes, nothing over links: about 0.0 GiB ")
 
 
 @pytest.mark.parametrize(("available", "doubt"), [(1e9, ""), (1e6, ", which may not fit")])
