@@ -161,7 +161,9 @@ def compiling_for(target: Target, shape: Sequence[int] | None = None) -> Iterato
     os.environ.update(ENVIRONMENT)
     options = {"target_config": H100} if target.device.platform == "gpu" else {}
     platform = {"gpu": "cuda"}.get(target.device.platform, target.device.platform)
-    description = topologies.get_topology_desc(platform=platform, topology_name=target.topology, **options)
+    description = topologies.get_topology_desc(
+        platform=platform, topology_name=target.topology, **options
+    )
     mesh = layout.make_mesh(shape, description.devices)
     with assuming(target.device), _cudnn_of(target), jax.set_mesh(mesh):
         yield description.devices
@@ -169,7 +171,7 @@ def compiling_for(target: Target, shape: Sequence[int] | None = None) -> Iterato
 
 @contextlib.contextmanager
 def _cudnn_of(target: Target) -> Iterator[None]:
-    """Which cuDNN a GPU has, jax asks its plugin and the GPUs of this machine: it has the newest."""
+    """Answers jax, which asks its plugin and the GPUs of this machine for their cuDNN."""
     if target.device.platform != "gpu":
         yield
         return

@@ -4,8 +4,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import jax
-
 from ark_jax import layout
 from ark_jax.models import packing
 from ark_jax.runtime.accelerator import device_in_use

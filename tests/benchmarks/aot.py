@@ -8,7 +8,6 @@ there once more, `--table` only writes the table. Needs `pip install -e '.[aot]'
 
 import argparse
 import contextlib
-import dataclasses
 import importlib.metadata
 import json
 import math

@@ -144,7 +144,8 @@ def test_a_plan_explains_its_memory_settings(run, mesh, monkeypatch):
 
     assert memory_notes()[0].startswith("- memory of stage1")
     assert all(
-        ": remat=products, 1 piece, 3 forward passes, nothing over links: about " in note for note in memory_notes()
+        ": remat=products, 1 piece, 3 forward passes, nothing over " in note
+        for note in memory_notes()
     )
     assert all(note.endswith(": the fastest, and it fits") for note in memory_notes())
     monkeypatch.setattr(memory, "device_memory", lambda: 1.0)

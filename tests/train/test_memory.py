@@ -75,7 +75,7 @@ def test_predicted_saved_bytes_of_a_layer_equal_those_of_jax(model, remat, mesh)
 def test_predicted_memory_is_within_30_percent_of_xla(model, remat, pieces, mesh):
     """Within 30 % at this size, which attention and small arrays fill."""
     cfg = dataclasses.replace(MODELS[model], remat=remat)
-    held = pod.compiled_on(jax.sharding.get_mesh(), cfg, BATCH._replace(pieces=pieces))
+    held = pod.compiled_on(cfg, BATCH._replace(pieces=pieces))
     predicted = pod.predicted(cfg, BATCH._replace(pieces=pieces)).total
     assert predicted == pytest.approx(held["arguments"] + held["temporary"], rel=0.3)
 
@@ -112,7 +112,9 @@ def test_the_fastest_setting_that_fits_is_chosen(mesh):
     assert described[150].endswith("0.1 GiB, of which 80% may be filled: the fastest, and it fits")
     assert described[16].endswith(": the fastest that fits")
     assert described[1].endswith(": nothing fits, and this takes least")
-    assert described[1].startswith("remat=all, 8 pieces, 5 forward passes, nothing over links: about 0.0 GiB ")
+    assert described[1].startswith(
+        "remat=all, 8 pieces, 5 forward passes, nothing over links: about 0.0 GiB "
+    )
 
 
 @pytest.mark.parametrize(("available", "doubt"), [(1e9, ""), (1e6, ", which may not fit")])
