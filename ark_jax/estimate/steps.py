@@ -106,3 +106,10 @@ def _rows_and_pairs(
     both = zip(names, rows, (first.length, last.length), strict=True)
     batch = {name: (array(n, t), array(n, t, dtype=bool)) for name, n, t in both}
     return batch, array(*rows, dtype=bool)
+
+
+def held(compiled: jax.stages.Compiled) -> int:
+    """Bytes of a device that a compiled program reserves, with its arguments."""
+    sizes = compiled.memory_analysis()
+    kept = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return kept + sizes.temp_size_in_bytes

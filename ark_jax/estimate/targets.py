@@ -159,14 +159,14 @@ def compiling_for(target: Target, shape: Sequence[int] | None = None) -> Iterato
     from jax.experimental import topologies
 
     os.environ.update(ENVIRONMENT)
-    options = {"target_config": H100} if target.device.platform == "gpu" else {}
-    platform = {"gpu": "cuda"}.get(target.device.platform, target.device.platform)
-    description = topologies.get_topology_desc(
-        platform=platform, topology_name=target.topology, **options
-    )
-    mesh = layout.make_mesh(shape, description.devices)
+    if target.device.platform == "tpu":
+        described = topologies.get_topology_desc(target.topology, "tpu")
+    else:
+        options = {"topology": target.topology, "target_config": H100}
+        described = topologies.get_topology_desc(platform="cuda", **options)
+    mesh = layout.make_mesh(shape, described.devices)
     with assuming(target.device), _cudnn_of(target), jax.set_mesh(mesh):
-        yield description.devices
+        yield described.devices
 
 
 @contextlib.contextmanager

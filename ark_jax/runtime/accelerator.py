@@ -41,7 +41,7 @@ _assumed: contextvars.ContextVar[Device | None] = contextvars.ContextVar("assume
 
 @contextlib.contextmanager
 def assuming(device: Device) -> Iterator[None]:
-    """Inside, `device_in_use` is a device that is not here, for plans and for its compiler."""
+    """Inside, the device in use is one that is not here, for plans and for its compiler."""
     token = _assumed.set(device)
     try:
         yield
@@ -55,11 +55,13 @@ def assumed_device() -> Device | None:
 
 
 def find_device() -> Device:
-    """The kind of jax's default devices, without starting jax.
+    """The kind of jax's default devices, or the one that `assuming` sets, without starting jax.
 
     The first name in $JAX_PLATFORMS decides. If it is not set, a device file must exist and the
     module by which jax drives that device must be installed.
     """
+    if assumed := assumed_device():
+        return assumed
     if platforms := os.environ.get("JAX_PLATFORMS"):
         name = platforms.split(",")[0].strip()
         platform = {"cuda": "gpu", "rocm": "gpu"}.get(name, name)

@@ -153,7 +153,9 @@ def step_memory(
     kept = 2 * sum(x.prefixes * x.after for x in texts) * _cache_numbers(cfg)
     saved = sum(_numbers(cfg, remat, x) for x in texts) + kept
     size = jnp.dtype(cfg.compute).itemsize
-    return StepMemory(weights, size * cfg.layers * saved, max(working, logits))
+    # A TPU's compiler does not put a layer's arrays where the logits were.
+    working = working + logits if device_in_use().platform == "tpu" else max(working, logits)
+    return StepMemory(weights, size * cfg.layers * saved, working)
 
 
 def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
@@ -211,6 +213,28 @@ def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
     if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder frees them earlier
         numbers += sum(saved_numbers(cfg, "products"))
     return attention + 4 * texts.tokens * numbers
+
+
+def inference_bytes(cfg: Any, weights: float, tokens: int, cached: int = 0) -> float:
+    """Bytes that a device holds while layers compute tokens without a gradient.
+
+    Args:
+        weights: bytes of the weights on a device.
+        tokens: of a device.
+        cached: tokens whose keys and values are the result.
+    """
+    platform, size = device_in_use().platform, jnp.dtype(cfg.compute).itemsize
+    heads, tensor = (
+        (cfg.dims["n"] + 2 * cfg.dims.get("k", cfg.dims["n"])),
+        layout.mesh_size("tensor"),
+    )
+    # The layer's input and its sum, and queries, keys and values as a stream and as rows, or else
+    # what gate and up give. XLA:CPU and a TPU's compiler have float32, the latter with gaps.
+    numbers = 2 * cfg.width + 2 * max(heads * cfg.dims["h"], cfg.dims["f"]) / tensor
+    working = {"cpu": 4, "tpu": 2 * 4}.get(platform, size) * tokens * numbers
+    # A GPU's compiler turns the keys of all layers at the end.
+    copies = 1.5 if platform == "gpu" else 1
+    return weights + working + copies * size * cfg.layers * cached * _cache_numbers(cfg)
 
 
 class Choice(NamedTuple):

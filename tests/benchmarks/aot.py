@@ -29,7 +29,7 @@ import aot_programs
 import jax
 from support import program_text
 
-from ark_jax.estimate import targets
+from ark_jax.estimate import steps, targets
 from ark_jax.train import memory
 
 HERE = Path(__file__).parent
@@ -60,11 +60,10 @@ def row(target: str, size: str, name: str) -> dict:
         return found | {"compiles": False, "error": text[:2000], "seconds": _since(start)}
     sizes, text = compiled.memory_analysis(), compiled.as_text()
     moves = program_text.collectives(text, program.rounds)
-    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     return found | {
         "compiles": True,
         "seconds": _since(start),
-        "held": held + sizes.temp_size_in_bytes,
+        "held": steps.held(compiled),
         "peak": sizes.peak_memory_in_bytes,
         "outputs": sizes.output_size_in_bytes,
         "aliased": sizes.alias_size_in_bytes,
@@ -120,6 +119,8 @@ def weight_numbers(weights: Any) -> set[int]:
 
 def predicted(found: dict) -> float:
     """Bytes that the package predicts now for the program of a row; 0 if it predicts none."""
+    if found["program"] not in aot_programs.PREDICTED:
+        return 0
     choice = re.match(r"remat=(\w+), (\d+) piece", found.get("note", ""))
     choices = {"remat": choice[1], "pieces": int(choice[2])} if choice else {}
     with targets.assumed(TARGETS[found["target"]]):
@@ -155,9 +156,12 @@ def table(rows: Sequence[dict]) -> str:
     for x in sorted(rows, key=key):
         choice = x.get("note", "").partition(":")[0]
         cells = [", ".join(filter(None, (x["program"], choice))), x["size"], x["target"]]
-        predicted = gib(x["predicted"]) if x.get("predicted") else ""
+        bytes_now = predicted(x)
+        shown = gib(bytes_now) if bytes_now else ""
+        if bytes_now and x["compiles"]:
+            shown += f", {bytes_now / x['held'] - 1:+.0%}"
         if not x["compiles"]:
-            cells += [refusal(x["error"]), "", predicted, "", "", "", ""]
+            cells += [refusal(x["error"]), "", shown, "", "", "", ""]
         else:
             loops = {name: size for name, (size, _) in x["moved"].items() if name}
             once = x["moved"].get("", [0])[0]
@@ -168,7 +172,7 @@ def table(rows: Sequence[dict]) -> str:
             cells += [
                 f"{x['seconds']:.0f}",
                 f"{gib(x['held'])}, {gib(x['peak'])}" + room,
-                predicted,
+                shown,
                 gigabytes(once),
                 "; ".join(f"{name}: {gigabytes(size)}" for name, size in loops.items()) + faults,
                 str(flash) if flash or not x["attends"] else "**none**",

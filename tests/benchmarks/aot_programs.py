@@ -6,6 +6,7 @@ Nothing is computed or stored.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -329,7 +330,8 @@ def encode(size: str, scale: Scale) -> Program:
     lower = lambda: retriever._embed_jit.lower(
         model, cfg, "lasttoken", cfg.width, scale.tokens, *arrays
     )
-    return Program(lower, model, attends=attends(cfg, scale.passage))
+    held = memory.inference_bytes(cfg, memory.bytes_on_device(model), scale.tokens)
+    return Program(lower, model, held, attends(cfg, scale.passage))
 
 
 class Scoring(NamedTuple):
@@ -364,7 +366,10 @@ def prefixes(size: str, scale: Scale) -> Program:
     """Scoring: keys and values of chunks."""
     s = scoring(size, scale)
     lower = lambda: prefix.compute.lower(s.model, s.cfg, s.tokens, s.mask, s.capacity)
-    return Program(lower, s.model, attends=attends(s.cfg, s.tokens.shape[1]))
+    places = math.prod(s.tokens.shape) // layout.batch_multiple()
+    weights = memory.bytes_on_device(s.model)
+    held = memory.inference_bytes(s.cfg, weights, s.capacity, places)
+    return Program(lower, s.model, held, attends(s.cfg, s.tokens.shape[1]))
 
 
 def suffixes(size: str, scale: Scale) -> Program:
@@ -540,6 +545,11 @@ PROGRAMS: dict[str, Callable[[str, Scale], Program]] = {
     "PageRank, by nodes": ranks_by_nodes,
     "PageRank, residuals": residuals,
 }
+# What they hold, the package predicts.
+PREDICTED = (
+    *("contrastive step", "triplet step", "listwise step", "sft step", "grpo step"),
+    *("scoring, prefixes", "encode"),
+)
 # They have one size.
 ALONE = ("listwise step", "PageRank", "PageRank, by nodes", "PageRank, residuals")
 
