@@ -183,10 +183,15 @@ def attends(cfg: Any, tokens: int) -> bool:
 
 
 def step(
-    objective: fit.Objective, model: Any, batch: Any, predicted: float, attends: bool, note: str
+    objective: fit.Objective,
+    model: Any,
+    make_batch: Callable[[], Any],
+    predicted: float,
+    attends: bool,
+    note: str,
 ) -> Program:
     """A step of AdamW, with all that `fit.train` passes."""
-    lower = lambda: steps.lowered(objective, pod.OPTIMIZER, model, None, batch)
+    lower = lambda: steps.lowered(objective, pod.OPTIMIZER, model, None, make_batch())
     return Program(lower, model, predicted, attends, note)
 
 
@@ -222,7 +227,7 @@ def contrastive(size: str, scale: Scale) -> Program:
     objective, given = steps.contrastive(cfg, texts(choice.pieces), choice.pieces)
     flash = attends(cfg, scale.passage)
     total, note = choice.memory.total, choice.describe()
-    return step(objective, model, given, total, flash, note)
+    return step(objective, model, lambda: given, total, flash, note)
 
 
 def triplets(size: str, scale: Scale) -> Program:
@@ -233,7 +238,7 @@ def triplets(size: str, scale: Scale) -> Program:
     choice = chosen(cfg, scale, lambda _: texts, models)
     objective, batch = steps.triplet(dataclasses.replace(cfg, remat=choice.remat), texts)
     flash, note = attends(cfg, scale.triple), choice.describe()
-    return step(objective, models, batch, choice.memory.total, flash, note)
+    return step(objective, models, lambda: batch, choice.memory.total, flash, note)
 
 
 def lists(size: str, scale: Scale) -> Program:
@@ -280,7 +285,7 @@ def lists(size: str, scale: Scale) -> Program:
         "weights": table(np.float32),
     }
     flash, note = attends(body, scale.pair), choice.describe()
-    return step(objective, model, batch, choice.memory.total, flash, note)
+    return step(objective, model, lambda: batch, choice.memory.total, flash, note)
 
 
 def replies(size: str, scale: Scale, samples: int, loss: policy.PolicyLoss) -> Program:
@@ -304,9 +309,9 @@ def replies(size: str, scale: Scale, samples: int, loss: policy.PolicyLoss) -> P
     choice = chosen(cfg, scale, lambda _: shape.texts_of_device(), model, logits=logits)
     cfg = dataclasses.replace(cfg, remat=choice.remat)
     objective = likelihood.LikelihoodObjective(cfg, loss, entropy=ratio is not None)
-    batch = likelihood.group_arrays(drawn, shape)
+    make_batch = lambda: likelihood.group_arrays(drawn, shape)
     flash, note = attends(cfg, scale.prompt), choice.describe()
-    return step(objective, model, batch, choice.memory.total, flash, note)
+    return step(objective, model, make_batch, choice.memory.total, flash, note)
 
 
 def sft(size: str, scale: Scale) -> Program:
@@ -356,7 +361,10 @@ def scoring(size: str, scale: Scale) -> Scoring:
     ]
     plan = next(iter(prefix_plan.plan_batches(rows, budget=scale.tokens, devices=1)))
     batch = plan.suffix_batches[0]
-    on_all = lambda x: layout.rows(np.tile(x, (layout.batch_multiple(),) + (1,) * (x.ndim - 1)))
+    devices = layout.batch_multiple()
+    on_all = lambda x: array(
+        len(x) * devices, *x.shape[1:], dtype=jax.dtypes.canonicalize_dtype(x.dtype)
+    )
     suffixes = prefix.SlotArrays(*(on_all(getattr(batch, x)) for x in prefix.SlotArrays._fields))
     arrays = on_all(plan.tokens), on_all(plan.mask)
     return Scoring(cfg, model_of(cfg), *arrays, plan.capacity, suffixes, batch.capacity)
