@@ -23,6 +23,7 @@ from ark_jax.models import decoder, kernels
 from ark_jax.runtime import distributed
 from ark_jax.runtime.accelerator import assumed_device, device_in_use, host_memory
 from ark_jax.runtime.log import say
+from ark_jax.text import tokens as tk
 from ark_jax.train import flops
 from ark_jax.train.placement import TextGrid
 
@@ -30,6 +31,7 @@ REMATS = ("products", "all")  # of `Config.remat`, the fastest first
 # Arrays of a token's width and of its feed-forward width that a layer's backward pass holds, as
 # XLA:CPU's programs have them.
 NARROW, WIDE = 8, 7
+SUBLANES, LANES = 8, 128  # of a TPU's tile, whose multiples an array's last axes fill
 FILL = 0.8  # share of a device's memory that a step may take; the prediction may be too small
 
 # Bytes of a device's memory by its `device_kind`, as published where `flops.PEAKS` is from.
@@ -159,8 +161,20 @@ def step_memory(
 
 
 def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
-    """Numbers that a layer saves of these texts. Splash keeps its output in its own order too."""
+    """Numbers that a layer saves of these texts, with the padding of a TPU's tiles.
+
+    Splash keeps its output in its own order too.
+    """
     token, place = saved_numbers(cfg, remat)
+    if device_in_use().platform == "tpu":
+        head_size, tensor = cfg.dims["h"], layout.mesh_size("tensor")
+        lanes = tk.round_up(head_size, LANES)
+        place = place // head_size * lanes
+        if remat == "products":
+            for heads in (cfg.dims["n"], *[cfg.dims.get("k", cfg.dims["n"])] * 2):
+                token += (
+                    tk.round_up(heads, SUBLANES) // tensor * lanes - heads // tensor * head_size
+                )
     copies = 1 + (_kernel(cfg, texts) == "splash")
     return texts.tokens * token + copies * texts.rows * texts.length * place
 

@@ -135,7 +135,8 @@ def compiled_on(cfg, batch: Batch) -> dict:
 
 def texts(batch: Batch, pieces: int) -> list[memory.Texts]:
     """What a device encodes at once."""
-    rows = rooms(batch.queries, batch.passages // pieces)
+    devices = layout.batch_multiple()
+    rows = (-(-batch.queries // devices), -(-batch.passages // (devices * pieces)))
     lengths = (batch.short, batch.long)
     return [memory.Texts(n, length, n * length) for n, length in zip(rows, lengths, strict=True)]
 
