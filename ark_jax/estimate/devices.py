@@ -56,7 +56,8 @@ class WeightlessModel:
             head: whether logits are computed.
 
         Raises:
-            ValueError: config.json lacks a size, or the model has no logits.
+            ValueError: config.json lacks a size, the model has no logits, or the mesh does not cut
+                it into equal shards.
         """
         settings, compute = hf.read_config(Path(path)), float_type(compute, device_in_use())
         try:
@@ -68,6 +69,7 @@ class WeightlessModel:
             raise ValueError(f"{path}: generates no text; give a decoder as generator.path")
         if kind is decoder.Config and not head:
             cfg = dataclasses.replace(cfg, tied=True)
+        layout.check_divides(cfg.dims, path)
         model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
         parameters = sum(x.size for x in jax.tree.leaves(model))
         stored = jnp.dtype(settings.get("torch_dtype") or "float32").itemsize
