@@ -142,7 +142,7 @@ class WeightlessModel:
         """What `holds` says, for the plan."""
         held, available = self.holds(work), memory.device_memory()
         fits = "it fits" if held <= memory.FILL * available else "it may not fit"
-        return f"about {_gib(held)} a device of {_gib(available)}: {fits}"
+        return f"about {memory.gib(held)} a device of {memory.gib(available)}: {fits}"
 
     def verify(self, settings, work: Work, choice: memory.Choice) -> str:
         """What the compiler of the mesh's devices says about a training step, for the plan.
@@ -159,10 +159,9 @@ class WeightlessModel:
         except jax.errors.JaxRuntimeError as error:
             return f"refused by the compiler: {' '.join(str(error).split())[:300]}"
         fits = "it fits" if held <= choice.available else "it does not fit"
-        return (
-            f"verified: compiles in {time.monotonic() - start:.0f} s, holds {_gib(held)} a device "
-            f"of {_gib(choice.available)}: {fits}"
-        )
+        seconds, room = time.monotonic() - start, memory.gib(choice.available)
+        shown = f"holds {memory.gib(held)} a device of {room}: {fits}"
+        return f"verified: compiles in {seconds:.0f} s, {shown}"
 
     def lowered(self, settings, work: Work, choice: memory.Choice) -> jax.stages.Lowered | None:
         """The training step for a compiler, with planned shapes; None if `steps` has none for it.
@@ -221,10 +220,6 @@ class WeightlessModel:
             if work.written
             else 0,
         )
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
 
 
 def _texts_at_once(work: Work, pieces: int) -> list[memory.Texts]:

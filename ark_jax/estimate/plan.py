@@ -19,6 +19,7 @@ from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime import storage
+from ark_jax.runtime.accelerator import assumed_device
 from ark_jax.runtime.log import Metrics, duration
 
 if typing.TYPE_CHECKING:  # it starts jax
@@ -126,7 +127,7 @@ def _costs(
 
     enter = targets.compiling_for if verify else targets.assumed
     with enter(target, context.config.mesh):
-        return _device_costs(context, work, left, done, target.name, verify)
+        return _device_costs(context, work, left, done, verify)
 
 
 def _device_costs(
@@ -134,7 +135,6 @@ def _device_costs(
     work: Sequence[Work],
     left: Sequence[Work],
     done: set[str],
-    target: str = "",
     verify: bool = False,
 ) -> tuple[list[Cost], dict[str, float], list[str]]:
     """`_costs` on the mesh that is set; `left` is the part of `work` that is not done."""
@@ -165,7 +165,7 @@ def _device_costs(
         disk["vectors"] += 4 * model.cfg.width * x.stored
         if x.kind != "training":
             costs.append(Cost(x, *model.inference(x)))
-            if target and x.kind in HELD:
+            if assumed_device() and x.kind in HELD:
                 memory[model.describe_held(x)][f"{x.stage} ({x.kind})"] = None
             continue
         choice = model.choose(config.train, x)

@@ -161,22 +161,18 @@ def step_memory(
 
 
 def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
-    """Numbers that a layer saves of these texts, with the padding of a TPU's tiles.
-
-    Splash keeps its output in its own order too.
-    """
+    """Numbers that a layer saves of these texts, with the padding of a TPU's tiles."""
     token, place = saved_numbers(cfg, remat)
     if device_in_use().platform == "tpu":
-        head_size, tensor = cfg.dims["h"], layout.mesh_size("tensor")
-        lanes = tk.round_up(head_size, LANES)
-        place = place // head_size * lanes
+        size, tensor = cfg.dims["h"], layout.mesh_size("tensor")
+        lanes = tk.round_up(size, LANES)
+        copies = 1 + (_kernel(cfg, texts) == "splash")  # which keeps its output in its own order
+        place = copies * place // size * lanes
         if remat == "products":
             for heads in (cfg.dims["n"], *[cfg.dims.get("k", cfg.dims["n"])] * 2):
-                token += (
-                    tk.round_up(heads, SUBLANES) // tensor * lanes - heads // tensor * head_size
-                )
-    copies = 1 + (_kernel(cfg, texts) == "splash")
-    return texts.tokens * token + copies * texts.rows * texts.length * place
+                heads //= tensor
+                token += tk.round_up(heads, SUBLANES) * lanes - heads * size
+    return texts.tokens * token + texts.rows * texts.length * place
 
 
 def _kernel(cfg: Any, texts: Texts) -> str:
@@ -238,13 +234,11 @@ def inference_bytes(cfg: Any, weights: float, tokens: int, cached: int = 0) -> f
         cached: tokens whose keys and values are the result.
     """
     platform, size = device_in_use().platform, jnp.dtype(cfg.compute).itemsize
-    heads, tensor = (
-        (cfg.dims["n"] + 2 * cfg.dims.get("k", cfg.dims["n"])),
-        layout.mesh_size("tensor"),
-    )
+    heads = cfg.dims["n"] + 2 * cfg.dims.get("k", cfg.dims["n"])
     # The layer's input and its sum, and queries, keys and values as a stream and as rows, or else
     # what gate and up give. XLA:CPU and a TPU's compiler have float32, the latter with gaps.
-    numbers = 2 * cfg.width + 2 * max(heads * cfg.dims["h"], cfg.dims["f"]) / tensor
+    widest = max(heads * cfg.dims["h"], cfg.dims["f"]) / layout.mesh_size("tensor")
+    numbers = 2 * (cfg.width + widest)
     working = {"cpu": 4, "tpu": 2 * 4}.get(platform, size) * tokens * numbers
     # A GPU's compiler turns the keys of all layers at the end.
     copies = 1.5 if platform == "gpu" else 1
@@ -276,7 +270,6 @@ class Choice(NamedTuple):
 
     def describe(self) -> str:
         """One line: the choice, its passes, links and bytes, and the reason."""
-        gib = lambda size: f"{size / 2**30:.1f} GiB"
         pieces = "1 piece" if self.pieces == 1 else f"{self.pieces} pieces"
         memory = self.memory
         if not self.free:
@@ -294,6 +287,11 @@ class Choice(NamedTuple):
             f"{gib(memory.saved)}, a layer {gib(memory.working)}) of {gib(self.available)}, of "
             f"which {FILL:.0%} may be filled: {why}"
         )
+
+
+def gib(size: float) -> str:
+    """Bytes for a line of text."""
+    return f"{size / 2**30:.1f} GiB"
 
 
 def forward_passes(pieces: int, remat: str) -> int:
