@@ -24,6 +24,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from ark_jax.runtime.accelerator import device_in_use
 
 AXES = ("data", "fsdp", "tensor")
 DEFAULT = (1, -1, 1)
@@ -50,20 +53,12 @@ ACTIVATIONS = {
 }
 
 
-def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
-    """An explicit `data × fsdp × tensor` mesh.
-
-    Slices of TPUs reach each other by the slow network of their hosts, so only the data axis, which
-    sums gradients once a step, goes over slices.
-
-    Args:
-        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`, which means
-            `(slices, -1, 1)` on several slices.
+def mesh_shape(shape: Sequence[int] | None, count: int, slices: int = 1) -> tuple[int, ...]:
+    """Devices per axis of a mesh of at most `count` devices; arguments as of `make_mesh`.
 
     Raises:
-        ValueError: no such mesh can be made of the devices present.
+        ValueError: no such mesh can be made of so many devices.
     """
-    slices = _count_slices()
     shape = tuple(shape or DEFAULT)
     shape = (slices, *DEFAULT[1:]) if shape == DEFAULT else shape
     if len(shape) != 3 or shape.count(-1) > 1 or min(shape) < -1 or 0 in shape:
@@ -72,37 +67,59 @@ def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
             "least 1; one of them may be -1, which takes all remaining devices"
         )
     fixed = math.prod(n for n in shape if n != -1)
-    remaining = jax.device_count() // fixed
+    remaining = count // fixed
     shape = tuple(remaining if n == -1 else n for n in shape)
-    if math.prod(shape) > jax.device_count() or not remaining:
+    if math.prod(shape) > count or not remaining:
         raise ValueError(
-            f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {jax.device_count()} are "
+            f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {count} are "
             "present: change config.mesh, whose product must not exceed the device count"
-        )
-    is_divided = jax.process_count() > 1 or slices > 1
-    if math.prod(shape) < jax.device_count() and is_divided:
-        raise ValueError(
-            f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: with several "
-            "processes or slices it must take all; set config.mesh=(1,-1,1)"
         )
     if shape[0] % slices:
         raise ValueError(
             f"mesh {shape}: its first axis goes over the {slices} slices of TPUs that are present, "
             f"so {slices} must divide it: set config.mesh=({slices},-1,1)"
         )
+    return shape
+
+
+def make_mesh(
+    shape: Sequence[int] | None = None, devices: Sequence[Any] | None = None
+) -> jax.sharding.Mesh:
+    """An explicit `data × fsdp × tensor` mesh.
+
+    Slices of TPUs reach each other by the slow network of their hosts, so only the data axis, which
+    sums gradients once a step, goes over slices.
+
+    Args:
+        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`, which means
+            `(slices, -1, 1)` on several slices.
+        devices: None takes jax's.
+
+    Raises:
+        ValueError: no such mesh can be made of the devices present.
+    """
+    devices = jax.devices() if devices is None else devices
+    slices = _count_slices(devices)
+    shape = mesh_shape(shape, len(devices), slices)
+    is_divided = jax.process_count() > 1 or slices > 1
+    if math.prod(shape) < len(devices) and is_divided:
+        raise ValueError(
+            f"mesh {shape} takes {math.prod(shape)} of {len(devices)} devices: with several "
+            "processes or slices it must take all; set config.mesh=(1,-1,1)"
+        )
     axis_types = (AxisType.Explicit,) * 3
     if slices > 1:
         in_slice = (shape[0] // slices, *shape[1:])
-        places = mesh_utils.create_hybrid_device_mesh(in_slice, (slices, 1, 1), jax.devices())
+        places = mesh_utils.create_hybrid_device_mesh(in_slice, (slices, 1, 1), devices)
         return jax.sharding.Mesh(places, AXES, axis_types=axis_types)
-    devices = jax.devices()[: math.prod(shape)]
+    devices = devices[: math.prod(shape)]
     return jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
 
 
-def _count_slices() -> int:
-    """Slices of TPUs that this run has; 1 on other devices."""
-    # Devices of a topology that is not here may have no number.
-    numbers = {getattr(x, "slice_index", 0) for x in jax.devices() if x.platform == "tpu"}
+def _count_slices(devices: Sequence[Any]) -> int:
+    """Slices of TPUs that the devices are in; 1 for other devices."""
+    # Those of a topology that is not here may have no number.
+    numbers = {getattr(x, "slice_index", 0) for x in devices if x.platform == "tpu"}
     return len(numbers) or 1
 
 
@@ -257,7 +274,7 @@ def _product_backward(equation: str, inputs: tuple, g: jax.Array) -> tuple[jax.A
     spec = lambda x: jax.typeof(x).sharding.spec
     dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     dx = dot(f"{output},{right}->{left}", g, w.astype(x.dtype), out_sharding=spec(x))
-    if len(output) == 3 and jax.default_backend() == "cpu":
+    if len(output) == 3 and device_in_use().platform == "cpu":
         # XLA:CPU has no bfloat16 kernel for a second factor with two free axes: join them.
         g = g.reshape(len(g), -1, out_sharding=P(*spec(g)[:2]))
         dw = dot(f"{left},{output[:2]}->{right[:2]}", x, g, out_sharding=P(*spec(w)[:2])).reshape(

@@ -96,7 +96,7 @@ def test_a_large_corpus_needs_at_most_one_shape_per_length(parameters, attention
 def programs(size: str) -> dict:
     """A Qwen3-Embedding's forward pass over 8 x 512 tokens and its training step, up to XLA."""
     mesh = jax.sharding.get_mesh()
-    objective, state, batch = pod.abstract(pod.config(size), mesh, pod.BATCH)
+    objective, state, batch = pod.abstract(pod.config(size), pod.BATCH)
     rows = [pod.on(mesh, (8, 512), dtype, P(layout.BATCH)) for dtype in (np.int32, bool)]
     return {
         "forward": retriever._embed_jit.lower(

@@ -297,7 +297,7 @@ def test_a_real_model_can_be_traced_for_a_pod(size):
     mesh = AbstractMesh(pod.SHAPE, layout.AXES, axis_types=(AxisType.Explicit,) * 3)
     with jax.sharding.use_abstract_mesh(mesh):
         assert layout.batch_multiple() == 64
-        objective, state, batch = pod.abstract(pod.config(size), mesh, pod.BATCH)
+        objective, state, batch = pod.abstract(pod.config(size), pod.BATCH)
         encode = lambda model, texts: retriever.embed(
             model, objective.cfg, "lasttoken", 256, None, *texts
         )

@@ -33,7 +33,20 @@ class Status(ConfigFlags):
 
 
 class Plan(ConfigFlags):
-    """Prints calls, cost, time and disk of a run."""
+    """Prints calls, cost, time, memory and disk of a run."""
+
+    device: str = flag(
+        "--device=NAME",
+        "plans for devices that are not here: v5e-256 (chips of a TPU v4, v5e, v5p or v6e), h100, "
+        "h100x8 (GPUs of one machine; a100, h200)",
+        "",
+    )
+    verify: bool = flag(
+        "--verify",
+        "asks the compiler of --device what each training step holds, in minutes; needs "
+        "`pip install 'ark_jax[aot]'`",
+        False,
+    )
 
     example = "ark-jax plan --config=ark --config.data.path=FILE"
     remarks = "It writes nothing to DIR and asks no endpoint."
@@ -41,6 +54,22 @@ class Plan(ConfigFlags):
 
     def run(self) -> int:
         prepare_environment()
+        if not self.device:
+            if self.verify:
+                raise ValueError("--verify: name devices to compile for, as in --device=v5e-256")
+            return self._print()
+        os.environ["JAX_PLATFORMS"] = "cpu"  # whatever this machine has stays free
+        from ark_jax.estimate import targets
+        from ark_jax.runtime.accelerator import assuming
+
+        target = targets.target(self.device)
+        if self.verify and (reason := targets.absence(target)):
+            raise ValueError(f"--verify: {reason}")
+        with assuming(target.device):
+            return self._print(target)
+
+    def _print(self, target=None) -> int:
+        """Prints the plan for these devices, or for this machine's."""
         from ark_jax.estimate import plan
         from ark_jax.pipeline import named
         from ark_jax.recipes.core import models as run_models
@@ -48,7 +77,8 @@ class Plan(ConfigFlags):
         recipe, config = open_recipe(self)
         models = named.paths(recipe, config, "model", "models")
         run_models.fetch_demo_models(models.values())
-        say(plan.format_plan(plan.estimate(recipe, config, self.workdir)))
+        planned = plan.estimate(recipe, config, self.workdir, target, verify=self.verify)
+        say(plan.format_plan(planned))
         return 0
 
 

@@ -12,14 +12,15 @@ import numpy as np
 from flax import nnx
 
 from ark_jax import layout
+from ark_jax.estimate import steps
 from ark_jax.estimate.work import Texts, Work
 from ark_jax.models import decoder, hf, lora
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.models.token_probabilities import block_length
-from ark_jax.runtime.accelerator import device_in_use, float_type
+from ark_jax.runtime.accelerator import assumed_device, device_in_use, float_type
 from ark_jax.text import tokens as tk
-from ark_jax.train import memory
-from ark_jax.train.flops import forward
+from ark_jax.train import memory, optim
+from ark_jax.train.flops import forward, peak
 from ark_jax.train.likelihood import LOGIT_BLOCK
 
 ATTENTION_COST = 3  # time of an operation of attention, in operations of a product with weights
@@ -55,7 +56,8 @@ class WeightlessModel:
             head: whether logits are computed.
 
         Raises:
-            ValueError: config.json lacks a size, or the model has no logits.
+            ValueError: config.json lacks a size, the model has no logits, or the mesh does not cut
+                it into equal shards.
         """
         settings, compute = hf.read_config(Path(path)), float_type(compute, device_in_use())
         try:
@@ -67,10 +69,11 @@ class WeightlessModel:
             raise ValueError(f"{path}: generates no text; give a decoder as generator.path")
         if kind is decoder.Config and not head:
             cfg = dataclasses.replace(cfg, tied=True)
+        layout.check_divides(cfg.dims, path)
         model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
         parameters = sum(x.size for x in jax.tree.leaves(model))
         stored = jnp.dtype(settings.get("torch_dtype") or "float32").itemsize
-        batch = batch or (2048 if jax.default_backend() == "cpu" else 16384)
+        batch = batch or (2048 if device_in_use().platform == "cpu" else 16384)
         return cls(Path(path), cfg, parameters, parameters * stored, compute, batch)
 
     def flops(self, count: float, length: float, logits: float = 0, after: float = 0) -> np.ndarray:
@@ -85,16 +88,21 @@ class WeightlessModel:
 
     def speed(self, rows: int = 0) -> float:
         """FLOP/s of all devices in products of `rows` tokens on each; 0: of a batch."""
-        devices = math.prod(jax.sharding.get_mesh().shape.values())
+        devices = math.prod(jax.sharding.get_abstract_mesh().shape.values())
+        if assumed := assumed_device():
+            return devices * memory.MFU * (peak(assumed.kind) or math.nan)
         rows = rows or self.batch
         return devices * product_speed(self.cfg.width, self.cfg.dims["f"], rows, self.compute)
 
     def describe_speed(self) -> str:
         """Devices and their speed, for the plan."""
-        devices = math.prod(jax.sharding.get_mesh().shape.values())
-        kind, speed = jax.devices()[0].device_kind, self.speed() / 1e9
+        devices = math.prod(jax.sharding.get_abstract_mesh().shape.values())
+        kind, speed = device_in_use().kind, self.speed() / 1e9
+        if assumed_device():
+            share = f"{memory.MFU:.0%} of the published peak"
+            return f"assumed {devices} x {kind} with {speed:,.0f} GFLOP/s, {share}"
         name = f"{self.folder.name}'s width in {self.compute}"
-        return f"{devices} x {kind} with {speed:,.0f} GFLOP/s at {name}"
+        return f"measured {devices} x {kind} with {speed:,.0f} GFLOP/s at {name}"
 
     def seconds(self, flops: np.ndarray, rows: int = 0) -> float:
         """Seconds that FLOPs `[2]` take in products of `rows` tokens; see `flops` and `speed`."""
@@ -123,19 +131,80 @@ class WeightlessModel:
             flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + recomputed)
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 
+    def holds(self, work: Work) -> float:
+        """Bytes that a device holds for a batch of embedding, or of prefixes in scoring."""
+        weights = self.parameters * jnp.dtype(self.cfg.dtype).itemsize
+        shards = layout.mesh_size("fsdp") * layout.mesh_size("tensor")
+        cached = self.batch if work.kind == "likelihoods" else 0
+        return memory.inference_bytes(self.cfg, weights / shards, self.batch, cached)
+
+    def describe_held(self, work: Work) -> str:
+        """What `holds` says, for the plan."""
+        held, available = self.holds(work), memory.device_memory()
+        fits = "it fits" if held <= memory.FILL * available else "it may not fit"
+        return f"about {memory.gib(held)} a device of {memory.gib(available)}: {fits}"
+
+    def verify(self, settings, work: Work, choice: memory.Choice) -> str:
+        """What the compiler of the mesh's devices says about a training step, for the plan.
+
+        Args:
+            settings: of `config.train`.
+        """
+        lowered = self.lowered(settings, work, choice)
+        if lowered is None:
+            return "not verified: a step of this kind cannot be compiled without its texts yet"
+        start = time.monotonic()
+        try:
+            held = steps.held(lowered.compile())
+        except jax.errors.JaxRuntimeError as error:
+            return f"refused by the compiler: {' '.join(str(error).split())[:300]}"
+        fits = "it fits" if held <= choice.available else "it does not fit"
+        seconds, room = time.monotonic() - start, memory.gib(choice.available)
+        shown = f"holds {memory.gib(held)} a device of {room}: {fits}"
+        return f"verified: compiles in {seconds:.0f} s, {shown}"
+
+    def lowered(self, settings, work: Work, choice: memory.Choice) -> jax.stages.Lowered | None:
+        """The training step for a compiler, with planned shapes; None if `steps` has none for it.
+
+        Args:
+            settings: of `config.train`.
+        """
+        cfg = dataclasses.replace(self.cfg, remat=choice.remat)
+        texts = [
+            x._replace(tokens=min(tk.round_up(x.tokens, 64), x.rows * x.length))
+            for x in _texts_at_once(work, choice.pieces)
+        ]
+        if work.objective == "contrastive":
+            objective, batch = steps.contrastive(cfg, texts, choice.pieces, settings.matryoshka)
+        elif work.objective == "triplet":
+            objective, batch = steps.triplet(cfg, texts)
+        else:
+            return None
+        model_class = hf.architecture(hf.read_config(self.folder))[1]
+        model = steps.placed(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
+        trainable, frozen = model, None
+        if settings.get("lora_rank", 0):
+            trainable, frozen = steps.placed(lambda: self._adapter(settings)), model
+        if work.objective == "triplet":
+            trainable = (trainable,) * work.towers
+        optimizer = optim.adamw(weight_decay=settings.weight_decay, clip=settings.clip)
+        return steps.lowered(objective, optimizer, trainable, frozen, batch)
+
+    def _adapter(self, settings) -> lora.Adapter:
+        """A new adapter with the settings of `config.train`."""
+        rows = lora.target_weights(self.folder, settings.lora_targets)
+        sizes = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
+        return lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)
+
     def trainable(self, settings) -> int:
         """Number of parameters that training with the settings of `config.train` changes."""
         if not settings.get("lora_rank", 0):
             return self.parameters
-        rows = lora.target_weights(self.folder, settings.lora_targets)
-        sizes = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
-        make = lambda: lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)
-        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(make)))
+        adapter = jax.eval_shape(lambda: self._adapter(settings))
+        return sum(leaf.size for leaf in jax.tree.leaves(adapter))
 
     def choose(self, settings, work: Work) -> memory.Choice:
         """How `train.memory` makes a step fit in memory, with the settings of `config.train`."""
-        share = _share_at_once(work)
-        *others, last = (texts.with_count(share * texts.count) for texts in work.step)
         size = WEIGHT / (layout.mesh_size("fsdp") * layout.mesh_size("tensor"))
         adapted = settings.get("lora_rank", 0) > 0
         positions = block_length(LOGIT_BLOCK)
@@ -143,17 +212,21 @@ class WeightlessModel:
             self.cfg,
             settings.remat,
             settings.get("chunks", 1),
-            lambda pieces: [
-                *(_texts_on_device(x, 1) for x in others),
-                _texts_on_device(last, pieces),
-            ],
+            functools.partial(_texts_at_once, work),
             trained=size * work.towers * self.trainable(settings),
             frozen=size * self.parameters if adapted else 0,
-            most_pieces=_texts_on_device(last, 1).rows,
+            most_pieces=_texts_at_once(work, 1)[-1].rows,
             logits=memory.logits_bytes(self.cfg, positions, trained=not adapted)
             if work.written
             else 0,
         )
+
+
+def _texts_at_once(work: Work, pieces: int) -> list[memory.Texts]:
+    """What a device computes at once in a step, the last kind in pieces."""
+    share = _share_at_once(work)
+    *others, last = (texts.with_count(share * texts.count) for texts in work.step)
+    return [*(_texts_on_device(x, 1) for x in others), _texts_on_device(last, pieces)]
 
 
 def _share_at_once(work: Work) -> float:

@@ -1,4 +1,4 @@
-"""`ark-jax plan`: calls, cost, time and disk of a run, before anything is spent.
+"""`ark-jax plan`: calls, cost, time, memory and disk of a run, before anything is spent.
 
 The stages that only read the input run in a temporary folder; the recipe counts the rest. No
 weight is read, no endpoint asked, and nothing is written to the workdir.
@@ -8,7 +8,8 @@ import collections
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Iterator, Sequence
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +19,16 @@ from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime import storage
+from ark_jax.runtime.accelerator import assumed_device
 from ark_jax.runtime.log import Metrics, duration
+
+if typing.TYPE_CHECKING:  # it starts jax
+    from ark_jax.estimate.targets import Target
 
 ENCODERS = ("retriever", "reranker")  # sections of models that are computed as the retriever is
 KEPT = 3  # checkpoints at once, the last being written; each has weights and AdamW's two moments
 FEW_UPDATES = 10  # of a training stage
+HELD = ("embedding", "likelihoods")  # work whose memory is predicted, beside training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +77,21 @@ class Estimate:
         return sum(x.seconds for x in self.costs)
 
 
-def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
+def estimate(
+    recipe: Recipe,
+    config,
+    workdir: Path | None = None,
+    target: "Target | None" = None,
+    *,
+    verify: bool = False,
+) -> Estimate:
     """What `ark-jax run` has still to do, given what `workdir` holds, which is only read.
 
     Published sizes stand in for a well-known model that is not on this machine.
+
+    Args:
+        target: the devices of the run; None: those of this machine.
+        verify: also compiles training steps for the target, which takes minutes.
 
     Raises:
         ValueError: input that a run would refuse, or another model that is not on this machine.
@@ -84,7 +101,7 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
         local, remarks = _with_local_models(recipe, config, Path(scratch))
         with _scratch_workdir(recipe, config, local, workdir) as (context, done):
             forecast = recipe.forecast(context, done)
-            costs, disk, notes = _costs(context, forecast.work, done)
+            costs, disk, notes = _costs(context, forecast.work, done, target, verify)
     names = tuple(stage.name for stage in recipe.stages(config))
     return Estimate(
         inputs=dict(forecast.inputs),
@@ -97,17 +114,35 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
 
 
 def _costs(
-    context: Context, work: Sequence[Work], done: set[str]
+    context: Context, work: Sequence[Work], done: set[str], target: "Target | None", verify: bool
 ) -> tuple[list[Cost], dict[str, float], list[str]]:
     """The cost of the work that is left, bytes by kind of file, and notes on devices."""
     left = [x for x in work if x.stage not in done and (x.items or x.total)]
     if all(x.is_remote for x in work):
         return [Cost(x, 0, x.waiting) for x in left], {}, []  # without starting jax
+    if target is None:
+        context.enter_mesh()
+        return _device_costs(context, work, left, done)
+    from ark_jax.estimate import targets
+
+    enter = targets.compiling_for if verify else targets.assumed
+    with enter(target, context.config.mesh):
+        return _device_costs(context, work, left, done, verify)
+
+
+def _device_costs(
+    context: Context,
+    work: Sequence[Work],
+    left: Sequence[Work],
+    done: set[str],
+    verify: bool = False,
+) -> tuple[list[Cost], dict[str, float], list[str]]:
+    """`_costs` on the mesh that is set; `left` is the part of `work` that is not done."""
     from ark_jax.estimate.devices import WeightlessModel
 
-    config, costs, choices, speeds = context.config, [], {}, {}
+    config, costs, speeds = context.config, [], {}
+    memory: dict[str, dict[str, None]] = collections.defaultdict(dict)  # sentence -> stages
     disk: dict[str, float] = collections.defaultdict(float)
-    context.enter_mesh()
 
     @functools.cache
     def model_of(role: str) -> WeightlessModel:
@@ -130,32 +165,38 @@ def _costs(
         disk["vectors"] += 4 * model.cfg.width * x.stored
         if x.kind != "training":
             costs.append(Cost(x, *model.inference(x)))
+            if assumed_device() and x.kind in HELD:
+                memory[model.describe_held(x)][f"{x.stage} ({x.kind})"] = None
             continue
         choice = model.choose(config.train, x)
         costs.append(Cost(x, *model.training(x, choice)))
-        choices.setdefault(choice.describe(), []).append(x.stage)
+        text = choice.describe()
+        is_new = text not in memory
+        memory[text][x.stage] = None
+        if verify and is_new:
+            memory[model.verify(config.train, x, choice)][x.stage] = None
         kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
         disk["models"] += model_bytes(x)
         disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
     if "export" not in done:
         trained = {x.model: x for x in work if x.kind == "training" and x.model != "reader"}
         disk["export"] = sum(map(model_bytes, trained.values()))
-    return costs, disk, _device_notes(left, list(speeds), choices)
+    return costs, disk, _device_notes(left, list(speeds), memory)
 
 
 def _device_notes(
-    left: Sequence[Work], speeds: Sequence[str], choices: dict[str, list[str]]
+    left: Sequence[Work], speeds: Sequence[str], memory: Mapping[str, Collection[str]]
 ) -> list[str]:
     """Notes on the speed of devices, memory, and the number of updates.
 
     Args:
-        choices: how a step fits in memory -> the stages that do so.
+        memory: how work fits in memory -> the stages that do so.
     """
     notes = [
-        f"device: measured {' and '.join(speeds)}; times leave out compiling, searching, saving, "
+        f"device: {' and '.join(speeds)}; times leave out compiling, searching, saving, "
         "the host's work, other retrievers and rerankers, and what devices exchange"
     ] * bool(speeds)
-    notes += [f"memory of {', '.join(names)}: {text}" for text, names in choices.items()]
+    notes += [f"memory of {', '.join(names)}: {text}" for text, names in memory.items()]
     if updates := {x.stage: x.items for x in left if x.kind == "training"}:
         counts = ", ".join(f"{steps:,.0f} in {name}" for name, steps in updates.items())
         few = "; so few hardly change a model" * (min(updates.values()) < FEW_UPDATES)

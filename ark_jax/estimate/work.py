@@ -45,6 +45,8 @@ class Work:
         written: tokens that are generated, or whose likelihood is taken.
         after: tokens before these, whose states are computed once for many items.
         step: of training, the texts of one step; GradCache cuts the last kind.
+        objective: of training, the builder in `steps` that makes this step for a compiler; "" where
+            there is none.
         towers: models that are trained at once.
         stored: vectors that are kept on disk.
         label: what the plan calls these calls.
@@ -62,6 +64,7 @@ class Work:
     written: float = 0
     after: float = 0
     step: tuple[Texts, ...] = ()
+    objective: str = ""
     towers: int = 1
     stored: float = 0
     label: str = ""

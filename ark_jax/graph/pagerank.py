@@ -22,6 +22,7 @@ from ark_jax import layout
 from ark_jax.graph import float_pairs
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import STATISTICS, Edges, Walk
+from ark_jax.runtime.accelerator import device_in_use
 
 COLUMNS = 64  # seed sets that a device solves at once; more do not fit into the cache
 PROBE_STEP = 5  # the step after which the mixing speed is estimated
@@ -188,7 +189,7 @@ def _placed(walk: Walk, x: np.ndarray | jax.Array, spec: P) -> np.ndarray | jax.
 
 def emulates_float64() -> bool:
     """Whether the devices have no float64 of their own."""
-    return jax.default_backend() == "tpu"
+    return device_in_use().platform == "tpu"
 
 
 def _refine(

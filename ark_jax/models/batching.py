@@ -4,10 +4,9 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import jax
-
 from ark_jax import layout
 from ark_jax.models import packing
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
 
 Item = TypeVar("Item")
@@ -35,11 +34,11 @@ def little_padding(model, cfg, batch_tokens: int = 0) -> Batching:
         tk.batch_by_tokens,
         budget=batch_tokens or batch_tokens_of_device(),
         devices=layout.batch_multiple(),
-        coarse=jax.default_backend() != "cpu",
+        coarse=device_in_use().platform != "cpu",
         **packing.multiply_adds(model, cfg),
     )
 
 
 def batch_tokens_of_device() -> int:
     """Tokens of a batch: few enough for a CPU's cache, or enough to fill an accelerator."""
-    return 1024 if jax.default_backend() == "cpu" else 16384
+    return 1024 if device_in_use().platform == "cpu" else 16384

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from ark_jax.models import decoder
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.device_memory import device_memory
 
 # Share of a device's memory for the weights of a generation, beside those that are there already.
@@ -64,14 +65,14 @@ def parts_of(stacked: Any, layers: int) -> list:
     """
     if layers_stay_stacked():
         return [stacked]
-    if jax.default_backend() != "cpu":
+    if device_in_use().platform != "cpu":
         return _copy_layers(stacked, layers)
     return [jax.tree.map(functools.partial(_view_of_layer, i), stacked) for i in range(layers)]
 
 
 def layers_stay_stacked() -> bool:
     """Whether programs read a layer's weights in their stack; so do those of TPUs."""
-    return jax.default_backend() == "tpu"
+    return device_in_use().platform == "tpu"
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -25,6 +25,7 @@ from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix, prefix_attention, sampling
 from ark_jax.models.decoding import decoding_copy, decoding_mesh, layers_stay_stacked, parts_of
 from ark_jax.models.prefix_groups import common_length
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenIds
 
@@ -128,7 +129,7 @@ class Generation:
         useful = tk.round_rows(-(-len(groups) // self.devices), 1) * self.group_size
         self.device_slots = min(affordable, useful)
         # An accelerator would compile a program for a smaller cache for longer than it saves.
-        self.resizes = jax.default_backend() == "cpu"
+        self.resizes = device_in_use().platform == "cpu"
         self.ring = min(RING, self.max_ring) if self.resizes else self.max_ring
         self.parts = parts_of(self.model.blocks, self.cfg.layers)
         self._compute_prefix(shared)
@@ -360,7 +361,7 @@ def steps_at_once() -> int:
 
     Each look waits for the device, whose steps are short if it is an accelerator.
     """
-    return 8 if jax.default_backend() == "cpu" else 32
+    return 8 if device_in_use().platform == "cpu" else 32
 
 
 def empty_cache(cfg: decoder.Config, slots: int, places: int) -> list[Cache]:

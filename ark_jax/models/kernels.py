@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from ark_jax import layout
-from ark_jax.runtime.accelerator import KERNELS, Device
+from ark_jax.runtime.accelerator import KERNELS, Device, device_in_use
 
 LANES = 128  # splash takes multiples of as many tokens
 SPLASH_BLOCKS = (512, 256, 128)  # tokens that it computes at once
@@ -236,7 +236,7 @@ def _attend_by_splash(
         q_seq_shards=1,
         save_residuals=sums,
         residual_checkpoint_name=None if sums else layout.SAVED,
-        interpret=jax.default_backend() != "tpu",
+        interpret=device_in_use().platform != "tpu",
     )
     fill = ((0, 0), (0, 0), (0, size - t), (0, 0))
     padded = (jnp.pad(x, fill) for x in (q * h**-0.5, k, v))
@@ -295,7 +295,7 @@ def _attend_prefixes_by_splash(
         attn_logits_soft_cap=None,
         residual_checkpoint_name=None,
         mask_function=None,
-        interpret=jax.default_backend() != "tpu",
+        interpret=device_in_use().platform != "tpu",
     )
 
     def end_to_end(x: Array, size: int) -> Array:

@@ -21,6 +21,7 @@ from ark_jax.models.prefix_plan import Span, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
 from ark_jax.models.token_probabilities import block_length, suffix_log_probs, target_positions
 from ark_jax.runtime import programs
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
@@ -597,7 +598,7 @@ class LanguageModel:
         cfg = self.cfg
         numbers = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim  # of a position
         position_bytes = numbers * jnp.dtype(cfg.compute).itemsize
-        memory = (2 if jax.default_backend() == "cpu" else 8) * 2**30
+        memory = (2 if device_in_use().platform == "cpu" else 8) * 2**30
         return min(16 * _default_batch_tokens(), memory // position_bytes)
 
 
@@ -651,7 +652,7 @@ def _draw_settings(
 
 def _default_batch_tokens() -> int:
     """Tokens of a call: enough for products to run at full speed; more would only take memory."""
-    return 2048 if jax.default_backend() == "cpu" else 16384
+    return 2048 if device_in_use().platform == "cpu" else 16384
 
 
 def _put_on_devices(batch: SuffixBatch) -> prefix.SlotArrays:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
 from ark_jax.layout import activation_spec
+from ark_jax.runtime.accelerator import device_in_use
 
 # Multiply-adds that a device could compute while one more program is compiled: a second of a small
 # CPU, 4 seconds of an H100 (measured), 40 of a TPU (measured by its compiler on a CPU).
@@ -30,7 +31,7 @@ def multiply_adds(model: typing.Any, cfg: typing.Any) -> dict[str, typing.Any]:
     return {
         "parameters": sum(x.size for x in jax.tree.leaves(model.blocks)),
         "attention": 6 * cfg.layers * cfg.heads * cfg.dims["h"],
-        "compilation": COMPILATION[jax.default_backend()],
+        "compilation": COMPILATION[device_in_use().platform],
     }
 
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from ark_jax import layout
 from ark_jax.retrieval.nearest import limit_pairs
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import say
 from ark_jax.text.tokens import round_rows, round_up
 
@@ -98,7 +99,7 @@ def top_k(
         raise ValueError(f"k={k}: must be at least 1")
     dtype = _screen_dtype(screen)
     # On a CPU the products of a block stay in memory that is used again and again.
-    block = block or (128 if jax.default_backend() == "cpu" else 1024, 32768)
+    block = block or (128 if device_in_use().platform == "cpu" else 1024, 32768)
     n, k = len(keys), min(k, len(keys))
     if not len(queries) or not n:
         return np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
@@ -177,7 +178,7 @@ def near_pairs(
     if vectors.ndim != 2:
         raise ValueError(f"vectors {vectors.shape}: must be a matrix, one vector a row")
     n, width = vectors.shape
-    if screen is None and jax.default_backend() == "cpu" and n >= 16 * width:
+    if screen is None and device_in_use().platform == "cpu" and n >= 16 * width:
         screen = "subspace"
     dtype = _screen_dtype("float32" if screen == "subspace" else screen)
     _check_unit(_norms(vectors))
@@ -221,7 +222,7 @@ def _as_float64(x: np.ndarray) -> np.ndarray:
 
 def _screen_dtype(name: str | None) -> jnp.dtype:
     """The dtype in which the devices screen; None suits the device."""
-    name = name or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    name = name or ("float32" if device_in_use().platform == "cpu" else "bfloat16")
     if name not in ("float32", "bfloat16"):
         raise ValueError(f'screen={name!r}: must be "float32", "bfloat16" or None')
     return jnp.dtype(name)

@@ -1,10 +1,12 @@
 """Which device jax uses, looked up without starting jax, and the floating-point type for it."""
 
+import contextlib
+import contextvars
 import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,18 +28,40 @@ class Device(NamedTuple):
     Attributes:
         platform: "cpu", "gpu" or "tpu", as jax names it.
         capability: NVIDIA's compute capability, such as 9.0; 0: no such GPU, or not known.
+        kind: jax's `device_kind`, such as "TPU v5 lite"; "" where jax is not started.
     """
 
     platform: str
     capability: float = 0.0
+    kind: str = ""
+
+
+_assumed: contextvars.ContextVar[Device | None] = contextvars.ContextVar("assumed", default=None)
+
+
+@contextlib.contextmanager
+def assuming(device: Device) -> Iterator[None]:
+    """Inside, the device in use is one that is not here, for plans and for its compiler."""
+    token = _assumed.set(device)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+def assumed_device() -> Device | None:
+    """The device that `assuming` sets; None elsewhere."""
+    return _assumed.get()
 
 
 def find_device() -> Device:
-    """The kind of jax's default devices, without starting jax.
+    """The kind of jax's default devices, or the one that `assuming` sets, without starting jax.
 
     The first name in $JAX_PLATFORMS decides. If it is not set, a device file must exist and the
     module by which jax drives that device must be installed.
     """
+    if assumed := assumed_device():
+        return assumed
     if platforms := os.environ.get("JAX_PLATFORMS"):
         name = platforms.split(",")[0].strip()
         platform = {"cuda": "gpu", "rocm": "gpu"}.get(name, name)
@@ -61,12 +85,15 @@ def _lowest_capability() -> float:
 
 
 def device_in_use() -> Device:
-    """The kind of jax's default devices; starts jax."""
+    """The kind of jax's default devices, or the one that `assuming` sets; starts jax."""
+    if assumed := assumed_device():
+        return assumed
     import jax
 
-    capability = str(getattr(jax.devices()[0], "compute_capability", ""))  # AMD's is a name
+    first = jax.devices()[0]
+    capability = str(getattr(first, "compute_capability", ""))  # AMD's is a name
     known = re.fullmatch(r"\d+\.\d+", capability)
-    return Device(jax.default_backend(), float(capability) if known else 0.0)
+    return Device(jax.default_backend(), float(capability) if known else 0.0, first.device_kind)
 
 
 def host_memory() -> int:

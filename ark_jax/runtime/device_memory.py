@@ -2,11 +2,12 @@
 
 import math
 import re
+from collections.abc import Mapping
 
 import jax
 
 from ark_jax.runtime import distributed
-from ark_jax.runtime.accelerator import host_memory
+from ark_jax.runtime.accelerator import assumed_device, host_memory
 
 # Bytes of a device's memory by its `device_kind`, as published where `train.flops.PEAKS` is from.
 MEMORY = {
@@ -32,10 +33,16 @@ def device_memory() -> float:
 
 def _local_device_memory() -> float:
     """`device_memory` of this process's first device; infinity if it is not known."""
+    if assumed := assumed_device():
+        return published(MEMORY, assumed.kind) or math.inf
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return host_memory() / jax.local_device_count()
     if limit := (device.memory_stats() or {}).get("bytes_limit"):
         return float(limit)
-    published = (size for kind, size in MEMORY.items() if re.fullmatch(kind, device.device_kind))
-    return next(published, math.inf)
+    return published(MEMORY, device.device_kind) or math.inf
+
+
+def published(table: Mapping[str, float], device_kind: str) -> float | None:
+    """A device's number in a table by kinds of devices; None if it is not known."""
+    return next((x for kind, x in table.items() if re.fullmatch(kind, device_kind)), None)

@@ -8,10 +8,9 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-import jax
-
 from ark_jax.models import packing
 from ark_jax.models.batching import batch_tokens_of_device
+from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
 
 LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)  # of rows; then each is twice the last
@@ -54,7 +53,7 @@ class Ladder:
         """
         full = batch_tokens_of_device()
         # Padding costs a CPU time, and an accelerator little.
-        step = 4 if jax.default_backend() == "cpu" else 8
+        step = 4 if device_in_use().platform == "cpu" else 8
         rooms = [full // step**i for i in range(ROOMS)]
         costs = packing.multiply_adds(model, cfg)
         return cls(_shapes(max_length, rooms), full, costs["parameters"], costs["attention"])

@@ -214,7 +214,7 @@ class BatchShape:
         """What a device computes at once: prompts, and completions."""
         return [
             memory.Texts(self.prompts, self.prompt_tokens, self.prompt_room),
-            memory.Texts(self.rows, self.tokens, self.room),
+            memory.Texts(self.rows, self.tokens, self.room, self.prompts, self.prompt_tokens),
         ]
 
     def shrunk(self, *steps: Sequence[Group]) -> "BatchShape":

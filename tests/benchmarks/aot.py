@@ -7,9 +7,11 @@ there once more, `--table` only writes the table. Needs `pip install -e '.[aot]'
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -18,20 +20,24 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ["JAX_PLATFORMS"] = "cpu"  # the machine's own devices stay free
 
 import aot_programs
-import aot_targets
 import jax
 from support import program_text
 
+from ark_jax.estimate import steps, targets
 from ark_jax.runtime.device_memory import device_memory
 
 HERE = Path(__file__).parent
 CELLS, README = HERE / "aot.jsonl", HERE / "README.md"
 BEGIN, END = "<!-- begin of aot.py's table -->", "<!-- end of aot.py's table -->"
 SIZES = ("0.6B", "4B", "8B")
+NAMES = ("v5e-8", "v5e-256", "v6e-256", "v5p-64", "h100", "h100x8")
+TARGETS = {name: targets.target(name) for name in NAMES}
 # Functions with loops over layers, in which weights must travel, and over pieces of a batch.
 OVER_WEIGHTS = {"Decoder.layers", "Encoder.__call__", "encode_pieces", "summed"}
 Cell = tuple[str, str, str]  # target, size, program
@@ -40,7 +46,8 @@ Cell = tuple[str, str, str]  # target, size, program
 def row(target: str, size: str, name: str) -> dict:
     """What the compiler says about a program; all bytes are of one device."""
     found = {"target": target, "size": size, "program": name, "jax": jax.__version__}
-    compiler = "libtpu" if aot_targets.TARGETS[target].platform == "tpu" else "jax-cuda13-pjrt"
+    is_tpu = TARGETS[target].device.platform == "tpu"
+    compiler = "libtpu" if is_tpu else "jax-cuda13-pjrt"
     found["compiler"] = f"{compiler} {importlib.metadata.version(compiler)}"
     found["memory"] = device_memory()
     start = time.perf_counter()
@@ -53,11 +60,10 @@ def row(target: str, size: str, name: str) -> dict:
         return found | {"compiles": False, "error": text[:2000], "seconds": _since(start)}
     sizes, text = compiled.memory_analysis(), compiled.as_text()
     moves = program_text.collectives(text, program.rounds)
-    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     return found | {
         "compiles": True,
         "seconds": _since(start),
-        "held": held + sizes.temp_size_in_bytes,
+        "held": steps.held(compiled),
         "peak": sizes.peak_memory_in_bytes,
         "outputs": sizes.output_size_in_bytes,
         "aliased": sizes.alias_size_in_bytes,
@@ -111,6 +117,16 @@ def weight_numbers(weights: Any) -> set[int]:
     return numbers
 
 
+def predicted(found: dict) -> float:
+    """Bytes that the package predicts now for the program of a row; 0 if it predicts none."""
+    if found["program"] not in aot_programs.PREDICTED:
+        return 0
+    choice = re.match(r"remat=(\w+), (\d+) piece", found.get("note", ""))
+    choices = {"remat": choice[1], "pieces": int(choice[2])} if choice else {}
+    with targets.assumed(TARGETS[found["target"]]):
+        return aot_programs.program(found["program"], found["size"], **choices).predicted
+
+
 # --- the table ----------------------------------------------------------------------------------
 
 
@@ -136,14 +152,16 @@ def table(rows: Sequence[dict]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     order = {name: i for i, name in enumerate(aot_programs.PROGRAMS)}
-    targets = list(aot_targets.TARGETS)
-    key = lambda x: (order[x["program"]], x["size"], targets.index(x["target"]))
+    key = lambda x: (order[x["program"]], x["size"], NAMES.index(x["target"]))
     for x in sorted(rows, key=key):
         choice = x.get("note", "").partition(":")[0]
         cells = [", ".join(filter(None, (x["program"], choice))), x["size"], x["target"]]
-        predicted = gib(x["predicted"]) if x.get("predicted") else ""
+        bytes_now = predicted(x)
+        shown = gib(bytes_now) if bytes_now else ""
+        if bytes_now and x["compiles"]:
+            shown += f", {bytes_now / x['held'] - 1:+.0%}"
         if not x["compiles"]:
-            cells += [refusal(x["error"]), "", predicted, "", "", "", ""]
+            cells += [refusal(x["error"]), "", shown, "", "", "", ""]
         else:
             loops = {name: size for name, (size, _) in x["moved"].items() if name}
             once = x["moved"].get("", [0])[0]
@@ -154,7 +172,7 @@ def table(rows: Sequence[dict]) -> str:
             cells += [
                 f"{x['seconds']:.0f}",
                 f"{gib(x['held'])}, {gib(x['peak'])}" + room,
-                predicted,
+                shown,
                 gigabytes(once),
                 "; ".join(f"{name}: {gigabytes(size)}" for name, size in loops.items()) + faults,
                 str(flash) if flash or not x["attends"] else "**none**",
@@ -189,7 +207,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
     """The chosen cells, the smallest models first; a program without sizes comes once."""
     chosen = lambda given, default: given.split(",") if given else default
     for number, size in enumerate(chosen(options.sizes, SIZES)):
-        for target in chosen(options.targets, aot_targets.TARGETS):
+        for target in chosen(options.targets, TARGETS):
             for program in options.program or aot_programs.PROGRAMS:
                 if program not in aot_programs.ALONE:
                     yield target, size, program
@@ -214,16 +232,29 @@ def compile_apart(cell: Cell, minutes: float) -> dict:
     return names | {"compiles": False, "error": error, "seconds": _since(start)}
 
 
+@contextlib.contextmanager
+def compiling_for(target: targets.Target) -> Iterator[None]:
+    """`targets.compiling_for`, also for code that asks jax itself."""
+    with targets.compiling_for(target) as devices, contextlib.ExitStack() as stack:
+        answers = {
+            "local_devices": lambda **_: devices,
+            "default_backend": lambda: target.device.platform,
+        }
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(jax, name, answer))
+        yield
+
+
 def compile_here(target: str, size: str, names: Sequence[str]) -> None:
     """Prints a row of each program."""
-    with aot_targets.entered(aot_targets.TARGETS[target]):
+    with compiling_for(TARGETS[target]):
         for name in names:
             print(json.dumps(row(target, size, name)), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--targets", help=", ".join(aot_targets.TARGETS))
+    parser.add_argument("--targets", help=", ".join(TARGETS))
     parser.add_argument("--sizes", help=", ".join(SIZES))
     parser.add_argument("--program", action="append", help=" | ".join(aot_programs.PROGRAMS))
     parser.add_argument("--again", action="store_true", help="compile stored cells once more")
@@ -237,7 +268,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     known = stored()
     for cell in [] if options.table else cells(options):
-        if reason := aot_targets.absence(aot_targets.TARGETS[cell[0]]):
+        if reason := targets.absence(TARGETS[cell[0]]):
             print(f"{cell[0]}: {reason}", file=sys.stderr)
         elif cell not in known or options.again:
             known[cell] = compile_apart(cell, options.minutes)

@@ -7,6 +7,7 @@ Nothing is computed or stored.
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -15,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import pod
 from support.matrices import random_matrix
 
 from ark_jax import layout
+from ark_jax.estimate import steps
+from ark_jax.estimate.steps import array, placed
 from ark_jax.graph import float_pairs, pagerank, walk
 from ark_jax.models import (
     decoder,
@@ -38,7 +40,7 @@ from ark_jax.models import token_probabilities as probabilities
 from ark_jax.retrieval import dense
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
-from ark_jax.train import fit, groups, likelihood, listwise, losses, memory, policy, triplet
+from ark_jax.train import fit, groups, likelihood, listwise, losses, memory, policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,24 +151,7 @@ class Program(NamedTuple):
 def put(x: np.ndarray, spec: P) -> jax.ShapeDtypeStruct:
     """`layout.put`, of which only type and sharding are kept."""
     dtype = jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
-    return pod.on(jax.sharding.get_mesh(), np.shape(x), dtype, spec)
-
-
-def zeros(*shape: int, dtype: Any = np.int32, spec: P | None = None) -> jax.ShapeDtypeStruct:
-    """An abstract array; by default sharded over the batch axes by its first dimension."""
-    spec = P(layout.BATCH) if spec is None else spec
-    return pod.on(jax.sharding.get_mesh(), shape, jnp.dtype(dtype), spec)
-
-
-def placed(make: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function would return, abstract, with the shardings that it gives."""
-    mesh = jax.sharding.get_mesh()
-
-    def place(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return jax.tree.map(place, jax.eval_shape(make, *arguments))
+    return array(*np.shape(x), dtype=dtype, spec=spec)
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -208,11 +193,15 @@ def attends_prefix(cfg: decoder.Config, tokens: int, keys: int) -> bool:
 
 
 def step(
-    objective: fit.Objective, model: Any, batch: Any, predicted: float, attends: bool, note: str
+    objective: fit.Objective,
+    model: Any,
+    make_batch: Callable[[], Any],
+    predicted: float,
+    attends: bool,
+    note: str,
 ) -> Program:
     """A step of AdamW, with all that `fit.train` passes."""
-    state = placed(functools.partial(fit.State.create, optimizer=pod.OPTIMIZER), model)
-    lower = lambda: fit.train_step.lower(objective, pod.OPTIMIZER, state, None, batch, 1e-5, 3)
+    lower = lambda: steps.lowered(objective, pod.OPTIMIZER, model, None, make_batch())
     return Program(lower, model, predicted, attends, note)
 
 
@@ -242,41 +231,24 @@ def contrastive(size: str, scale: Scale) -> Program:
     questions = scale.questions(devices)
     batch = pod.Batch(questions, scale.question, 30 * questions, scale.passage, 1)
     texts = functools.partial(pod.texts, batch)
-    choice = chosen(cfg, scale, texts, model_of(cfg), most=batch.passages // devices)
+    model = model_of(cfg)
+    choice = chosen(cfg, scale, texts, model, most=batch.passages // devices)
     cfg = dataclasses.replace(cfg, remat=choice.remat)
-    batch = batch._replace(pieces=choice.pieces)
-    objective, state, given = pod.abstract(cfg, jax.sharding.get_mesh(), batch)
+    objective, given = steps.contrastive(cfg, texts(choice.pieces), choice.pieces)
     flash = attends(cfg, scale.passage)
     total, note = choice.memory.total, choice.describe()
-    return step(objective, state.trainable, given, total, flash, note)
+    return step(objective, model, lambda: given, total, flash, note)
 
 
 def triplets(size: str, scale: Scale) -> Program:
     """GPR: one tower, triples at three levels."""
-    cfg, devices = embedder(size), layout.batch_multiple()
-    rows = (32, 96)  # questions and triples of a device
+    cfg, rows = embedder(size), (32, 96)  # questions and triples of a device
     texts = [memory.Texts(n, scale.triple, n * scale.triple) for n in rows]
     models = (model_of(cfg),)
     choice = chosen(cfg, scale, lambda _: texts, models)
-    cfg = dataclasses.replace(cfg, remat=choice.remat)
-    objective = triplet.TripletObjective(
-        (cfg, cfg),
-        ("lasttoken", "lasttoken"),
-        cfg.width,
-        tuple(text.tokens for text in texts),
-        None,
-        (0.1, 0.1),
-        0.05,
-    )
-    encoded = [
-        (zeros(n * devices, scale.triple), zeros(n * devices, scale.triple, dtype=bool))
-        for n in rows
-    ]
-    pairs = zeros(*(n * devices for n in rows), dtype=bool)
-    batch = dict(zip(("queries", "triples"), encoded, strict=True))
-    batch |= dict.fromkeys(("positive", "neighbour", "negative"), pairs)
+    objective, batch = steps.triplet(dataclasses.replace(cfg, remat=choice.remat), texts)
     flash, note = attends(cfg, scale.triple), choice.describe()
-    return step(objective, models, batch, choice.memory.total, flash, note)
+    return step(objective, models, lambda: batch, choice.memory.total, flash, note)
 
 
 def lists(size: str, scale: Scale) -> Program:
@@ -314,16 +286,16 @@ def lists(size: str, scale: Scale) -> Program:
     rooms = pair_heads.Capacities(pairs=tokens)
     objective = listwise.ListwiseObjective(cfg, rooms, 1.0, losses.weighted_lists)
     pairs = of_device * devices
-    array = lambda dtype: zeros(pairs, scale.pair, dtype=dtype)
-    table = lambda dtype: zeros(4 * devices, 32, dtype=dtype, spec=P())
+    texts_of = lambda dtype: array(pairs, scale.pair, dtype=dtype)
+    table = lambda dtype: array(4 * devices, 32, dtype=dtype, spec=P())
     batch = {
-        "pairs": (array(np.int32), array(bool), array(np.int32)),
+        "pairs": (texts_of(np.int32), texts_of(bool), texts_of(np.int32)),
         "rows": table(np.int32),
         "present": table(bool),
         "weights": table(np.float32),
     }
     flash, note = attends(body, scale.pair), choice.describe()
-    return step(objective, model, batch, choice.memory.total, flash, note)
+    return step(objective, model, lambda: batch, choice.memory.total, flash, note)
 
 
 def replies(size: str, scale: Scale, samples: int, loss: policy.PolicyLoss) -> Program:
@@ -347,9 +319,9 @@ def replies(size: str, scale: Scale, samples: int, loss: policy.PolicyLoss) -> P
     choice = chosen(cfg, scale, lambda _: shape.texts_of_device(), model, logits=logits)
     cfg = dataclasses.replace(cfg, remat=choice.remat)
     objective = likelihood.LikelihoodObjective(cfg, loss, entropy=ratio is not None)
-    batch = likelihood.group_arrays(drawn, shape)
+    make_batch = lambda: likelihood.group_arrays(drawn, shape)
     flash, note = attends(cfg, scale.prompt), choice.describe()
-    return step(objective, model, batch, choice.memory.total, flash, note)
+    return step(objective, model, make_batch, choice.memory.total, flash, note)
 
 
 def sft(size: str, scale: Scale) -> Program:
@@ -369,11 +341,12 @@ def encode(size: str, scale: Scale) -> Program:
     """Vectors of as many long passages as a batch has."""
     cfg = embedder(size)
     shape = (scale.tokens // scale.passage * layout.batch_multiple(), scale.passage)
-    model, arrays = model_of(cfg), (zeros(*shape), zeros(*shape, dtype=bool))
+    model, arrays = model_of(cfg), (array(*shape), array(*shape, dtype=bool))
     lower = lambda: retriever._embed_jit.lower(
         model, cfg, "lasttoken", cfg.width, scale.tokens, *arrays
     )
-    return Program(lower, model, attends=attends(cfg, scale.passage))
+    held = memory.inference_bytes(cfg, memory.bytes_on_device(model), scale.tokens)
+    return Program(lower, model, held, attends(cfg, scale.passage))
 
 
 class Scoring(NamedTuple):
@@ -398,7 +371,10 @@ def scoring(size: str, scale: Scale) -> Scoring:
     ]
     plan = next(iter(prefix_plan.plan_batches(rows, budget=scale.tokens, devices=1)))
     batch = plan.suffix_batches[0]
-    on_all = lambda x: layout.rows(np.tile(x, (layout.batch_multiple(),) + (1,) * (x.ndim - 1)))
+    devices = layout.batch_multiple()
+    on_all = lambda x: array(
+        len(x) * devices, *x.shape[1:], dtype=jax.dtypes.canonicalize_dtype(x.dtype)
+    )
     suffixes = prefix.SlotArrays(*(on_all(getattr(batch, x)) for x in prefix.SlotArrays._fields))
     arrays = on_all(plan.tokens), on_all(plan.mask)
     return Scoring(cfg, model_of(cfg), *arrays, plan.capacity, suffixes, batch.capacity)
@@ -408,7 +384,10 @@ def prefixes(size: str, scale: Scale) -> Program:
     """Scoring: keys and values of chunks."""
     s = scoring(size, scale)
     lower = lambda: prefix.compute.lower(s.model, s.cfg, s.tokens, s.mask, s.capacity)
-    return Program(lower, s.model, attends=attends(s.cfg, s.tokens.shape[1]))
+    places = math.prod(s.tokens.shape) // layout.batch_multiple()
+    weights = memory.bytes_on_device(s.model)
+    held = memory.inference_bytes(s.cfg, weights, s.capacity, places)
+    return Program(lower, s.model, held, attends(s.cfg, s.tokens.shape[1]))
 
 
 def suffixes(size: str, scale: Scale) -> Program:
@@ -418,7 +397,7 @@ def suffixes(size: str, scale: Scale) -> Program:
     cache = placed(compute, s.model, s.tokens, s.mask)
     places = tk.round_up(s.suffix_capacity, probabilities.block_length())
     blocks = places // probabilities.block_length()
-    targets = zeros(layout.batch_multiple(), places)
+    targets = array(layout.batch_multiple(), places)
     lower = lambda: probabilities.suffix_log_probs.lower(
         s.model, s.cfg, cache, s.mask, s.suffixes, s.suffix_capacity, targets, targets, blocks
     )
@@ -448,16 +427,16 @@ def continuing(size: str, scale: Scale) -> Continuing:
     with jax.set_mesh(mesh):
         model, devices = model_of(cfg), layout.batch_multiple()
         shape, slots = (devices, scale.shared), scale.slots * devices
-        mask = zeros(*shape, dtype=bool)
+        mask = array(*shape, dtype=bool)
         compute = lambda model, *arrays: prefix.compute(model, cfg, *arrays, scale.shared)
-        stacked = placed(compute, model, zeros(*shape), mask)
+        stacked = placed(compute, model, array(*shape), mask)
         cache = placed(lambda: generate.empty_cache(cfg, slots, scale.suffix + scale.ring))
     note = f"mesh {tuple(mesh.shape.values())}".replace(",", " x")
     return Continuing(mesh, cfg, model, stacked, mask, cache, slots, note)
 
 
 def drawn(rows: int) -> sampling.Sampling:
-    return sampling.Sampling(zeros(rows, 2, dtype=np.uint32), 1.0, 0.95)
+    return sampling.Sampling(array(rows, 2, dtype=np.uint32), 1.0, 0.95)
 
 
 def prefill(size: str, scale: Scale) -> Program:
@@ -468,13 +447,13 @@ def prefill(size: str, scale: Scale) -> Program:
         prompts = scale.slots // scale.samples * devices
         capacity = scale.slots // scale.samples * scale.suffix
         new = prefix.Suffixes(
-            zeros(prompts, scale.suffix),
-            zeros(prompts, scale.suffix, dtype=bool),
-            zeros(prompts),
-            zeros(devices),
-            zeros(devices, capacity, dtype=bool),
+            array(prompts, scale.suffix),
+            array(prompts, scale.suffix, dtype=bool),
+            array(prompts),
+            array(devices),
+            array(devices, capacity, dtype=bool),
         )
-        slots, draw = zeros(prompts, scale.samples), drawn(prompts * scale.samples)
+        slots, draw = array(prompts, scale.samples), drawn(prompts * scale.samples)
         flash = attends_prefix(x.cfg, scale.suffix, scale.shared)
     arguments = (x.model, x.cfg, x.stacked, x.mask, new, capacity, x.cache, slots, draw)
     return Program(lowering(x.mesh, generate._prefill, *arguments), x.model, 0, flash, x.note)
@@ -487,7 +466,7 @@ def decode(size: str, scale: Scale) -> Program:
         parts_of = lambda tree: decoding.parts_of(tree, x.cfg.layers)
         parts, of_prefix = placed(parts_of, x.model.blocks), placed(parts_of, x.stacked)
         shared = generate.SharedPrefix(of_prefix, x.mask, scale.shared)
-        state = generate.RowState(*(zeros(x.slots) for _ in generate.RowState._fields))
+        state = generate.RowState(*(array(x.slots) for _ in generate.RowState._fields))
         rest = (state, 0, drawn(x.slots), (151_645,), scale.suffix, steps)
     arguments = (x.model, parts, x.cfg, shared, x.cache, *rest)
     lower = lowering(x.mesh, generate._decode, *arguments)
@@ -511,8 +490,8 @@ def candidates(size: str, scale: Scale) -> Iterator[Any]:
     """Arguments of a search for ten keys: 1,024 queries in bfloat16, and a block of keys."""
     devices, width, count = layout.batch_multiple(), embedder(size).width, 2 * 10 + 24
     keys = tk.round_up(scale.keys, dense.WORD * devices)
-    yield zeros(1024, width, dtype=jnp.bfloat16, spec=P())
-    yield zeros(keys, width, dtype=jnp.bfloat16)
+    yield array(1024, width, dtype=jnp.bfloat16, spec=P())
+    yield array(keys, width, dtype=jnp.bfloat16)
     yield from (0, scale.keys)
     yield from dense._no_candidates(1024, count)
 
@@ -541,8 +520,8 @@ def laid_out(scale: Scale, shard: str) -> tuple[walk.Walk, int, P, P]:
 def ranks(size: str, scale: Scale, shard: str = "seeds") -> Program:
     """PageRank in float32; every device has the graph, and seeds of its own."""
     graph, columns, block, column = laid_out(scale, shard)
-    source = zeros(len(graph.strength), columns, dtype=np.float32, spec=block)
-    bound = zeros(columns, dtype=np.float32, spec=column)
+    source = array(len(graph.strength), columns, dtype=np.float32, spec=block)
+    bound = array(columns, dtype=np.float32, spec=column)
     lower = lambda: pagerank._iterate.lower(
         graph.edges("float32"),
         source,
@@ -565,18 +544,18 @@ def residuals(size: str, scale: Scale) -> Program:
     """PageRank's residual in float64, on TPUs in pairs of float32."""
     graph, columns, block, _ = laid_out(scale, "seeds")
     rows = len(graph.strength)
-    array = lambda dtype: zeros(rows, columns, dtype=dtype, spec=block)
+    numbers = lambda dtype: array(rows, columns, dtype=dtype, spec=block)
     kept = {"spread": False, "reversible": graph.reversible}
     if not pagerank.emulates_float64():
 
         def lower() -> jax.stages.Lowered:
             with jax.enable_x64(True):
-                edges, x = graph.edges("float64"), array(np.float64)
+                edges, x = graph.edges("float64"), numbers(np.float64)
                 return pagerank._residual.lower(edges, x, x, 0.85, **kept)
 
         return Program(lower)
-    pair = float_pairs.Pair(array(np.float32), array(np.float32))
-    gain = zeros(rows, dtype=np.float32, spec=P())
+    pair = float_pairs.Pair(numbers(np.float32), numbers(np.float32))
+    gain = array(rows, dtype=np.float32, spec=P())
     lower = lambda: float_pairs._residual.lower(
         graph.edges("float32"),
         graph.edges("rest"),
@@ -606,14 +585,20 @@ PROGRAMS: dict[str, Callable[[str, Scale], Program]] = {
     "PageRank, by nodes": ranks_by_nodes,
     "PageRank, residuals": residuals,
 }
+# What they hold, the package predicts.
+PREDICTED = (
+    *("contrastive step", "triplet step", "listwise step", "sft step", "grpo step"),
+    *("scoring, prefixes", "encode"),
+)
 # They have one size.
 ALONE = ("listwise step", "PageRank", "PageRank, by nodes", "PageRank, residuals")
 
 
-def program(name: str, size: str) -> Program:
-    """A program on the current mesh."""
+def program(name: str, size: str, **choices: Any) -> Program:
+    """A program on the current mesh; `choices` are fields of `Scale`."""
+    scale = dataclasses.replace(TINY if size == TINY_SIZE else FULL, **choices)
     with mock.patch.object(layout, "put", put):
-        made = PROGRAMS[name](size, TINY if size == TINY_SIZE else FULL)
+        made = PROGRAMS[name](size, scale)
 
     def lower() -> jax.stages.Lowered:
         with mock.patch.object(layout, "put", put):  # edges of graphs are placed when asked for

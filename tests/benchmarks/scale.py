@@ -269,7 +269,7 @@ def prediction() -> None:
         ):
             work = batch._replace(pieces=count)
             kind = dataclasses.replace(cfg, remat=remat)
-            held = pod.compiled_on(mesh, kind, work)
+            held = pod.compiled_on(kind, work)
             measured = held["arguments"] + held["temporary"]
             sizes = (pod.predicted(kind, work).total, measured)
             rows.append((name, remat, count, *(f"{size / 1e6:,.0f} MB" for size in sizes)))

@@ -4,15 +4,17 @@ import itertools
 import math
 import random
 import statistics
+import subprocess
 import sys
 
 import huggingface_hub
+import jax
 import pytest
 from support.plans import calls_of_kind, device_work, model, settings
 from support.world import EMBEDDED, command
 
 from ark_jax import LanguageModel, __main__
-from ark_jax.estimate import plan
+from ark_jax.estimate import devices, plan, targets
 from ark_jax.estimate.work import measure
 from ark_jax.llm import reply_cache
 from ark_jax.llm.reply_cache import ReplyCache
@@ -20,6 +22,7 @@ from ark_jax.models.prefix_groups import group_by_prefix
 from ark_jax.recipes.ark import alignment
 from ark_jax.recipes.ark.recipe import RECIPE
 from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
+from ark_jax.runtime import accelerator
 from ark_jax.text.prompts import load_template
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches, memory
@@ -144,7 +147,8 @@ def test_a_plan_explains_its_memory_settings(run, mesh, monkeypatch):
 
     assert memory_notes()[0].startswith("- memory of stage1")
     assert all(
-        ": remat=products, 1 piece, 3 forward passes: about " in note for note in memory_notes()
+        ": remat=products, 1 piece, 3 forward passes, nothing over " in note
+        for note in memory_notes()
     )
     assert all(note.endswith(": the fastest, and it fits") for note in memory_notes())
     monkeypatch.setattr(memory, "device_memory", lambda: 1.0)
@@ -354,6 +358,54 @@ def test_numbers_and_prices_are_abbreviated():
         "$0.0012",
         "unknown",
     ]
+
+
+def test_a_plan_can_be_for_devices_that_are_not_here(run):
+    """Its speeds and memory are published."""
+    c = settings(run.workdir.parent)
+    c.mesh, here = (1, -1, 1), run.plans["after"]
+    there = plan.estimate(RECIPE, c, run.workdir, targets.target("v5e-16"))
+    assert device_work(there) == device_work(here) and there.seconds < here.seconds / 1e3
+    speed, *kinds = [note for note in there.notes if note.startswith(("device", "memory"))]
+    assert speed.startswith("device: assumed 16 x TPU v5 lite with 1,260,800 GFLOP/s, 40% of the ")
+    assert all(" of 14.9 GiB" in note for note in kinds)
+    assert any("score (likelihoods)" in note and note.endswith(": it fits") for note in kinds)
+    trained = next(note for note in kinds if note.startswith("memory of stage1"))
+    assert "3 forward passes, 0.0 GiB over links: " in trained
+    assert trained.endswith(": the fastest, and it fits")
+    assert accelerator.device_in_use().platform == jax.default_backend()
+    with pytest.raises(ValueError, match="cannot be cut into 64 equal parts"):
+        plan.estimate(RECIPE, c, run.workdir, targets.target("v5e-64"))
+
+
+def test_a_compiler_is_asked_about_each_kind_of_step_once(run, monkeypatch):
+    asked = []
+
+    def verify(self, settings, work, choice):
+        asked.append(work.stage)
+        return "verified: by a test"
+
+    monkeypatch.setattr(devices.WeightlessModel, "verify", verify)
+    monkeypatch.setattr(targets, "compiling_for", targets.assumed)
+    c = settings(run.workdir.parent)
+    made = plan.estimate(RECIPE, c, run.workdir, targets.target("h100"), verify=True)
+    notes = [note for note in made.notes if note.startswith("memory of stage")]
+    assert asked[0] == "stage1" and len(asked) == sum(": remat=" in note for note in notes)
+    assert "memory of stage1: verified: by a test" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--device=v5e-12"], "--device=v5e-12: give a TPU with a power of two of chips"),
+        (["--verify"], "--verify: name devices to compile for, as in --device=v5e-256"),
+        (["--device=a100", "--verify"], "--verify: no description of NVIDIA A100-SXM4-80GB"),
+    ],
+    ids=["device", "no-device", "no-compiler"],
+)
+def test_flags_that_cannot_be_are_refused_in_one_line(flags, message, world, tmp_path):
+    done = subprocess.run(command(world, tmp_path, "plan", *flags), capture_output=True, text=True)
+    assert done.returncode == 1 and f"error: {message}" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.network

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support import program_text
 
 from ark_jax import layout
+from ark_jax.estimate import steps
 from ark_jax.models import decoder, encoder
 from ark_jax.train import fit, memory, optim
 from ark_jax.train.contrastive import ContrastiveObjective
@@ -94,34 +94,13 @@ def model_class(cfg) -> type:
 
 
 def abstract(
-    cfg: decoder.Config | encoder.Config, mesh, batch: Batch
+    cfg: decoder.Config | encoder.Config, batch: Batch
 ) -> tuple[ContrastiveObjective, fit.State, dict]:
-    """Objective, state and batch of a training step; `mesh`, set by the caller, may be an
-    AbstractMesh."""
-    room = rooms(batch.queries * batch.short, batch.passages * batch.long // batch.pieces)
-    pooling = "lasttoken" if isinstance(cfg, decoder.Config) else "mean"
-    objective = ContrastiveObjective(
-        cfg, pooling, cfg.width, batch.pieces, room, temperature=0.02, matryoshka=()
-    )
-    create = lambda: model_class(cfg)(cfg, rngs=nnx.Rngs(0))
+    """Objective, state and batch of a training step, on the mesh that is set."""
+    objective, given = steps.contrastive(cfg, texts(batch, batch.pieces), batch.pieces)
+    model = steps.placed(lambda: model_class(cfg)(cfg, rngs=nnx.Rngs(0)))
     start = functools.partial(fit.State.create, optimizer=OPTIMIZER)
-    state = jax.eval_shape(start, jax.eval_shape(create))
-    state = jax.tree.map(
-        lambda x: on(mesh, x.shape, x.dtype, x.sharding.spec if x.sharding else P()), state
-    )
-    rows = lambda shape, dtype: on(mesh, shape, dtype, P(layout.BATCH))
-    texts = lambda n, length: (rows((n, length), jnp.int32), rows((n, length), bool))
-    pairs = rows((batch.queries, batch.passages), bool)
-    return (
-        objective,
-        state,
-        {
-            "queries": texts(batch.queries, batch.short),
-            "passages": texts(batch.passages, batch.long),
-            "positive": pairs,
-            "negative": pairs,
-        },
-    )
+    return objective, steps.placed(start, model), given
 
 
 def bytes_of(tree) -> int:
@@ -137,12 +116,12 @@ def compiled(cfg, shape: tuple[int, int, int], batch: Batch) -> dict:
     jax.config.update("jax_num_cpu_devices", math.prod(shape))
     mesh = layout.make_mesh(shape)
     with jax.set_mesh(mesh):
-        return compiled_on(mesh, cfg, batch)
+        return compiled_on(cfg, batch)
 
 
-def compiled_on(mesh, cfg, batch: Batch) -> dict:
+def compiled_on(cfg, batch: Batch) -> dict:
     """`compiled` on the mesh that is set."""
-    objective, state, given = abstract(cfg, mesh, batch)
+    objective, state, given = abstract(cfg, batch)
     program = fit.train_step.lower(objective, OPTIMIZER, state, None, given, 1e-5).compile(
         {"xla_backend_optimization_level": 0}
     )
@@ -156,7 +135,8 @@ def compiled_on(mesh, cfg, batch: Batch) -> dict:
 
 def texts(batch: Batch, pieces: int) -> list[memory.Texts]:
     """What a device encodes at once."""
-    rows = rooms(batch.queries, batch.passages // pieces)
+    devices = layout.batch_multiple()
+    rows = (-(-batch.queries // devices), -(-batch.passages // (devices * pieces)))
     lengths = (batch.short, batch.long)
     return [memory.Texts(n, length, n * length) for n, length in zip(rows, lengths, strict=True)]
 

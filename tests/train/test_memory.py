@@ -16,6 +16,7 @@ from support import pod, tiny
 from support.training import BERT, PAIRS, PASSAGES, QUESTIONS, TRAINING, contrastive_config
 
 from ark_jax import layout
+from ark_jax.estimate import targets
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import device_memory
 from ark_jax.train import contrastive, fit, memory
@@ -76,7 +77,7 @@ def test_predicted_saved_bytes_of_a_layer_equal_those_of_jax(model, remat, mesh)
 def test_predicted_memory_is_within_30_percent_of_xla(model, remat, pieces, mesh):
     """Within 30 % at this size, which attention and small arrays fill."""
     cfg = dataclasses.replace(MODELS[model], remat=remat)
-    held = pod.compiled_on(jax.sharding.get_mesh(), cfg, BATCH._replace(pieces=pieces))
+    held = pod.compiled_on(cfg, BATCH._replace(pieces=pieces))
     predicted = pod.predicted(cfg, BATCH._replace(pieces=pieces)).total
     assert predicted == pytest.approx(held["arguments"] + held["temporary"], rel=0.3)
 
@@ -113,7 +114,45 @@ def test_the_fastest_setting_that_fits_is_chosen(mesh):
     assert described[150].endswith("0.1 GiB, of which 80% may be filled: the fastest, and it fits")
     assert described[16].endswith(": the fastest that fits")
     assert described[1].endswith(": nothing fits, and this takes least")
-    assert described[1].startswith("remat=all, 8 pieces, 5 forward passes: about 0.0 GiB a device ")
+    assert described[1].startswith(
+        "remat=all, 8 pieces, 5 forward passes, nothing over links: about 0.0 GiB "
+    )
+
+
+def chosen_elsewhere(name: str, batch: pod.Batch) -> memory.Choice:
+    """How 0.6B computes a step on devices that are not here."""
+    cfg = pod.config("0.6B")
+    with targets.assumed(targets.target(name)):
+        return memory.choose(
+            cfg,
+            "auto",
+            0,
+            functools.partial(pod.texts, batch),
+            trained=4 * pod.parameters("0.6B") / layout.batch_multiple(),
+            most_pieces=batch.passages // layout.batch_multiple(),
+        )
+
+
+def test_products_outweigh_fast_links_and_slow_links_outweigh_products(monkeypatch):
+    """Of 983,040 tokens a device, 16 pieces take one pass less than two that save nothing."""
+    batch = pod.Batch(256, 64, 256 * 60, 512, 1)
+    fast = chosen_elsewhere("h100x8", batch)
+    assert (fast.remat, fast.pieces) == ("products", 16) and fast.fits
+    assert "4 forward passes, 60.3 GiB over links: about " in fast.describe()
+    monkeypatch.setattr(memory, "LINKS", {"NVIDIA.*": 1e9})
+    slow = chosen_elsewhere("h100x8", batch)
+    assert (slow.remat, slow.pieces) == ("all", 2) and slow.links < fast.links / 2
+
+
+def test_weights_travel_once_per_pass_and_gradients_once_per_piece():
+    """0.6B's layers have 440 M weights in 16 bits, of which 7/8 are on other devices."""
+    cfg, layers = pod.config("0.6B"), 28 * 1024 * (2 * 16 * 128 + 2 * 8 * 128 + 3 * 3072)
+    with targets.assumed(targets.target("h100x8")):
+        one, four = (memory.links_bytes(cfg, 2, pieces) for pieces in (1, 4))
+    assert one == pytest.approx(7 / 8 * layers * (4 * 2 + 2 * 4))
+    assert four == pytest.approx(7 / 8 * layers * ((2 + 4 * 3) * 2 + 5 * 4))
+    with targets.assumed(targets.target("h100")):
+        assert memory.links_bytes(cfg, 2, 4) == 0
 
 
 @pytest.mark.parametrize(("available", "doubt"), [(1e9, ""), (1e6, ", which may not fit")])

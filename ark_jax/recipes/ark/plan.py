@@ -197,7 +197,8 @@ def _train(config, sizes: _Sizes) -> list[Work]:
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
         step = (sizes.question.with_count(batch), sizes.passage.with_count(passages))
         name = curriculum.stage_name(stage)
-        works.append(Work(name, "retriever", "training", steps, step=step))
+        amounts = {"step": step, "objective": "" if keeps_tokens(config) else "contrastive"}
+        works.append(Work(name, "retriever", "training", steps, **amounts))
     return works
 
 

@@ -35,7 +35,12 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     embedding = ("retriever", "embedding", len(graph), triple.mean)
     works = [
         *([Work("baselines", *embedding)] if tested else []),
-        Work("train", "retriever", "training", steps, step=step, towers=towers),
+        Work(
+            *("train", "retriever", "training", steps),
+            step=step,
+            towers=towers,
+            objective="triplet",
+        ),
         Work("index", *embedding, stored=len(graph)),
     ]
     calls = writing_calls(context)

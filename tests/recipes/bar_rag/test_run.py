@@ -279,7 +279,7 @@ def test_a_plan_counts_rollouts_in_advance(run):
     before = plan.estimate(RECIPE, config)
     assert {x.work.stage for x in before.costs} == stages and all(x.flops for x in before.costs)
     (memory,) = [note for note in before.notes if note.startswith("memory of warm")]
-    assert ": remat=products, 1 piece, 3 forward passes: about " in memory
+    assert ": remat=products, 1 piece, 3 forward passes, nothing over " in memory
 
 
 def test_a_plan_prices_the_replies_of_an_engine(run, world):
