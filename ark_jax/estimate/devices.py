@@ -132,11 +132,13 @@ class WeightlessModel:
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 
     def holds(self, work: Work) -> float:
-        """Bytes that a device holds for a batch of embedding, or of prefixes in scoring."""
+        """Bytes that a device holds for a batch of embedding, or of scoring."""
         weights = self.parameters * jnp.dtype(self.cfg.dtype).itemsize
-        shards = layout.mesh_size("fsdp") * layout.mesh_size("tensor")
-        cached = self.batch if work.kind == "likelihoods" else 0
-        return memory.inference_bytes(self.cfg, weights / shards, self.batch, cached)
+        weights /= layout.mesh_size("fsdp") * layout.mesh_size("tensor")
+        if work.kind == "likelihoods":  # full batches of prefixes, and of texts behind them
+            tokens = [self.batch] * 3
+            return memory.suffix_bytes(self.cfg, weights, *tokens, positions=block_length())
+        return memory.inference_bytes(self.cfg, weights, self.batch)
 
     def describe_held(self, work: Work) -> str:
         """What `holds` says, for the plan."""

@@ -24,12 +24,12 @@ from ark_jax.runtime.device_memory import device_memory
 FILL = 0.4
 
 
-def decoding_mesh(model: decoder.Decoder, cfg: decoder.Config) -> Mesh:
-    """A mesh of the same devices that cuts no weight but over its tensor axis.
+def decoding_shape(model: decoder.Decoder, cfg: decoder.Config) -> tuple[int, int, int]:
+    """Devices per axis of the mesh that generates, of as many devices as the current one.
 
-    That axis is at least as long as the current one's, and long enough for the weights to fit.
+    Its tensor axis is at least as long as the current one's, and long enough for weights to fit.
     """
-    mesh, dims = jax.sharding.get_mesh(), cfg.dims
+    mesh, dims = jax.sharding.get_abstract_mesh(), cfg.dims
     size = sum(x.size for x in jax.tree.leaves(model)) * jnp.dtype(cfg.compute).itemsize
     size *= 1 if layers_stay_stacked() else 2
     lengths = [
@@ -39,7 +39,14 @@ def decoding_mesh(model: decoder.Decoder, cfg: decoder.Config) -> Mesh:
     ]
     fitting = [n for n in lengths if size / n <= FILL * device_memory()]
     tensor = fitting[0] if fitting else lengths[-1]
-    return Mesh(mesh.devices.reshape(-1, 1, tensor), mesh.axis_names, axis_types=mesh.axis_types)
+    return mesh.size // tensor, 1, tensor
+
+
+def decoding_mesh(model: decoder.Decoder, cfg: decoder.Config) -> Mesh:
+    """The current mesh's devices in a mesh that cuts no weight but over its tensor axis."""
+    mesh = jax.sharding.get_mesh()
+    devices = mesh.devices.reshape(decoding_shape(model, cfg))
+    return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
 
 
 def decoding_copy(model: decoder.Decoder, cfg: decoder.Config, mesh: Mesh) -> decoder.Decoder:

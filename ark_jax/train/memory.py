@@ -229,7 +229,53 @@ def inference_bytes(cfg: Any, weights: float, tokens: int, cached: int = 0) -> f
     working = {"cpu": 4, "tpu": 2 * 4}.get(platform, size) * tokens * numbers
     # A GPU's compiler turns the keys of all layers at the end.
     copies = 1.5 if platform == "gpu" else 1
-    return weights + working + copies * size * cfg.layers * cached * _cache_numbers(cfg)
+    return weights + _gathered_bytes(cfg) + working + copies * cache_bytes(cfg, cached)
+
+
+def _gathered_bytes(cfg: Any) -> float:
+    """Bytes of a layer's weights, as they come from other devices and as products take them."""
+    if layout.mesh_size("fsdp") == 1:
+        return 0
+    types = {jnp.dtype(cfg.dtype), jnp.dtype(cfg.compute)}
+    numbers = flops.weights(cfg) / cfg.layers / layout.mesh_size("tensor")
+    return numbers * sum(x.itemsize for x in types)
+
+
+def cache_bytes(cfg: Any, tokens: int) -> float:
+    """Bytes of keys and values of so many tokens of a device, in all layers."""
+    return jnp.dtype(cfg.compute).itemsize * cfg.layers * tokens * _cache_numbers(cfg)
+
+
+def suffix_bytes(
+    cfg: Any, weights: float, tokens: int, cached: int, read: int, positions: int
+) -> float:
+    """Bytes that a device holds while it scores ends of texts behind shared prefixes.
+
+    Args:
+        weights: bytes of the weights on a device.
+        tokens: of the ends.
+        cached: tokens of the prefixes.
+        read: tokens of prefixes, counted for each row of ends.
+        positions: whose logits are computed at once.
+    """
+    devices = layout.batch_multiple() * layout.mesh_size("tensor")
+    size = jnp.dtype(cfg.compute).itemsize
+    table = size * cfg.vocab * cfg.width if devices > 1 else 0  # a whole copy on each device
+    # cuDNN gets a copy of the prefix for each row, while little else is held.
+    copies = size * read * _cache_numbers(cfg) if device_in_use().platform == "gpu" else 0
+    states = max(inference_bytes(cfg, weights, tokens), weights + copies)
+    return states + cache_bytes(cfg, cached) + table + 4 * positions * cfg.vocab
+
+
+def decoding_bytes(cfg: Any, weights: float, rows: int, cached: int) -> float:
+    """Bytes that a device holds while it generates a token of each row.
+
+    Args:
+        weights: bytes of the weights on a device.
+        cached: tokens of all rows and of their prefix, with places that are free.
+    """
+    # Logits, their exponentials and their order, of which top-p takes sums.
+    return weights + cache_bytes(cfg, cached) + 3 * 4 * rows * cfg.vocab
 
 
 class Choice(NamedTuple):

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from support import pod
 from support.matrices import random_matrix
@@ -393,8 +394,7 @@ def prefixes(size: str, scale: Scale) -> Program:
 def suffixes(size: str, scale: Scale) -> Program:
     """Scoring: log-probabilities of answers behind their chunks."""
     s = scoring(size, scale)
-    compute = lambda model, *arrays: prefix.compute(model, s.cfg, *arrays, s.capacity)
-    cache = placed(compute, s.model, s.tokens, s.mask)
+    cache = kept_prefixes(s.cfg, *s.tokens.shape)
     places = tk.round_up(s.suffix_capacity, probabilities.block_length())
     blocks = places // probabilities.block_length()
     targets = array(layout.batch_multiple(), places)
@@ -402,13 +402,29 @@ def suffixes(size: str, scale: Scale) -> Program:
         s.model, s.cfg, cache, s.mask, s.suffixes, s.suffix_capacity, targets, targets, blocks
     )
     flash = attends_prefix(s.cfg, s.suffixes.tokens.shape[1], s.tokens.shape[1])
-    return Program(lower, s.model, attends=flash, rounds=blocks)
+    devices, length = layout.batch_multiple(), s.tokens.shape[1]
+    held = memory.suffix_bytes(
+        s.cfg,
+        memory.bytes_on_device(s.model),
+        s.suffix_capacity,
+        cached=s.tokens.size // devices,
+        read=len(s.suffixes.tokens) // devices * length,
+        positions=probabilities.block_length(),
+    )
+    return Program(lower, s.model, held, flash, rounds=blocks)
+
+
+def kept_prefixes(cfg: decoder.Config, rows: int, length: int) -> prefix.PrefixCache:
+    """What `prefix.compute` returns."""
+    shape = (cfg.layers, rows, cfg.kv_heads, length, cfg.head_dim)
+    spec = layout.activation_spec("l b k s h")
+    return (array(*shape, dtype=cfg.compute, spec=spec),) * 2
 
 
 class Continuing(NamedTuple):
     """What both programs of a generation take, on the mesh that the package chooses for it."""
 
-    mesh: jax.sharding.Mesh
+    mesh: tuple[int, int, int]
     cfg: decoder.Config
     model: decoder.Decoder
     stacked: prefix.PrefixCache
@@ -423,15 +439,14 @@ def continuing(size: str, scale: Scale) -> Continuing:
     with contextlib.ExitStack() as stack:
         if size == TINY_SIZE:  # cut its weights as if they were those of a large model
             stack.enter_context(mock.patch.object(decoding, "device_memory", lambda: 0))
-        mesh = decoding.decoding_mesh(model_of(cfg), cfg)
-    with jax.set_mesh(mesh):
+        mesh = decoding.decoding_shape(model_of(cfg), cfg)
+    with on_mesh(mesh):
         model, devices = model_of(cfg), layout.batch_multiple()
         shape, slots = (devices, scale.shared), scale.slots * devices
         mask = array(*shape, dtype=bool)
-        compute = lambda model, *arrays: prefix.compute(model, cfg, *arrays, scale.shared)
-        stacked = placed(compute, model, array(*shape), mask)
+        stacked = kept_prefixes(cfg, *shape)
         cache = placed(lambda: generate.empty_cache(cfg, slots, scale.suffix + scale.ring))
-    note = f"mesh {tuple(mesh.shape.values())}".replace(",", " x")
+    note = "mesh " + " x ".join(map(str, mesh))
     return Continuing(mesh, cfg, model, stacked, mask, cache, slots, note)
 
 
@@ -442,7 +457,7 @@ def drawn(rows: int) -> sampling.Sampling:
 def prefill(size: str, scale: Scale) -> Program:
     """Generation: prompts into the slots of their replies."""
     x = continuing(size, scale)
-    with jax.set_mesh(x.mesh):
+    with on_mesh(x.mesh):
         devices = layout.batch_multiple()
         prompts = scale.slots // scale.samples * devices
         capacity = scale.slots // scale.samples * scale.suffix
@@ -455,29 +470,52 @@ def prefill(size: str, scale: Scale) -> Program:
         )
         slots, draw = array(prompts, scale.samples), drawn(prompts * scale.samples)
         flash = attends_prefix(x.cfg, scale.suffix, scale.shared)
+        kept = memory.cache_bytes(x.cfg, places(scale))
+        weights = memory.bytes_on_device(x.model)
+        held = kept + memory.inference_bytes(x.cfg, weights, capacity, capacity)
     arguments = (x.model, x.cfg, x.stacked, x.mask, new, capacity, x.cache, slots, draw)
-    return Program(lowering(x.mesh, generate._prefill, *arguments), x.model, 0, flash, x.note)
+    return Program(lowering(x.mesh, generate._prefill, *arguments), x.model, held, flash, x.note)
 
 
 def decode(size: str, scale: Scale) -> Program:
     """Generation: tokens of every reply, drawn by top-p, up to the next look at them."""
     x, steps = continuing(size, scale), generate.steps_at_once()
-    with jax.set_mesh(x.mesh):
+    with on_mesh(x.mesh):
         parts_of = lambda tree: decoding.parts_of(tree, x.cfg.layers)
         parts, of_prefix = placed(parts_of, x.model.blocks), placed(parts_of, x.stacked)
         shared = generate.SharedPrefix(of_prefix, x.mask, scale.shared)
         state = generate.RowState(*(array(x.slots) for _ in generate.RowState._fields))
         rest = (state, 0, drawn(x.slots), (151_645,), scale.suffix, steps)
+        weights = memory.bytes_on_device(x.model)
+        held = memory.decoding_bytes(x.cfg, weights, scale.slots, places(scale))
     arguments = (x.model, parts, x.cfg, shared, x.cache, *rest)
     lower = lowering(x.mesh, generate._decode, *arguments)
-    return Program(lower, x.model, note=x.note, rounds=steps)
+    return Program(lower, x.model, held, note=x.note, rounds=steps)
 
 
-def lowering(mesh: jax.sharding.Mesh, function: Any, *arguments: Any) -> Callable:
-    """What lowers a compiled function on a mesh."""
+def places(scale: Scale) -> int:
+    """Tokens whose keys and values a device keeps in a generation."""
+    return scale.shared + scale.slots * (scale.suffix + scale.ring)
+
+
+@contextlib.contextmanager
+def on_mesh(shape: tuple[int, ...]) -> Iterator[None]:
+    """Inside, the current mesh's devices have this shape, be they known or only counted."""
+    mesh, axis_types = jax.sharding.get_mesh(), (AxisType.Explicit,) * 3
+    if mesh.empty:
+        abstract = AbstractMesh(shape, layout.AXES, axis_types=axis_types)
+        with jax.sharding.use_abstract_mesh(abstract):
+            yield
+    else:
+        with jax.set_mesh(Mesh(mesh.devices.reshape(shape), layout.AXES, axis_types=axis_types)):
+            yield
+
+
+def lowering(mesh: tuple[int, ...], function: Any, *arguments: Any) -> Callable:
+    """What lowers a compiled function on a mesh of this shape."""
 
     def lower() -> jax.stages.Lowered:
-        with jax.set_mesh(mesh):
+        with on_mesh(mesh):
             return function.lower(*arguments)
 
     return lower
@@ -588,7 +626,7 @@ PROGRAMS: dict[str, Callable[[str, Scale], Program]] = {
 # What they hold, the package predicts.
 PREDICTED = (
     *("contrastive step", "triplet step", "listwise step", "sft step", "grpo step"),
-    *("scoring, prefixes", "encode"),
+    *("scoring, prefixes", "scoring, suffixes", "encode", "prefill", "decode"),
 )
 # They have one size.
 ALONE = ("listwise step", "PageRank", "PageRank, by nodes", "PageRank, residuals")

@@ -98,16 +98,18 @@ HELD = {
 }
 
 
-NOT_REACHED = {("v5e-256", "8B", "encode", ""): "over 256 devices XLA keeps products in 16 bits"}
+# Over many devices libtpu keeps products in 16 bits, of which the prediction has 32.
+NOT_REACHED = {
+    (target, "8B", program, "")
+    for target in ("v5e-256", "v5p-64", "v6e-256")
+    for program in ("encode", "scoring, prefixes", "scoring, suffixes")
+}
 
 
 def cells_held() -> list:
-    """The cells, those whose prediction is known to be wrong marked."""
-
-    def mark(reason: str) -> pytest.MarkDecorator:
-        return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
-
-    marks = {cell: [mark(reason)] for cell, reason in NOT_REACHED.items()}
+    """The cells, those whose prediction is known to be too high marked."""
+    mark = pytest.mark.xfail(strict=True, raises=AssertionError, reason="products in 16 bits")
+    marks = {cell: [mark] for cell in NOT_REACHED}
     return [pytest.param(x, marks=marks.get(x, []), id=" ".join(filter(None, x))) for x in HELD]
 
 

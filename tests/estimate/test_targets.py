@@ -5,7 +5,7 @@ import pytest
 
 from ark_jax import layout
 from ark_jax.estimate import targets
-from ark_jax.runtime import accelerator
+from ark_jax.runtime import accelerator, device_memory
 from ark_jax.train import flops, memory
 
 NAMES = {
@@ -38,7 +38,8 @@ def test_another_name_is_refused_with_examples(name):
 def test_the_numbers_of_every_kind_are_published(kind):
     name = targets.target(kind if kind in targets.GPUS else f"{kind}-8").device.kind
     assert flops.peak(name)
-    assert memory.published(memory.MEMORY, name) and memory.published(memory.LINKS, name)
+    for table in (device_memory.MEMORY, memory.LINKS):
+        assert device_memory.published(table, name)
 
 
 def test_formulas_are_about_the_devices_that_are_assumed():
