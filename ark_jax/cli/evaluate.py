@@ -123,12 +123,10 @@ class Evaluate(Comparing, ReaderFlags):
         return super().run()
 
     def make_comparison(self) -> "Comparison":
-        from ark_jax.compare.comparison import RETRIEVAL
-
         return self.compare(
             _split_names(self.models),
             reference=self.reference,
-            metrics=_split_names(self.metrics) or RETRIEVAL,
+            metrics=_split_names(self.metrics),
             write=self.open_reader().write if self.reader else None,
         )
 
