@@ -1,7 +1,6 @@
 """Rankings and answers of other systems, joined to the questions and passages of a test set."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ark_jax.compare.rankings import ANSWERS, RUN, System
 from ark_jax.data.predictions import Scores, read_answers, read_rankings
@@ -59,7 +58,7 @@ def read_output(system: System) -> Rankings | Answers:
         BadInput: the file has problems.
     """
     read = read_rankings if system.by == RUN else read_answers
-    return read(storage.local_copy(str(Path(system.file).expanduser())), system.part)
+    return read(storage.local_copy(system.file), system.part)
 
 
 def join_rankings(

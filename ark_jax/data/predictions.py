@@ -148,7 +148,8 @@ def _whole_object(path: Path) -> dict | None:
         values = parse_json(read_text(path, Findings()))
     except (ValueError, RecursionError):
         return None
-    return values if isinstance(values, dict) and not values.keys() & {*QUESTION} else None
+    is_map = isinstance(values, dict) and values and not values.keys() & {*QUESTION}
+    return values if is_map else None
 
 
 def _trec_rows(path: Path, findings: Findings) -> Iterator[InputRow]:

@@ -148,6 +148,12 @@ def test_faults_of_answers_name_file_and_line(text, message, tmp_path):
         read_answers(tmp_path / "f")
 
 
+def test_an_empty_object_is_no_map(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"a.json:1: question_id: is missing"):
+        read_rankings(tmp_path / "a.json")
+
+
 @pytest.mark.parametrize("name", ["gone.trec", "gone.parquet", "gone.jsonl"])
 def test_an_absent_file_is_named(name, tmp_path):
     with pytest.raises(BadInput, match=f"{name}: does not exist"):
