@@ -46,7 +46,8 @@ class Comparison:
     """The result of `compare`.
 
     Attributes:
-        reference: the system that the others are tested against; it has the first row.
+        reference: the system that the others are tested against; it has the first row. A metric
+            that it has no value of is tested against the first row with one.
         metrics: the columns of the table.
         table: as `tabulate` makes it.
         groups: type of question -> the table of its questions; empty if the data have no types.
@@ -128,7 +129,7 @@ def compare(
         task = _make_task(systems, data, corpus, folder, scope, rules, reading)
         questions = task.questions
         cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in of_rankings]
-        depth = max(DEPTH, *cutoffs)
+        depth = max([DEPTH, *cutoffs])
         rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, write)
     answers, told = _join_answers(systems, outputs, questions, data)
     tested = _Measured(questions, task, rankings, answers, of_rankings, of_answers)
@@ -210,7 +211,7 @@ def _join_answers(
     """system -> its answer to each question, of systems that answer; and remarks.
 
     Raises:
-        ValueError: no question of the data has a reference answer, or none is answered.
+        ValueError: no question of the data has a reference answer, or a file answers none.
     """
     answering = [system for system in systems if system.by == ANSWERS]
     if answering and not any(question.answers for question in questions):

@@ -200,7 +200,10 @@ def test_answers_are_tested_against_answers(model, told, tmp_path):
     assert "metrics of answers are tested against all" in told_of
     page = output.save(comparison, tmp_path).read_text()
     assert "exact match, differences to all" in page and "nDCG@10, differences" not in page
-    assert "–" in output.text_of(comparison)
+    alone = compare(words, told, metrics=["answer_f1"])
+    f1 = [row["values"].get("answer_f1") for row in comparison.table]
+    assert [row["values"].get("answer_f1") for row in alone.table] == f1
+    assert output.text_of(alone).splitlines()[1].split() == ["a", "–"]
 
 
 @pytest.mark.parametrize("name", ["hotpotqa", "musique", "narrativeqa", "qmsum"])
