@@ -1,4 +1,4 @@
-"""`ark-jax evaluate` and `baselines`: retrievers, BM25 and both fused on data, without a run."""
+"""`ark-jax evaluate` and `baselines`: systems on a test set, without a run."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Comparing(ReadingFlags):
-    """The flags of the verbs that measure retrievers on a test set."""
+    """The flags of the verbs that measure systems on a test set."""
 
     data: str = flag(
         "--data=TEST",
@@ -102,13 +102,18 @@ class Evaluate(Comparing, ReaderFlags):
         "--models=NAMES",
         "retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search` fuses them; "
         "the first one decides how documents are cut; MODEL+hyde has the language model of "
-        "--reader, or of --endpoint, write passages to search for",
+        "--reader, or of --endpoint, write passages to search for; run:FILE are rankings of "
+        "another system (TREC, JSONL, JSON, Parquet), answers:FILE its answers; of a file of "
+        "several systems, FILE#NAME",
     )
     reference: str = flag(
         "--reference=NAME", "the system that the others are tested against: the first", ""
     )
     metrics: str = flag(
-        "--metrics=NAMES", "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map", ""
+        "--metrics=NAMES",
+        "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map; of answers "
+        "exact_match,answer_f1,any_hit; also answer_accuracy, list_f1, first_hit and rouge_l",
+        "",
     )
 
     example = "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/"
@@ -123,12 +128,10 @@ class Evaluate(Comparing, ReaderFlags):
         return super().run()
 
     def make_comparison(self) -> "Comparison":
-        from ark_jax.compare.comparison import RETRIEVAL
-
         return self.compare(
             _split_names(self.models),
             reference=self.reference,
-            metrics=_split_names(self.metrics) or RETRIEVAL,
+            metrics=_split_names(self.metrics),
             write=self.open_reader().write if self.reader else None,
         )
 

@@ -1,12 +1,21 @@
-"""Models on a test set: a table of retrieval metrics, with intervals and pairwise tests."""
+"""Systems on a test set: a table of metrics, with intervals and pairwise tests."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.compare.questions import Task, build_index, make_task, open_index
-from ark_jax.compare.rankings import WORDS, System, find_reference, parse_systems, rank
+from ark_jax.compare import imported
+from ark_jax.compare.questions import Task, build_index, make_task, open_index, read_asked
+from ark_jax.compare.rankings import (
+    ANSWERS,
+    RUN,
+    WORDS,
+    System,
+    find_reference,
+    parse_systems,
+    rank,
+)
 from ark_jax.data import readers
 from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.reading import Reading
@@ -18,7 +27,6 @@ from ark_jax.index.index import absolute_model
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
 from ark_jax.recipes.core.tables import questions_by_group, tabulate
-from ark_jax.recipes.documents.evaluate import RETRIEVAL
 from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.hyde import Write
@@ -38,12 +46,14 @@ class Comparison:
     """The result of `compare`.
 
     Attributes:
-        reference: the system that the others are tested against; it has the first row.
+        reference: the system that the others are tested against; it has the first row. A metric
+            that it has no value of is tested against the first row with one.
         metrics: the columns of the table.
         table: as `tabulate` makes it.
         groups: type of question -> the table of its questions; empty if the data have no types.
-        rows: what each system retrieved for each question, and its metrics, which are None if no
-            passage of the index answers the question.
+        rows: what each system retrieved for each question, its answer if any system answers, and
+            its metrics. Those of rankings are None if no passage of the index answers the question
+            or the system ranks nothing; those of answers, without a reference or answers.
         remarks: how it was measured, in sentences.
         about: label -> fact about models and data, for the report.
     """
@@ -71,7 +81,7 @@ def compare(
     corpus: str | Path = "",
     folder: str | Path | None = None,
     reference: str = "",
-    metrics: Sequence[str] = RETRIEVAL,
+    metrics: Sequence[str] = (),
     scope: str = "auto",
     rules: ChunkRules | None = None,
     write: Write | None = None,
@@ -81,18 +91,20 @@ def compare(
     """Measures systems on the questions of a test set.
 
     All search the same passages: those of an index among the models, or those that the first
-    retriever cuts. Questions about one document are not independent, so intervals and tests draw
-    documents. After a kill, call it again: finished vectors are kept.
+    retriever cuts. If all are files of answers, there are none. Questions about one document are
+    not independent, so intervals and tests draw documents. After a kill, call it again: finished
+    vectors are kept.
 
     Args:
         models: folders or hub names of retrievers, the folder of an index, "bm25", "MODEL+bm25",
-            and either with "+hyde".
+            and either with "+hyde"; "run:FILE" and "answers:FILE", of what other systems wrote.
         data: questions, with documents or without, in a format that `data.readers` knows.
         corpus: documents to search, instead of those of `data`.
         folder: where an index is made, if none is among the models; None: in the cache, where one
             is kept for each corpus.
         reference: the system to test against; empty: the first one.
-        metrics: as `evaluate.retrieval` names them.
+        metrics: as `evaluate.retrieval` names them, and `imported.MEASURES` of answers; empty:
+            `imported.RETRIEVAL` and `imported.SHOWN`.
         scope: see `questions.make_task`.
         rules: how documents are cut; None: `ChunkRules()`.
         write: the language model of "MODEL+hyde", such as `Reader.write`.
@@ -103,13 +115,41 @@ def compare(
         BadInput: an input has problems; it lists all of them.
         FileNotFoundError, ValueError: a model or an argument cannot be used.
     """
-    from ark_jax.models import hf
-
     systems = parse_systems(models)
     if write is None and any(system.expands for system in systems):
         raise ValueError("--models: +hyde needs a language model; name it with --reader=MODEL")
     reference = find_reference(reference, systems, models)
-    cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in metrics]
+    of_rankings, of_answers = imported.choose_metrics(metrics, systems)
+    outputs = {system.name: imported.read_output(system) for system in systems if system.file}
+    ordered = sorted(systems, key=lambda system: system.name != reference)
+    if all(system.by == ANSWERS for system in systems):
+        task, questions = None, read_asked(data, reading)
+        rankings, remarks = dict.fromkeys(outputs, [[]] * len(questions)), []
+    else:
+        task = _make_task(systems, data, corpus, folder, scope, rules, reading)
+        questions = task.questions
+        cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in of_rankings]
+        depth = max([DEPTH, *cutoffs])
+        rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, write)
+    answers, told = _join_answers(systems, outputs, questions, data)
+    tested = _Measured(questions, task, rankings, answers, of_rankings, of_answers)
+    comparison = _make_comparison(tested, ordered, data)
+    remarks = [*comparison.remarks, *filter(None, [*remarks, *told])]
+    return dataclasses.replace(comparison, remarks=remarks)
+
+
+def _make_task(
+    systems: Sequence[System],
+    data: str | Path,
+    corpus: str | Path,
+    folder: str | Path | None,
+    scope: str,
+    rules: ChunkRules | None,
+    reading: Reading,
+) -> Task:
+    """The questions on an index, which is among the systems or is built; see `compare`."""
+    from ark_jax.models import hf
+
     named = dict.fromkeys(system.model for system in systems if system.model)
     index_folder = next((model for model in named if is_index(Path(model).expanduser())), "")
     for model in named:
@@ -125,18 +165,63 @@ def compare(
         rules, model = rules or ChunkRules(), next(iter(named))
         place = storage.local_path(folder or _cache_folder(model, corpus or data, rules, reading))
         index, questions, texts = build_index(place, model, data, corpus, rules, reading)
-    task = make_task(index, questions, texts, data, scope)
-    own, depth = own_chunks(questions, index.chunks.by_document, same_id), max(DEPTH, *cutoffs)
-    found = rank(task, systems, depth + most_chunks(own), write)
-    own_of = [own.get(question.id, ()) for question in questions]
+    return make_task(index, questions, texts, data, scope)
+
+
+def _rank_all(
+    task: Task,
+    systems: Sequence[System],
+    outputs: Mapping[str, Mapping],
+    depth: int,
+    same_id: str,
+    write: Write | None,
+) -> tuple[dict[str, list[list[str]]], list[str]]:
+    """system -> the first chunk ids of each question, none of a system that answers; and remarks.
+
+    Args:
+        outputs: system -> what its file holds.
+        depth: how many chunks.
+        same_id, write: as of `compare`.
+    """
+    own = own_chunks(task.questions, task.index.chunks.by_document, same_id)
+    own_of, spare = [own.get(question.id, ()) for question in task.questions], most_chunks(own)
+    searching = [system for system in systems if not system.file]
+    found, remarks = rank(task, searching, depth + spare, write), []
+    for system in systems:
+        if system.by == RUN:
+            found[system.name], remark = imported.join_rankings(
+                system, outputs[system.name], task.questions, task.index, depth, spare
+            )
+            remarks.append(remark)
+        elif system.by == ANSWERS:
+            found[system.name] = [[]] * len(task.questions)
     rankings = {
         name: [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
         for name, lists in found.items()
     }
-    ordered = sorted(systems, key=lambda system: system.name != reference)
-    comparison = _make_comparison(task, ordered, rankings, tuple(metrics), data)
-    remarks = [*comparison.remarks, *filter(None, [left_out(own)])]
-    return dataclasses.replace(comparison, remarks=remarks)
+    return rankings, [*remarks, left_out(own)]
+
+
+def _join_answers(
+    systems: Sequence[System],
+    outputs: Mapping[str, Mapping],
+    questions: Sequence[Question],
+    data: str | Path,
+) -> tuple[dict[str, list[str]], list[str]]:
+    """system -> its answer to each question, of systems that answer; and remarks.
+
+    Raises:
+        ValueError: no question of the data has a reference answer, or a file answers none.
+    """
+    answering = [system for system in systems if system.by == ANSWERS]
+    if answering and not any(question.answers for question in questions):
+        raise ValueError(
+            f"{data}: no question has an answer, so {answering[0].file} cannot be measured; add "
+            "answers to the questions"
+        )
+    joined = {x.name: imported.join_answers(x, outputs[x.name], questions) for x in answering}
+    answers = {name: answers for name, (answers, _) in joined.items()}
+    return answers, [remark for _, remark in joined.values()]
 
 
 def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Reading) -> Path:
@@ -148,29 +233,62 @@ def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Re
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """What the systems gave for each question, and how it is measured.
+
+    Attributes:
+        task: None if only answers are compared.
+        rankings: system -> chunk ids of each question.
+        answers: system -> answer to each question, of systems that answer.
+        of_rankings, of_answers: names of metrics.
+    """
+
+    questions: Sequence[Question]
+    task: Task | None
+    rankings: Mapping[str, Sequence[list[str]]]
+    answers: Mapping[str, Sequence[str]]
+    of_rankings: tuple[str, ...]
+    of_answers: tuple[str, ...]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (*self.of_rankings, *self.of_answers)
+
+    def rows(self, system: str, keys: Sequence[str]) -> list[dict]:
+        """The rows of `Comparison.rows` of one system; `keys` name each question's documents."""
+        ranked, answers = self.rankings[system], self.answers.get(system)
+        rows = []
+        for i, (question, key) in enumerate(zip(self.questions, keys, strict=True)):
+            row = {"system": system, "question": question.id, "document": key, "ranked": ranked[i]}
+            values: dict[str, float | None] = dict.fromkeys(self.metrics)
+            gold = self.task and self.task.gold[question.id]
+            if gold and answers is None:
+                values |= retrieval.measure(ranked[i], gold, self.of_rankings)
+            if question.answers and answers is not None:
+                values |= imported.score(answers[i], question.answers, self.of_answers)
+            if self.answers:
+                row["answer"] = answers[i] if answers is not None else None
+            rows.append(row | values)
+        return rows
+
+
 def _make_comparison(
-    task: Task,
-    systems: Sequence[System],
-    rankings: Mapping[str, Sequence[list[str]]],
-    metrics: tuple[str, ...],
-    data: str | Path,
+    measured: _Measured, systems: Sequence[System], data: str | Path
 ) -> Comparison:
-    """Computes tables from rankings (system -> chunk ids of each question).
+    """Computes tables.
 
     Args:
         systems: the reference first.
     """
-    keys, by_document = document_keys(task.questions)
+    questions, metrics = measured.questions, measured.metrics
+    keys, by_document = document_keys(questions)
     if not by_document:
-        keys = [question.id for question in task.questions]
-    rows = [
-        _question_row(system.name, question, key, ranked, task, metrics)
-        for system in systems
-        for question, key, ranked in zip(task.questions, keys, rankings[system.name], strict=True)
-    ]
+        keys = [question.id for question in questions]
+    rows = [row for system in systems for row in measured.rows(system.name, keys)]
     names = {system.name for system in systems}
     parts = {system.name: WORDS for system in systems if system.by == "hybrid" and WORDS in names}
-    groups = questions_by_group(task.questions)
+    groups = questions_by_group(questions)
     return Comparison(
         reference=systems[0].name,
         metrics=metrics,
@@ -180,65 +298,79 @@ def _make_comparison(
             for name, ids in groups.items()
         },
         rows=rows,
-        remarks=_remarks(task, len(set(keys)), by_document),
-        about=_about(task, systems, data),
+        remarks=_remarks(measured, systems, len(set(keys)), by_document),
+        about=_about(measured, systems, data),
     )
-
-
-def _question_row(
-    system: str,
-    question: Question,
-    document: str,
-    ranked: list[str],
-    task: Task,
-    metrics: Sequence[str],
-) -> dict:
-    """One row of `Comparison.rows`."""
-    gold = task.gold[question.id]
-    values = retrieval.measure(ranked, gold, metrics) if gold else dict.fromkeys(metrics)
-    key = {"system": system, "question": question.id, "document": document}
-    return {**key, "ranked": ranked, **values}
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
     return tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
 
 
-def _remarks(task: Task, clusters: int, by_document: bool) -> list[str]:
+def _remarks(
+    measured: _Measured, systems: Sequence[System], clusters: int, by_document: bool
+) -> list[str]:
     """Sentences on how it was measured.
 
     Args:
+        systems: the reference first.
         clusters: how many units intervals and tests draw.
         by_document: whether these are documents, not questions.
     """
-    unanswered = sum(not gold for gold in task.gold.values())
-    measured = len(task.questions) - unanswered or len(task.questions)
+    task, questions = measured.task, measured.questions
     drawing = (
         f"intervals and tests draw the {clusters:,} documents, or groups of them, that are asked"
     )
-    if not by_document:
+    if not any(question.documents for question in questions):
+        drawing = "intervals and tests draw questions"
+    elif not by_document:
         drawing = "intervals and tests draw questions, since these join most documents"
-    remarks = [
-        f"each question searches {SEARCHED[task.scope]}",
-        drawing,
-        f"{measured:,} questions: {detectable_difference(measured)}",
-    ]
+    remarks = [drawing]
+    unanswered = sum(not gold for gold in task.gold.values()) if task else 0
+    if task:
+        count = len(questions) - unanswered or len(questions)
+        remarks.insert(0, f"each question searches {SEARCHED[task.scope]}")
+        remarks.append(f"{count:,} questions: {detectable_difference(count)}")
     if by_document and clusters < FEWEST_DOCUMENTS:
         remarks.append(f"with {clusters} documents no difference reaches p < 0.05")
     if unanswered:
         remarks.append(f"{unanswered:,} questions are left out: no passage answers them")
+    return remarks + _remarks_on_answers(measured, systems)
+
+
+def _remarks_on_answers(measured: _Measured, systems: Sequence[System]) -> list[str]:
+    """Sentences on rows of answers beside rows of rankings, if there are any.
+
+    Args:
+        systems: the reference first.
+    """
+    answering = [system.name for system in systems if system.by == ANSWERS]
+    ranking = [system.name for system in systems if system.by != ANSWERS]
+    remarks = []
+    if answering and (without := sum(not question.answers for question in measured.questions)):
+        remarks.append(f"{without:,} questions have no reference answer, so answers leave them out")
+    if not (answering and ranking):
+        return remarks
+    if measured.of_rankings:
+        remarks.append(f"{', '.join(answering)}: answers alone, so metrics of rankings are –")
+    kind, names = ("rankings", ranking) if systems[0].by == ANSWERS else ("answers", answering)
+    if len(names) > 1:
+        remarks.append(f"metrics of {kind} are tested against {names[0]}")
     return remarks
 
 
-def _about(task: Task, systems: Sequence[System], data: str | Path) -> dict[str, object]:
-    index = task.index
+def _about(measured: _Measured, systems: Sequence[System], data: str | Path) -> dict[str, object]:
+    about: dict[str, object] = {"Data": str(data), "Questions": len(measured.questions)}
+    if task := measured.task:
+        about |= {
+            "Documents": task.index.manifest.documents,
+            "Passages": len(task.index),
+            "Searched": SEARCHED[task.scope],
+            "Index": str(task.index.folder),
+        }
     return {
-        "Data": str(data),
-        "Questions": len(task.questions),
-        "Documents": index.manifest.documents,
-        "Passages": len(index),
-        "Searched": SEARCHED[task.scope],
-        "Index": str(index.folder),
+        **about,
         **{f"Model of {x.name}": x.model for x in systems if x.model},
+        **{f"File of {x.name}": x.file for x in systems if x.file},
         "Version of ark_jax": __version__,
     }

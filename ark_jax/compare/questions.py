@@ -111,6 +111,19 @@ def open_index(
     return index, test.questions, texts
 
 
+def read_asked(data: str | Path, reading: Reading = readers.AS_IT_IS) -> list[Question]:
+    """The questions of a test set, whose documents nobody needs.
+
+    Raises:
+        BadInput: the data have problems.
+        ValueError: there is no question.
+    """
+    read = readers.read_test(data, {}, reading)
+    questions = readers.within_tolerance(*read, reading.tolerate).questions
+    _check_not_empty(questions, data)
+    return questions
+
+
 def _joined_texts(index: Index) -> dict[str, str]:
     """document id -> its text from its chunks; line breaks fill what no chunk covers."""
     texts: dict[str, str] = {}
@@ -162,6 +175,7 @@ def make_task(
             f"{data}: no passage holds the evidence or an answer of any question, so nothing can "
             "be measured; `ark-jax check` says what is understood"
         )
+    gold = _with_absent_documents(gold, questions, groups)
     gold |= _beir_grades(data, questions, groups)
     if scope == "auto":
         sizes = {document: len(group) for document, group in groups.items()}
@@ -189,6 +203,21 @@ def _check_documents(
             f"the index {index.folder}; make the index of all documents, or name a model in "
             "its place"
         )
+
+
+def _with_absent_documents(
+    gold: Mapping[str, Gold], questions: Sequence[Question], groups: Mapping[str, list[Chunk]]
+) -> dict[str, Gold]:
+    """The needed passages; one that no chunk holds is a document without text, held by its id.
+
+    No search finds it, but the ranking of another system may name it.
+    """
+    completed = {}
+    for question in questions:
+        empty = iter([document for document in question.documents if not groups.get(document)])
+        passages = gold[question.id]
+        completed[question.id] = [holders or [next(empty)] for holders in passages]
+    return completed
 
 
 def _beir_grades(

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ark_jax.compare.questions import Task
@@ -16,57 +17,79 @@ from ark_jax.retrieval.searcher import Dense, named_searcher
 from ark_jax.text import prompts
 
 SUFFIX = f"+{HYDE}"
+RUN, ANSWERS = "run", "answers"  # in front of the file with a system's rankings or answers
+_FILE = re.compile(rf"({RUN}|{ANSWERS}):([^#]+)(?:#(.+))?")
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """One system of a comparison, which ranks passages.
+    """One system of a comparison, which ranks passages, or of which a file holds the output.
 
     Attributes:
         name: the name of its row in the table.
         model: folder or hub name of the retriever, or the folder of an index; empty for BM25.
-        by: "dense", "bm25" or "hybrid", as `Index.search` takes it.
+        by: "dense", "bm25" or "hybrid", as `Index.search` takes it; `RUN` or `ANSWERS` of a file.
         expands: whether the retriever searches by HyDE.
+        file: holds its rankings or answers; empty if it searches.
+        part: the system of the file, which may hold several.
     """
 
     name: str
     model: str
     by: str
     expands: bool = False
+    file: str = ""
+    part: str = ""
 
 
 def parse_systems(words: Sequence[str]) -> list[System]:
-    """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`; all but `bm25` may
-    end in `+hyde`.
+    """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`, of which all but
+    `bm25` may end in `+hyde`; or `run:FILE` or `answers:FILE`, of a file of several systems with
+    `#NAME`.
 
-    A row is named by the last part of a path, or by the whole path if two end alike.
+    A row is named by the last part of a path, or by the whole path if two end alike; that of a file
+    by NAME or the file's name without suffixes, or by the whole word if another row is called so.
 
     Raises:
-        ValueError: a word is empty or comes twice, no retriever is named, or two indices are.
+        ValueError: a word is empty or comes twice, something is to be searched or ranked and no
+            retriever is named, or two indices are.
     """
-    models = [_parse_model(word) for word in words]
     if repeated := [word for i, word in enumerate(words) if word in words[:i]]:
         raise ValueError(f"--models: {repeated[0]!r} comes twice; name each system once")
-    if not any(models):
+    files = {word: match for word in words if (match := _FILE.fullmatch(word.strip()))}
+    models = {word: _parse_model(word) for word in words if word not in files}
+    ranks = models or not files or any(match[1] == RUN for match in files.values())
+    if ranks and not any(models.values()):
         raise ValueError(
             f"--models={','.join(words)}: name a retriever too, such as MODEL or MODEL+bm25; its "
             "tokens decide how documents are cut"
         )
+    _check_indices(models.values())
+    ends = {model: Path(model).name for model in models.values() if model}
+    unique = lambda model: list(ends.values()).count(ends[model]) == 1
+    short = {model: end if end and unique(model) else model for model, end in ends.items()}
+    names = {word: _row_name(word, model, short) for word, model in models.items()}
+    stems = {word: match[3] or Path(match[2]).name.split(".")[0] for word, match in files.items()}
+    taken = [*names.values(), *stems.values()]
+    names |= {word: stem if taken.count(stem) == 1 else word for word, stem in stems.items()}
+    return [
+        System(names[word], "", files[word][1], file=files[word][2], part=files[word][3] or "")
+        if word in files
+        else System(
+            names[word], models[word], _parse_ranker(word, models[word]), word.endswith(SUFFIX)
+        )
+        for word in words
+    ]
+
+
+def _check_indices(models: Iterable[str]) -> None:
+    """Raises ValueError if two of the models are indices."""
     indices = {model for model in models if model and folders.is_index(Path(model).expanduser())}
     if len(indices) > 1:
         raise ValueError(
             f"--models: {' and '.join(sorted(indices))} are indices; give one, since all systems "
             "search its passages, and name the models of others"
         )
-    ends = {model: Path(model).name for model in models if model}
-    unique = lambda model: list(ends.values()).count(ends[model]) == 1
-    short = {model: end if end and unique(model) else model for model, end in ends.items()}
-    return [
-        System(
-            _row_name(word, model, short), model, _parse_ranker(word, model), word.endswith(SUFFIX)
-        )
-        for word, model in zip(words, models, strict=True)
-    ]
 
 
 def _parse_model(word: str) -> str:
@@ -74,7 +97,8 @@ def _parse_model(word: str) -> str:
     model = word.removesuffix(SUFFIX).removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
     if not model or (model == WORDS and word.strip() != WORDS):
         raise ValueError(
-            f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25 or MODEL+hyde"
+            f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25, MODEL+hyde, "
+            "run:FILE or answers:FILE"
         )
     return "" if model == WORDS else model
 

@@ -123,7 +123,7 @@ def result_table(
 
     Args:
         name: caption of the table.
-        base: the system that the others are compared with.
+        base: the system that the others are compared with; see `_base_of`.
         head: heading of the first column.
         starred: marks the best of each metric; means that are equal as shown are all marked.
     """
@@ -132,11 +132,19 @@ def result_table(
         values = {row["system"]: row["values"].get(metric) for row in rows}
         means = {round(value["mean"], 3) for value in values.values() if is_measured(value)}
         best = max(means) if starred and len(means) > 1 else math.nan
+        compared = _base_of(values, base)
         for cells, (system, value) in zip(body, values.items(), strict=True):
-            against = values.get(base) if system != base else None
+            against = values.get(compared) if system != compared else None
             cells.append(_value_cell(value, against, best) if is_measured(value) else "–")
     heads = [head, *(f"#{metric_heading(metric)}" for metric in metrics)]
     return html.table(name, heads, body, "results")
+
+
+def _base_of(values: Mapping[str, Mapping | None], base: str) -> str:
+    """What a metric's values are compared with: the base, or if it has none, the first with one."""
+    if base not in values or is_measured(values[base]):
+        return base
+    return next((system for system, value in values.items() if is_measured(value)), base)
 
 
 def _value_cell(value: Mapping, base: Mapping | None, best: float) -> str:
@@ -186,7 +194,8 @@ def results(
         heading, definition = describe_metric(metric)
         values = {row["system"]: row["values"].get(metric) for row in table}
         measured = {system: value for system, value in values.items() if is_measured(value)}
-        if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested, base):
+        compared = _base_of(values, base)
+        if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested, compared):
             panels.append(html.figure(drawing, heading, definition))
     about_table, about_plots = _explanations(is_tested, base)
     body = [

@@ -81,6 +81,27 @@ def test_the_out_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
     assert "bell.txt [0:" in capsys.readouterr().out
 
 
+def test_files_of_other_systems_are_rows(capsys, tmp_path):
+    lines = [f"q{i} Q0 {name}.txt 1 1 x\n" for i, (_, name, _) in enumerate(QUESTIONS[:2])]
+    (tmp_path / "other.trec").write_text("".join(lines))
+    (tmp_path / "said.json").write_text(
+        json.dumps({f"q{i}": x[2] for i, x in enumerate(QUESTIONS)})
+    )
+    answers = f"answers:{tmp_path}/said.json"
+    assert call(f"--models=base,run:{tmp_path}/other.trec,{answers}", *DATA) == 0
+    head, _, other, said = capsys.readouterr().out.splitlines()[:4]
+    assert head.split() == [
+        *("system", "recall@5", "recall@10", "nDCG@10", "MRR"),
+        *("exact", "match", "answer", "F1", "Hit"),
+    ]
+    assert other.split()[:2] == ["other", "0.667"] and other.split()[-3:] == ["–"] * 3
+    assert said.split() == ["said", *["–"] * 4, *["1.000", "[1.000,", "1.000]"] * 3]
+    assert call(f"--models={answers}", "--data=test.jsonl") == 0
+    (tmp_path / "other.trec").write_text(lines[0] + "q1 Q0 salt.txt\n")
+    assert call(f"--models=base,run:{tmp_path}/other.trec", *DATA) == 1
+    assert f"{tmp_path}/other.trec:2: 3 field(s); write question, Q0" in capsys.readouterr().err
+
+
 def test_hyde_asks_the_language_model_once_for_all_retrievers(capsys, monkeypatch):
     pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
