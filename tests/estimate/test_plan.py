@@ -189,7 +189,13 @@ def test_a_line_of_calls_shows_the_tokens_of_all_calls(world, mesh):
         assert plan.format_amount(extracted.items * tokens) in shown
 
 
-@pytest.mark.parametrize("backend", ["none", "replay", "local"])
+def test_calls_that_nobody_makes_are_not_planned(world, mesh):
+    planned = plan.estimate(RECIPE, settings(world, "none"))
+    assert planned.cost == 0 and not planned.calls
+    assert "rules extract, rewrite and write; no language model is asked" in planned.notes
+
+
+@pytest.mark.parametrize("backend", ["replay", "local"])
 def test_backends_without_an_endpoint_cost_nothing(world, mesh, backend):
     planned = plan.estimate(RECIPE, settings(world, backend))
     assert planned.cost == 0 and planned.calls

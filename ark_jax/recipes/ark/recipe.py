@@ -60,6 +60,7 @@ def check_ark(config) -> None:
     schema.check(config, Ark)
     _check_prompts(config.prompts)
     _check_graph(config.graph)
+    _check_model(config)
     _check_stages(config.train)
     _check_teacher(config)
     _check_reranker(config)
@@ -87,6 +88,16 @@ def _check_graph(graph) -> None:
         raise ValueError(
             "config.graph.gleanings asks the language model for more records, but "
             "config.graph.openie replaces the language model: set one of them"
+        )
+
+
+def _check_model(config) -> None:
+    """Refuses rules in place of the language model that a publication asks."""
+    if config.llm.backend == "none" and not config.graph.rules and builds_graph(config):
+        raise ValueError(
+            "config.llm.backend=none, but the presets paper and official have a language model "
+            "extract and rewrite: set --config.llm.backend=openai, local or replay, or take "
+            "--config=ark:default"
         )
 
 

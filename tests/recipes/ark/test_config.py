@@ -62,7 +62,23 @@ def test_every_preset_equals_its_golden_values(name):
 
 @pytest.mark.parametrize("name", config_goldens.NAMES)
 def test_every_preset_is_valid(name):
-    check_ark(config_goldens.make_config(name))
+    c = config_goldens.make_config(name)
+    if name in ("paper", "official"):
+        c.llm.backend = "openai"
+    check_ark(c)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_published_presets_refuse_rules_in_place_of_a_model(preset):
+    """ARK, section 4.2, "Model Selection": Gemini-2.5-Flash extracts, Gemini-2.5-Pro rewrites."""
+    c = config.ark(preset)
+    with pytest.raises(ValueError, match=r"set --config\.llm\.backend=openai.*ark:default"):
+        check_ark(c)
+    c.graph.openie = "records.json"  # which still leaves the rewriting
+    with pytest.raises(ValueError, match=r"^config\.llm\.backend=none, but"):
+        check_ark(c)
+    c.train.stages = (1,)  # which reads no graph
+    check_ark(c)
 
 
 def test_every_field_is_explained():
