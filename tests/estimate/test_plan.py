@@ -130,6 +130,11 @@ def test_planned_reading_and_training_follow_the_config(run, mesh):
     c.score.keep = 0.5
     ratio = tokens()["stage2", "training"] / plain["stage2", "training"]
     assert 0.4 < ratio < 0.7
+    estimated = lambda: plan.estimate(RECIPE, c, run.workdir).costs
+    steps = lambda: next(x.work.items for x in estimated() if x.work.stage == "stage1")
+    by_question, c.train.unit = steps(), "pair"
+    assert steps() == pytest.approx(c.score.positives * by_question, abs=c.score.positives)
+    c.train.unit = "question"
     c.score.supervision, c.mine.by = "gold", "bm25"
     planned = plan.estimate(RECIPE, c, run.workdir)
     assert not planned.calls and "LLM" not in plan.format_plan(planned)

@@ -226,6 +226,12 @@ class TrainSection(ContrastiveConfig):
         choices=("info_nce", "distil"),
         importable=True,
     )
+    unit: str = field(
+        "question",
+        "What `batch` counts: questions, each with all of its positives, or pairs of a question "
+        "and one positive (eq. 7), where its other positives are negatives of the batch.",
+        choices=("question", "pair"),
+    )
     teacher_temperature: float = field(
         0.5,
         "Divisor of a question's alignment scores, whose softmax is the shares that `loss=distil` "
@@ -317,7 +323,12 @@ PUBLISHED = {
     "train.merge_copies": False,
     "train.order": "question",
 }
-PAPER = PUBLISHED | {"graph.teleport": 0.85, "train.denominator": "own"}
+PAPER = PUBLISHED | {
+    "graph.teleport": 0.85,
+    "train.denominator": "own",
+    "train.unit": "pair",
+    "train.learning_rates": (6e-6, 6e-6, 6e-6),  # Table 6
+}
 OFFICIAL = PUBLISHED | {
     "graph.floor": 0.0,
     "score.references": 1,

@@ -183,16 +183,19 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
 
 def _train(config, sizes: _Sizes) -> list[Work]:
     """Mining and training of each stage."""
-    batch, works = min(config.train.batch, sizes.kept), []
+    positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
+    by_pair = config.train.unit == "pair"
+    # Rows of an epoch, and chunks of a row.
+    rows, positives = (sizes.kept * positives, 1) if by_pair else (sizes.kept, positives)
+    batch, works = min(config.train.batch, rows), []
     # Sets of documents that a step reads.
     groups = plan.expected_distinct(sizes.documents, 1, batch)
     if sizes.whole:
         groups = 1
     elif config.train.order == "document":
         groups = max(batch * sizes.documents / len(sizes.train), 1)
-    positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
     for stage in config.train.stages:
-        learned = positives  # chunks of a question
+        learned = positives
         if stage in curriculum.MINING_SIZES:
             versions = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
             rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
@@ -200,7 +203,7 @@ def _train(config, sizes: _Sizes) -> list[Work]:
             works += _embed(name, sizes.passage, sizes.question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         epochs = curriculum.epochs(config.train, stage)
-        steps = math.ceil(epochs * sizes.kept / config.train.batch)
+        steps = math.ceil(epochs * rows / config.train.batch)
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
         step = (sizes.question.with_count(batch), sizes.passage.with_count(passages))
         name = curriculum.stage_name(stage)

@@ -19,6 +19,7 @@ from ark_jax.recipes.ark.curriculum import (
     RERANKER,
     asks_writer,
     builds_graph,
+    is_distilling,
     last_mining,
     mine_name,
     mines_by_graph,
@@ -110,6 +111,11 @@ def _check_teacher(config) -> None:
                 "config.score.supervision=gold learns from marked evidence instead: change one of "
                 "them"
             )
+    if config.train.unit == "pair" and is_distilling(config):
+        raise ValueError(
+            "config.train.unit=pair has one positive in each pair, and config.train.loss=distil "
+            "learns the shares of all chunks of a question: set one of them back"
+        )
 
 
 def _check_reranker(config) -> None:
