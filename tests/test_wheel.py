@@ -119,7 +119,10 @@ def test_an_installed_wheel_can_plan_a_run_on_its_corpus(program):
         "--config.retriever.path=Qwen/Qwen3-Embedding-0.6B",
         "--config.generator.path=HuggingFaceTB/SmolLM2-135M-Instruct",
     )
-    done = call(program, "plan", "--config=ark:paper", f"--config.data.path={corpus}", *models)
+    paper = ("plan", "--config=ark:paper", f"--config.data.path={corpus}", *models)
+    refused = call(program, *paper)
+    assert refused.returncode == 1 and "set --config.llm.backend=openai" in refused.stderr
+    done = call(program, *paper, "--config.llm.backend=local")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "48 held-out questions" in done.stdout and "\ntotal: $0, about " in done.stdout
 

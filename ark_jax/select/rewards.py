@@ -33,8 +33,9 @@ def relevance(scores: Values, *, form: str = "cosine", tau: float = 10.0) -> flo
 
     Args:
         scores: of each document of the set, by the retriever.
-        form: "cosine" is (1 + mean) / 2 for scores from -1 to 1. "saturating" is that of the
-            released code: s / (s + tau), where s is the mean of the scores, negative ones as 0.
+        form: "cosine" is (1 + mean) / 2 for scores from -1 to 1. "saturating" is s / (s + tau),
+            where s is the mean of the scores, negative ones as 0: the released code's, and the
+            only known reading of appendix A.5's "relevance temperature" of 10.
 
     Raises:
         ValueError: a score is missing or not finite, or no cosine.
@@ -75,9 +76,9 @@ class SetReward:
 
     boundary_weight: float = 1.0
     relevance_weight: float = 0.2
-    format_bonus: float = 0.0  # of each well-formed set; the released code's is .1
+    format_bonus: float = 0.0  # of each well-formed set
     centre: float = 0.5  # the released code's is .6
-    relevance_form: str = "cosine"  # or "saturating", the released code's
+    relevance_form: str = "cosine"  # or "saturating"
     tau: float = 10.0  # of the saturating form
     target: int = 5  # documents of a set
     rate: float = 0.5  # of the penalty, for each document too many or too few

@@ -18,6 +18,22 @@ class Example:
     shares: tuple[float, ...] = ()  # a teacher's share of each positive; see `losses.distil`
 
 
+def split_pairs(examples: Sequence[Example]) -> list[Example]:
+    """An example for each positive, so that a batch holds pairs (q, t+), eq. 7 and algorithm 3.
+
+    Of the other positives of a question, those in the batch are then its negatives in eq. 7, and
+    none is in eq. 8 (`denominator="own"`).
+    """
+    pairs = []
+    for example in examples:
+        hard = tuple(chunk for chunk in example.negatives if chunk not in example.positives)
+        pairs += [
+            dataclasses.replace(example, positives=(positive,), negatives=hard)
+            for positive in example.positives
+        ]
+    return pairs
+
+
 def shuffled_order(examples: Sequence[Example], *, epochs: int, seed: int, by: str) -> np.ndarray:
     """Indices of the examples of all epochs, one epoch after another: int64 `[epochs · n]`.
 

@@ -153,8 +153,9 @@ class GrpoConfig:
     )
     ratio: str = field(
         "token",
-        "What is clipped: the ratio of a token's probabilities, or that of a whole answer.",
-        choices=("token", "sequence"),
+        "What is clipped: the ratio of a token's probabilities, its geometric mean over an answer "
+        "(sequence), or its product, the ratio of the whole answer (output, eq. 12 and 18).",
+        choices=("token", "sequence", "output"),
     )
     clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
     clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)

@@ -16,7 +16,8 @@ from ark_jax.train.config import GrpoConfig
 
 SCALES = ("sd", "none", "leave_one_out")
 MEANS = ("token", "sequence", "constant")
-RATIOS = ("none", "token", "sequence")
+RATIOS = ("none", "token", "sequence", "output")
+LARGEST_LOG_RATIO = 60.0  # of an output; its exponential is finite in float32
 KLS = ("none", "k2", "k3")
 
 
@@ -146,9 +147,10 @@ class PolicyLoss:
         mean: "token": over all tokens of the step (DAPO). "sequence": over each completion, then
             over the completions (GRPO). "constant": the sum over tokens, divided by completions ·
             `constant` (Dr. GRPO).
-        ratio: what the clip bounds (eq. 12 and 18). "token": p / p_old of a token. "sequence": its
-            geometric mean over the completion (GSPO, arXiv 2507.18071). "none": no ratio, the loss
-            is -advantage · log p (supervised training, REINFORCE).
+        ratio: what the clip bounds. "token": p / p_old of a token. "sequence": its geometric mean
+            over the completion (GSPO, arXiv 2507.18071). "output": its product, the ratio of the
+            whole completion (eq. 12 and 18, with `mean="sequence"`). "none": no ratio, the loss is
+            -advantage · log p (supervised training, REINFORCE).
         clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
         kl: estimate of the distance to the reference policy that is added. With x =
             log p_reference - log p, "k2" is x² / 2, whose gradient is that of the KL divergence,
@@ -245,9 +247,11 @@ def token_loss(
         loss = settings.by_token(log_probs, old, advantages, mask)
     elif settings.ratio != "none":
         log_ratio = jnp.where(mask, log_probs - old, 0)
-        if settings.ratio == "sequence":
-            mean = log_ratio.sum(1) / jnp.maximum(lengths, 1)
-            log_ratio = jnp.broadcast_to(mean[:, None], mask.shape)
+        if settings.ratio in ("sequence", "output"):
+            whole = log_ratio.sum(1, keepdims=True)
+            if settings.ratio == "sequence":
+                whole = whole / jnp.maximum(lengths, 1)[:, None]
+            log_ratio = jnp.broadcast_to(jnp.minimum(whole, LARGEST_LOG_RATIO), mask.shape)
         ratio = jnp.exp(log_ratio)
         clipped = jnp.clip(ratio, 1 - settings.clip_low, 1 + settings.clip_high) * gains
         loss = -jnp.minimum(ratio * gains, clipped)

@@ -74,15 +74,16 @@ def test_init_writes_a_valid_config_of_the_fitting_recipe(words, recipe, tmp_pat
 )
 def test_a_written_config_accepts_the_words_of_the_packaged_one(recipe, words, runs, tmp_path):
     path = tmp_path / "config.py"
-    fields = {"data.path": str(DEMO)}
+    # The presets of papers need a language model.
+    fields, asked = {"data.path": str(DEMO), "llm.backend": "openai"}, "--config.llm.backend=openai"
     path.write_text(
         new_config.config_text(new_config.ConfigDraft(recipe, fields, [], True), str(path))
     )
-    packaged = Run.parse("run", [f"--config={recipe}:{words}"]).open()
+    packaged = Run.parse("run", [f"--config={recipe}:{words}", asked]).open()
     ours, theirs = (values(c) for c in (loaded(path, words), packaged))
     assert {name for name in ours if ours[name] != theirs[name]} == {"data.path"}
     series = sweep.read_sweep(f"{path}:{words}", tmp_path)
-    same = sweep.read_sweep(f"{recipe}:{words}", tmp_path)
+    same = sweep.read_sweep(f"{recipe}:{words}", tmp_path, [asked])
     assert series.runs == same.runs and series.has_folds == ("folds" in words)
     assert runs.items() <= {run.name: run.changes for run in series.runs}.items()
 

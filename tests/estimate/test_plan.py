@@ -130,6 +130,11 @@ def test_planned_reading_and_training_follow_the_config(run, mesh):
     c.score.keep = 0.5
     ratio = tokens()["stage2", "training"] / plain["stage2", "training"]
     assert 0.4 < ratio < 0.7
+    estimated = lambda: plan.estimate(RECIPE, c, run.workdir).costs
+    steps = lambda: next(x.work.items for x in estimated() if x.work.stage == "stage1")
+    by_question, c.train.unit = steps(), "pair"
+    assert steps() == pytest.approx(c.score.positives * by_question, abs=c.score.positives)
+    c.train.unit = "question"
     c.score.supervision, c.mine.by = "gold", "bm25"
     planned = plan.estimate(RECIPE, c, run.workdir)
     assert not planned.calls and "LLM" not in plan.format_plan(planned)
@@ -189,7 +194,13 @@ def test_a_line_of_calls_shows_the_tokens_of_all_calls(world, mesh):
         assert plan.format_amount(extracted.items * tokens) in shown
 
 
-@pytest.mark.parametrize("backend", ["none", "replay", "local"])
+def test_calls_that_nobody_makes_are_not_planned(world, mesh):
+    planned = plan.estimate(RECIPE, settings(world, "none"))
+    assert planned.cost == 0 and not planned.calls
+    assert "rules extract, rewrite and write; no language model is asked" in planned.notes
+
+
+@pytest.mark.parametrize("backend", ["replay", "local"])
 def test_backends_without_an_endpoint_cost_nothing(world, mesh, backend):
     planned = plan.estimate(RECIPE, settings(world, backend))
     assert planned.cost == 0 and planned.calls

@@ -53,6 +53,25 @@ def test_masks_equal_examples_worked_by_hand(use_negatives, denominator, chunks,
     assert positive == ["ab", "b", "c"] and negatives == negative
 
 
+@pytest.mark.parametrize(
+    "use_negatives, denominator, chunks, negative",
+    [
+        # ARK, eq. 7, "other positive chunks within the same mini-batch": q1's b is a negative of
+        # its pair with a, and a of its pair with b.
+        (False, "own", "abc", ["bc", "ac", "ac", "ab"]),
+        # ARK, eq. 8: C(q) is t+ and the hard negatives, without T+ (its own mined b).
+        (True, "own", "abcxy", ["x", "x", "y", ""]),
+        (True, "batch", "abcxy", ["bcxy", "acxy", "acxy", "abxy"]),
+    ],
+)
+def test_pairs_have_the_denominators_of_the_paper(use_negatives, denominator, chunks, negative):
+    columns, positive, negatives = masks_by_name(
+        batches.split_pairs(BATCH), use_negatives=use_negatives, denominator=denominator
+    )
+    assert columns == list(chunks)
+    assert positive == ["a", "b", "b", "c"] and negatives == negative
+
+
 def test_shares_replace_the_positive_mask_with_floats():
     """Other questions' candidates are negatives, a question's own never, in whichever list."""
     examples = [

@@ -9,7 +9,9 @@ import pytest
 
 from ark_jax import layout
 from ark_jax.recipes.ark import alignment
-from ark_jax.train import losses
+from ark_jax.recipes.ark.config import ark
+from ark_jax.train import batches, losses
+from ark_jax.train.batches import Example
 
 B, C, E = 8, 24, 6
 
@@ -72,6 +74,28 @@ def test_positives_of_one_question_can_be_negatives_of_each_other(mesh):
         info_nce_by_loops(**inputs, temperature=0.05), rel=1e-5
     )
     assert float(info_nce(inputs)) > masked + 0.1
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_pairs_have_the_loss_of_the_paper(stage, mesh):
+    """ARK, eq. 7 (stage 1: all positives of the batch) and eq. 8 (own hard negatives), by sums.
+
+    Two questions have two positives each, which are chunks 0 to 3, and two hard ones of 4 to 7.
+    """
+    rows = [Example("p", "d", ("0", "1"), ("4", "5")), Example("q", "d", ("2", "3"), ("6", "7"))]
+    pairs = batches.number_chunks(batches.split_pairs(rows), "01234567", use_negatives=stage > 1)
+    chunks = batches.distinct_numbers(pairs)
+    positive, negative = batches.pair_masks(
+        pairs, chunks, use_negatives=stage > 1, denominator=ark("paper").train.denominator
+    )
+    rng = np.random.default_rng(3)
+    queries, passages = np.repeat(unit_vectors(rng, 2), 2, axis=0), unit_vectors(rng, 8)
+    e = np.exp(queries.astype(np.float64) @ passages.astype(np.float64).T / 0.05)
+    rivals = [[0, 1, 2, 3]] * 4 if stage == 1 else [[0, 4, 5], [1, 4, 5], [2, 6, 7], [3, 6, 7]]
+    literal = np.mean([-np.log(e[i, i] / e[i, rivals[i]].sum()) for i in range(4)])
+    masks = {"positive": positive, "negative": negative}
+    got = info_nce({"queries": queries, "passages": passages[chunks], **masks})
+    assert float(got) == pytest.approx(literal, rel=1e-5)
 
 
 @pytest.mark.parametrize("hard", [0, 2])

@@ -29,7 +29,12 @@ from ark_jax.recipes.documents import (
 )
 from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
-from ark_jax.recipes.documents.written_questions import is_writing, materials_to_ask, question_calls
+from ark_jax.recipes.documents.written_questions import (
+    is_writing,
+    materials_to_ask,
+    question_calls,
+    writes_by_rules,
+)
 
 # Means of the packaged recordings. The length of a reply with records by that of its passage; the
 # entities by tokens of a passage. Then characters: of a line about an entity, of a rewritten
@@ -63,6 +68,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
+    if config.llm.backend == "none" and curriculum.asks_writer(config):
+        notes.append("rules extract, rewrite and write; no language model is asked")
     notes += baselines.notes_for_plan(context, done)
     tested = len(sizes.held_out)
     notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
@@ -176,16 +183,19 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
 
 def _train(config, sizes: _Sizes) -> list[Work]:
     """Mining and training of each stage."""
-    batch, works = min(config.train.batch, sizes.kept), []
+    positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
+    by_pair = config.train.unit == "pair"
+    # Rows of an epoch, and chunks of a row.
+    rows, positives = (sizes.kept * positives, 1) if by_pair else (sizes.kept, positives)
+    batch, works = min(config.train.batch, rows), []
     # Sets of documents that a step reads.
     groups = plan.expected_distinct(sizes.documents, 1, batch)
     if sizes.whole:
         groups = 1
     elif config.train.order == "document":
         groups = max(batch * sizes.documents / len(sizes.train), 1)
-    positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
     for stage in config.train.stages:
-        learned = positives  # chunks of a question
+        learned = positives
         if stage in curriculum.MINING_SIZES:
             versions = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
             rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
@@ -193,7 +203,7 @@ def _train(config, sizes: _Sizes) -> list[Work]:
             works += _embed(name, sizes.passage, sizes.question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         epochs = curriculum.epochs(config.train, stage)
-        steps = math.ceil(epochs * sizes.kept / config.train.batch)
+        steps = math.ceil(epochs * rows / config.train.batch)
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
         step = (sizes.question.with_count(batch), sizes.passage.with_count(passages))
         name = curriculum.stage_name(stage)
@@ -259,8 +269,9 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
 
 
 def _calls(context: Context, done: set[str], join) -> list[Work]:
-    """The calls of extraction, gleaning, writing and rewriting, and of HyDE."""
+    """The calls of extraction, gleaning, writing and rewriting, and of HyDE; none of rules."""
     config, works, train = context.config, [], load_questions(context, "train")
+    asks = config.llm.backend != "none"
     own = config.llm.path if config.llm.backend == "local" else ""
     folder = own or config.generator.path
 
@@ -269,7 +280,7 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         settings = llm_settings(config, "questions" if stage == "questions" else "llm")
         works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
-    if curriculum.builds_graph(config) and not config.graph.openie:
+    if asks and curriculum.builds_graph(config) and not config.graph.openie:
         calls = extraction_calls(context, _chunks_to_extract(context, done, train))
         length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
         add_calls("extract", calls, EXTRACTED * length)
@@ -279,10 +290,10 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         fields = {"items": times * once.items, "total": times * once.total, "read": read}
         if times:
             works.append(dataclasses.replace(once, label="gleaning", **fields))
-    if is_writing(config):
+    if is_writing(config) and not writes_by_rules(config):
         calls = question_calls(context, materials_to_ask(context, join))
         add_calls("questions", calls, PAIR * config.questions.per_passage)
-    if curriculum.mines_by_graph(config):
+    if asks and curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]

@@ -19,6 +19,7 @@ from ark_jax.recipes.ark.curriculum import (
     RERANKER,
     asks_writer,
     builds_graph,
+    is_distilling,
     last_mining,
     mine_name,
     mines_by_graph,
@@ -60,6 +61,7 @@ def check_ark(config) -> None:
     schema.check(config, Ark)
     _check_prompts(config.prompts)
     _check_graph(config.graph)
+    _check_model(config)
     _check_stages(config.train)
     _check_teacher(config)
     _check_reranker(config)
@@ -90,6 +92,16 @@ def _check_graph(graph) -> None:
         )
 
 
+def _check_model(config) -> None:
+    """Refuses rules in place of the language model that a publication asks."""
+    if config.llm.backend == "none" and not config.graph.rules and builds_graph(config):
+        raise ValueError(
+            "config.llm.backend=none, but the presets paper and official have a language model "
+            "extract and rewrite: set --config.llm.backend=openai, local or replay, or take "
+            "--config=ark:default"
+        )
+
+
 def _check_teacher(config) -> None:
     """Refuses training that needs alignment scores if there are none."""
     for name, value in (("kind", "cross"), ("loss", "distil")):
@@ -99,6 +111,11 @@ def _check_teacher(config) -> None:
                 "config.score.supervision=gold learns from marked evidence instead: change one of "
                 "them"
             )
+    if config.train.unit == "pair" and is_distilling(config):
+        raise ValueError(
+            "config.train.unit=pair has one positive in each pair, and config.train.loss=distil "
+            "learns the shares of all chunks of a question: set one of them back"
+        )
 
 
 def _check_reranker(config) -> None:

@@ -95,7 +95,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         before: the system from whose model it starts.
     """
     from ark_jax.models import lora
-    from ark_jax.train import contrastive, example_files
+    from ark_jax.train import batches, contrastive, example_files
 
     config, name = context.config, curriculum.stage_name(stage)
     run = training_run(context.metrics, folder, name, label=f"stage {stage}")
@@ -109,6 +109,8 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
 
     distributed.on_first_process(write_examples)
     examples = example_files.read_examples(folder / "examples")
+    if config.train.unit == "pair":
+        examples = batches.split_pairs(examples)
     tuned, adapter, curve = contrastive.train(
         load_retriever(context, before),
         examples,

@@ -189,13 +189,13 @@ class SelectSection:
     relevance: float = field(0.2, "Weight of the retriever's scores in the reward.", minimum=0)
     relevance_form: str = field(
         "cosine",
-        "How scores become a reward: the mean cosine from -1..1 to 0..1, or s / (s + tau), the "
-        "released code's.",
+        "How scores become a reward: the mean cosine from -1..1 to 0..1, or s / (s + tau), that of "
+        "paper and released code.",
         choices=("cosine", "saturating"),
     )
     tau: float = field(10.0, "Of the saturating form.", above=0)
     format_bonus: float = field(
-        0.0, "Reward of each well-formed set, whatever it is; released code: 0.1.", minimum=0
+        0.0, "Reward of each well-formed set, whatever it is; 0 in the released script.", minimum=0
     )
     spread: float = field(
         0.01,
@@ -478,23 +478,25 @@ PUBLISHED = {
 PAPER = PUBLISHED | {
     "filter.each": False,
     "filter.right_at": 0.5,
+    "select.relevance_form": "saturating",  # A.5: tau = 10
+    "read.ratio": "output",  # eq. 12 and 18
+    "read.mean": "sequence",
     "read.prompts": 8,
     "read.samples": 10,
     "read.learning_rate": 4e-6,
     "train.lora_rank": 32,
     "train.lora_alpha": 16.0,
 }
+# Of the released code's selector, the values are those of scripts/selector_training.sh.
 OFFICIAL = PUBLISHED | {
     "filter.temperature": 0.7,
     "filter.top_p": 0.95,
     "selector.strict": False,
     "select.centre": 0.6,
-    "select.format_bonus": 0.1,
-    "select.relevance": 0.1,  # the code halves it
     "select.relevance_form": "saturating",
     "read.prompts": 32,
     "read.learning_rate": 5e-6,
-    "read.citable": 31,
+    "read.citable": 25,
     "train.lora_rank": 64,
     "train.lora_alpha": 32.0,
     "evaluate.temperature": 0.3,

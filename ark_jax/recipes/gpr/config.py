@@ -200,7 +200,8 @@ def gpr(preset: str = "default") -> ConfigDict:
     Args:
         preset: `default` was chosen on a part of MetaQA's questions
             (configs/metaqa.py). `paper` follows the publication, except for its encoder:
-            --config.retriever.path=distilbert/distilbert-base-uncased.
+            --config.retriever.path=distilbert/distilbert-base-uncased. It needs a language model:
+            --config.llm.backend=openai, local or replay.
 
     Raises:
         ValueError: no such preset.

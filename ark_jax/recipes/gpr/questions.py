@@ -315,7 +315,7 @@ def _no_question_message(triples: int, tally: Tally) -> str:
     return (
         f"no question about {triples:,} triples is left ({'; '.join(reasons)}): give names "
         "(config.data.names), ask another model (config.llm.model), or let rules write "
-        "(--config.llm.backend=none)"
+        "(--config.llm.backend=none --config.questions.by=relations)"
     )
 
 

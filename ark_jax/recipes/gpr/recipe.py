@@ -13,6 +13,7 @@ from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_basics
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
+from ark_jax.recipes.documents.written_questions import writes_by_rules
 from ark_jax.recipes.gpr import data, evaluate, plan, report
 from ark_jax.recipes.gpr.config import Gpr
 from ark_jax.recipes.gpr.data import HEADLINE
@@ -32,9 +33,20 @@ def check_gpr(config) -> None:
     """
     schema.check(config, Gpr)
     check_basics(config)
+    _check_writer(config)
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
     evaluate.Systems(config).check()
+
+
+def _check_writer(config) -> None:
+    """Refuses questions about single triples, as in the publication, without a language model."""
+    if config.questions.by == "triples" and writes_by_rules(config):
+        raise ValueError(
+            "config.questions.by=triples, as in the preset paper, has a language model word each "
+            "question, and config.llm.backend is none: set --config.llm.backend=openai, local or "
+            "replay, or take --config=gpr:default"
+        )
 
 
 def check_all(config) -> None:

@@ -135,6 +135,12 @@ class TrainSection(AdapterConfig):
         "Smallest and largest weight of a path; ours, since the publication's is lost.",
         above=0,
     )
+    weight_scale: str = field(
+        "log",
+        "What is scaled to that range: the logarithm of a path's count, or its inverse, as the "
+        "publication says, which sets apart only the rarest paths.",
+        choices=("log", "inverse"),
+    )
     temperature: float = field(
         1.0,
         "Divisor of logits; ours. Cosines are multiplied by 20 already, where RD-P divides them "
@@ -224,8 +230,15 @@ class Star(Basics):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# The publication: its own head, candidates from all relations, long training, no prefilter.
-PAPER = {"mine.pool": "all", "train.head": "star", "train.epochs": 50, "search.keep": 1_000_000}
+# The publication: its own head, candidates from all relations, inverse counts as weights, long
+# training, no prefilter.
+PAPER = {
+    "mine.pool": "all",
+    "train.head": "star",
+    "train.weight_scale": "inverse",
+    "train.epochs": 50,
+    "search.keep": 1_000_000,
+}
 PRESETS = {"default": {}, "paper": PAPER}
 # All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
 PLAIN = {"mine.positives": "all", "mine.choose": "random", "train.weights": "none"}

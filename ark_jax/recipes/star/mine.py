@@ -255,15 +255,16 @@ def with_counts(lists: Sequence[PathList]) -> list[PathList]:
     ]
 
 
-def tail_weights(counts: np.ndarray, low: float, high: float) -> np.ndarray:
+def tail_weights(counts: np.ndarray, low: float, high: float, *, scale: str = "log") -> np.ndarray:
     """A weight for each path of a class, larger the rarer it is: from `high` to `low`.
 
-    The raw weight is |class| / count. Its logarithm is scaled: counts in equal ratio then differ
-    by equal steps. On the raw weights themselves, which go as 1 / count, paths seen once would
-    have nearly all of the range, and those seen 20 and 200 times the same weight. Where all paths
-    are equally rare, each weighs 1, or what of the range is nearest.
+    The raw weight is |class| / count, of which "inverse" scales to the range what section 4.2
+    describes. Paths seen once then have nearly all of the range, and those seen 20 and 200 times
+    nearly the same weight. "log" scales its logarithm: counts in equal ratio differ by equal steps.
+    Where all paths are equally rare, each weighs 1, or what of the range is nearest.
     """
-    raw = -np.log(np.asarray(counts, np.float64))  # the factor |class| would cancel
+    counts = np.asarray(counts, np.float64)
+    raw = -np.log(counts) if scale == "log" else 1 / counts  # the factor |class| would cancel
     spread = np.ptp(raw) if raw.size else 0.0
     if not spread:
         return np.full(raw.shape, min(max(1.0, low), high))
@@ -277,16 +278,20 @@ def pair_lists(
     *,
     weights: str,
     weight_range: tuple[float, float],
+    weight_scale: str,
 ) -> list[PairList]:
     """The lists as texts with weights.
 
     Args:
         questions: id -> text.
         weights: "both" classes are weighted, "positive" or "none".
+        weight_range, weight_scale: see `tail_weights`.
     """
-    positive = tail_weights(np.array([path_list.count for path_list in lists]), *weight_range)
-    flat = np.array([count for path_list in lists for count in path_list.counts])
-    negative = tail_weights(flat, *weight_range)
+    weigh = functools.partial(
+        tail_weights, low=weight_range[0], high=weight_range[1], scale=weight_scale
+    )
+    positive = weigh(np.array([path_list.count for path_list in lists]))
+    negative = weigh(np.array([count for path_list in lists for count in path_list.counts]))
     positive = np.ones_like(positive) if weights == "none" else positive
     negative = negative if weights == "both" else np.ones_like(negative)
     ends = np.cumsum([len(path_list.negatives) for path_list in lists])[:-1]

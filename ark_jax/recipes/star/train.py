@@ -24,6 +24,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         load_steps(context),
         weights=config.train.weights,
         weight_range=tuple(config.train.weight_range),
+        weight_scale=config.train.weight_scale,
     )
     tuned, _, curve = listwise.train(
         load_base_scorer(context).with_head(config.train.head, seed=config.seed),

@@ -62,7 +62,39 @@ def test_every_preset_equals_its_golden_values(name):
 
 @pytest.mark.parametrize("name", config_goldens.NAMES)
 def test_every_preset_is_valid(name):
-    check_ark(config_goldens.make_config(name))
+    c = config_goldens.make_config(name)
+    if name in ("paper", "official"):
+        c.llm.backend = "openai"
+    check_ark(c)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_published_presets_refuse_rules_in_place_of_a_model(preset):
+    """ARK, section 4.2, "Model Selection": Gemini-2.5-Flash extracts, Gemini-2.5-Pro rewrites."""
+    c = config.ark(preset)
+    with pytest.raises(ValueError, match=r"set --config\.llm\.backend=openai.*ark:default"):
+        check_ark(c)
+    c.graph.openie = "records.json"  # which still leaves the rewriting
+    with pytest.raises(ValueError, match=r"^config\.llm\.backend=none, but"):
+        check_ark(c)
+    c.train.stages = (1,)  # which reads no graph
+    check_ark(c)
+
+
+def test_the_papers_rates_and_batches_are_those_of_its_table():
+    """ARK, Table 6: learning rate 6e-6, 10 epochs, 2 pairs x 8 accumulated batches; eq. 7."""
+    paper, official = (config.ark(name).train for name in ("paper", "official"))
+    assert paper.learning_rates == (6e-6, 6e-6, 6e-6) and sum(paper.epochs) == 10
+    assert (paper.batch, paper.unit, paper.denominator) == (2 * 8, "pair", "own")
+    # The released code's own rates (valleysprings/ARK a5c127b).
+    assert official.learning_rates == (1e-5, 8e-6, 4e-6) and official.unit == "question"
+
+
+def test_shares_of_all_chunks_cannot_be_learned_by_pairs():
+    c = config.ark("default")
+    c.train.unit, c.train.loss = "pair", "distil"
+    with pytest.raises(ValueError, match=r"^config\.train\.unit=pair .*train\.loss=distil"):
+        check_ark(c)
 
 
 def test_every_field_is_explained():

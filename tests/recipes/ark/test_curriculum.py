@@ -271,6 +271,20 @@ def test_without_a_curriculum_one_stage_uses_all_negatives(retriever, tmp_path):
     assert all(len(e.negatives) == 2 and set(e.positives) for e in examples)
 
 
+def test_a_batch_can_count_pairs_of_question_and_positive(retriever, tmp_path):
+    """Steps of 3 pairs. The examples on disk stay whole, for the report."""
+    c = settings(retriever)
+    c.train.unit, c.train.stages, c.train.epochs = "pair", (1,), (2, 0, 0)
+    run(c, tmp_path)
+    pairs = sum(map(len, POSITIVES.values()))
+    assert pairs > len(POSITIVES)
+    assert len(curve(tmp_path, "stage1")) == math.ceil(2 * pairs / 3)
+    examples = example_files.read_examples(tmp_path / "stage1" / "examples")
+    assert {e.question: len(e.positives) for e in examples} == {
+        question: len(chunks) for question, chunks in POSITIVES.items()
+    }
+
+
 def test_presets_and_variants_follow_the_colon_of_a_config_path():
     get, as_dict = ARK["get_config"], lambda c: c.to_dict()
     assert as_dict(get()) == as_dict(get("default")) == as_dict(config.ark())

@@ -3,6 +3,7 @@
 The points are those of table 1.1 of the research notes.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,8 +34,9 @@ FIELDS = {  # field -> small, paper, official
     "read.samples": (8, 10, 8),
     "train.lora_rank": (0, 32, 64),
     "train.lora_alpha": (16.0, 16.0, 32.0),
-    "read.ratio": ("token", "token", "token"),
-    "read.mean": ("token", "token", "token"),
+    # Eq. 12 and 18: r is the likelihood ratio of the whole output, the mean is over outputs.
+    "read.ratio": ("token", "output", "token"),
+    "read.mean": ("token", "sequence", "token"),
     "read.kl": ("none", "k3", "k3"),
     "read.updates": (1, 1, 1),
     "read.scale": ("sd", "sd", "sd"),
@@ -44,12 +46,16 @@ FIELDS = {  # field -> small, paper, official
     "selector.kl": ("none", "k3", "k3"),
     "selector.strict": (True, True, False),
     "select.learning_rate": (0.0, 4e-6, 4e-6),
-    "select.format_bonus": (0.0, 0.0, 0.1),
-    "select.relevance": (0.2, 0.2, 0.1),
-    "select.relevance_form": ("cosine", "cosine", "saturating"),
+    # scripts/selector_training.sh of the released code: REWARD_FORMAT_BONUS=0.0.
+    "select.format_bonus": (0.0, 0.0, 0.0),
+    # The same script: REWARD_MAX_REL=1.0, so the weight stays .2. A.5: .2.
+    "select.relevance": (0.2, 0.2, 0.2),
+    # A.5: "a relevance temperature tau = 10.0".
+    "select.relevance_form": ("cosine", "saturating", "saturating"),
+    "select.tau": (10.0, 10.0, 10.0),
     "select.outcome_decides": (True, False, False),
     "read.outcome_decides": (True, False, False),
-    "read.citable": (0, 0, 31),
+    "read.citable": (0, 0, 25),  # the same script: GENERATOR_MAX_DOC_ID=25
     "read.evidence": ("selected", "selected", "selected"),
     "evaluate.temperature": (0.0, 0.0, 0.3),
 }
@@ -142,6 +148,36 @@ def test_measured_answers_use_the_configured_temperature(monkeypatch):
         temperature = c.evaluate.temperature
         reading.best_answers(Reader(), form, ["x"], [1], max_new_tokens=3, temperature=temperature)
         assert asked["temperature"] == temperature
+
+
+def test_the_paper_rewards_relevance_with_its_temperature():
+    """Eq. 7 and 10 with A.5's weights .2 and tau 10: .2 x .8 / (.8 + 10)."""
+    score = rewarded(PAPER, 0.5, 0.25, chunks=("a", "b", "c"))[0]
+    assert score.relevance == pytest.approx(0.8 / 10.8)
+    assert score.reward == pytest.approx(1 + 0.2 * 0.8 / 10.8)
+
+
+def test_the_papers_loss_clips_the_ratio_of_the_whole_output():
+    """Eq. 18, `r = pi(a) / pi_old(a)`, by a loop over two answers of 3 and 2 tokens."""
+    logs = np.array([[-1.0, -2.0, -0.5], [-0.3, -0.2, 0.0]])
+    changes = np.array([[-0.1, 0.2, -0.3], [0.05, 0.1, 9.0]])
+    mask, gains = np.array([[1, 1, 1], [1, 1, 0]], bool), np.array([1.0, -1.0])
+    r = np.exp([changes[0].sum(), changes[1, :2].sum()])
+    terms = [min(x * a, np.clip(x, 0.8, 1.2) * a) for x, a in zip(r, gains, strict=True)]
+    section = PAPER.read
+    settings = PolicyLoss.from_config(GrpoConfig(ratio=section.ratio, mean=section.mean))
+    arrays = map(jnp.array, (logs, logs - changes))
+    loss, _ = token_loss(*arrays, None, jnp.array(gains), jnp.array(mask), settings)
+    assert float(loss) == pytest.approx(-np.mean(terms), abs=1e-5)
+
+
+@pytest.mark.parametrize("gain", [-1.0, 0.0, 1.0])
+def test_the_ratio_of_a_long_output_does_not_overflow(gain):
+    settings = PolicyLoss(ratio="output", mean="sequence")
+    old, mask = jnp.full((1, 9), -100.0), jnp.ones((1, 9), bool)
+    loss = lambda logs: token_loss(logs, old, None, jnp.full(1, gain), mask, settings)[0]
+    value, gradient = jax.value_and_grad(loss)(jnp.zeros((1, 9)))
+    assert jnp.isfinite(value) and jnp.isfinite(gradient).all()
 
 
 def test_the_clipped_ratio_can_be_per_token_or_per_answer():

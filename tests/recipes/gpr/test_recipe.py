@@ -181,4 +181,8 @@ def test_presets_and_studies_are_valid(world):
     for changes in runs.values():
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
+        if changed.questions.by == "triples":
+            with pytest.raises(ValueError, match=r"set --config\.llm\.backend=.*=gpr:default"):
+                stages(changed)
+            changed.llm.backend = "openai"
         assert [stage.name for stage in stages(changed)] == STAGES

@@ -8,6 +8,7 @@ import pytest
 from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
 from ark_jax.graph.steps import END, Steps
 from ark_jax.graph.triples import Triples
+from ark_jax.recipes.star.config import star
 from ark_jax.recipes.star.mine import (
     ListMaker,
     ListRules,
@@ -199,6 +200,20 @@ def test_weights_fall_linearly_in_the_logarithm_of_the_count():
     assert tail_weights(np.array([]), 0.5, 2.0).shape == (0,)
 
 
+def test_the_papers_weights_are_inverse_counts_scaled_to_a_range():
+    """STAR, section 4.2: "the raw weight for a path is determined by its inverse occurrence count
+    [...] scaled by the total number of paths in its respective class [...] subsequently scaled to
+    a fixed range". With n paths and counts c: n / c from 5 to 0.025 becomes 2 to .5."""
+    scale = star("paper").train.weight_scale
+    counts = np.array([1, 2, 5, 20, 200])
+    weights = tail_weights(counts, 0.5, 2.0, scale=scale)
+    raw = len(counts) / counts
+    np.testing.assert_allclose(weights, 0.5 + 1.5 * (raw - 0.025) / (5 - 0.025))
+    np.testing.assert_allclose(weights, [2, 1.25, 0.79, 0.57, 0.5], atol=0.005)
+    by_log = tail_weights(counts, 0.5, 2.0, scale=star().train.weight_scale)
+    np.testing.assert_allclose(by_log, [2, 1.80, 1.54, 1.15, 0.5], atol=0.005)
+
+
 @pytest.mark.parametrize("weights", ["both", "positive", "none"])
 def test_pair_lists_hold_the_texts_of_search_and_their_weights(weights):
     lists = with_counts(
@@ -207,7 +222,9 @@ def test_pair_lists_hold_the_texts_of_search_and_their_weights(weights):
         + lists_of([path("a", ["starred"])], ["Cy"], id="q3")[0]
     )
     texts = {"q1": "what is a like [QSP] ?", "q2": "who is in a", "q3": "a's actor"}
-    pairs = pair_lists(lists, texts, STEPS, weights=weights, weight_range=(0.25, 4.0))
+    pairs = pair_lists(
+        lists, texts, STEPS, weights=weights, weight_range=(0.25, 4.0), weight_scale="log"
+    )
     assert pairs[0].left == texts["q1"]
     assert pairs[3].rights[0] == "a, directed by, inverse of directed by, in language, end"
     assert pairs[1].rights[:2] == ("a, directed by, inverse of directed by", "a, directed by, end")
