@@ -433,8 +433,13 @@ def _prefill(
     ) -> Float[Array, "*l b k s h"]:
         """Copies keys or values of each suffix into its slots of the cache `old`."""
         x = jnp.expand_dims(x.swapaxes(-3, -2).astype(old.dtype), -4)
-        copies = jnp.broadcast_to(x, (*x.shape[:-5], *slots.shape, *x.shape[-3:]))
-        return old.at[..., slots, :, : x.shape[-2], :].set(copies, mode="drop")
+        # One copy of a stack at a time, since all would take as much memory as the cache.
+        count = 1 if is_stacked else slots.shape[1]
+        for first in range(0, slots.shape[1], count):
+            some = slots[:, first : first + count]
+            copies = jnp.broadcast_to(x, (*x.shape[:-5], *some.shape, *x.shape[-3:]))
+            old = old.at[..., some, :, : x.shape[-2], :].set(copies, mode="drop")
+        return old
 
     write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b t")), out_specs=spec)
     written = [
