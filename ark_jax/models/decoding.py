@@ -56,8 +56,9 @@ def decoding_copy(model: decoder.Decoder, cfg: decoder.Config, mesh: Mesh) -> de
     """
 
     def place(path: tuple, x: Array) -> Array:
-        stacked = "blocks" in jax.tree_util.keystr(path)
-        if x.ndim - stacked > 1:  # vectors are used in float32
+        name = jax.tree_util.keystr(path)
+        is_matrix = x.ndim - ("blocks" in name) > 1 and "bias" not in name
+        if is_matrix:  # norms and biases are used in float32
             x = x.astype(cfg.compute)
         return jax.device_put(x, NamedSharding(mesh, jax.typeof(x).sharding.spec))
 

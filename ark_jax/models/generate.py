@@ -65,7 +65,7 @@ class RowState(NamedTuple):
 
 
 class SharedPrefix(NamedTuple):
-    """The prefix of all prompts on every device; its keys and values as `run_layers` takes them."""
+    """The prefix of all prompts on every device; keys and values are cut by `parts_of`."""
 
     parts: list[prefix.PrefixCache]
     mask: Bool[Array, "b s"]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import tiny
 from support.decoders import PROMPTS, open_model
 
 from ark_jax import layout
@@ -100,6 +101,14 @@ def test_a_copy_holds_matrices_in_the_type_of_products(folder):
         assert x.dtype == jnp.bfloat16 and x.sharding.mesh == mesh, name
         assert x.sharding.is_fully_replicated
     assert copy.blocks.attn_norm[...].dtype == copy.norm[...].dtype == jnp.float32
+
+
+def test_a_copy_keeps_biases_as_they_are(tmp_path, mesh):
+    folder = tiny.write(tmp_path, "qwen2")
+    lm = LanguageModel.from_pretrained(str(folder), compute="bfloat16")
+    blocks = decoding_copy(lm.model, lm.cfg, decoding_mesh(lm.model, lm.cfg)).blocks
+    assert blocks.q_bias[...].dtype == blocks.k_bias[...].dtype == jnp.float32
+    assert blocks.k[...].dtype == jnp.bfloat16
 
 
 def test_a_model_that_needs_no_copy_is_not_copied(folder, mesh):
