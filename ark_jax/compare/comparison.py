@@ -131,10 +131,10 @@ def compare(
         cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in of_rankings]
         depth = max([DEPTH, *cutoffs])
         rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, write)
-    answers, told = _join_answers(systems, outputs, questions, data)
+    answers, answer_remarks = _join_answers(systems, outputs, questions, data)
     tested = _Measured(questions, task, rankings, answers, of_rankings, of_answers)
     comparison = _make_comparison(tested, ordered, data)
-    remarks = [*comparison.remarks, *filter(None, [*remarks, *told])]
+    remarks = [*comparison.remarks, *filter(None, [*remarks, *answer_remarks])]
     return dataclasses.replace(comparison, remarks=remarks)
 
 
