@@ -7,7 +7,6 @@ there once more, `--table` only writes the table. Needs `pip install -e '.[aot]'
 """
 
 import argparse
-import contextlib
 import importlib.metadata
 import json
 import math
@@ -20,7 +19,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["JAX_PLATFORMS"] = "cpu"  # the machine's own devices stay free
@@ -232,22 +230,9 @@ def compile_apart(cell: Cell, minutes: float) -> dict:
     return names | {"compiles": False, "error": error, "seconds": _since(start)}
 
 
-@contextlib.contextmanager
-def compiling_for(target: targets.Target) -> Iterator[None]:
-    """`targets.compiling_for`, also for code that asks jax itself."""
-    with targets.compiling_for(target) as devices, contextlib.ExitStack() as stack:
-        answers = {
-            "local_devices": lambda **_: devices,
-            "default_backend": lambda: target.device.platform,
-        }
-        for name, answer in answers.items():
-            stack.enter_context(mock.patch.object(jax, name, answer))
-        yield
-
-
 def compile_here(target: str, size: str, names: Sequence[str]) -> None:
     """Prints a row of each program."""
-    with compiling_for(TARGETS[target]):
+    with targets.compiling_for(TARGETS[target]):
         for name in names:
             print(json.dumps(row(target, size, name)), flush=True)
 
