@@ -199,8 +199,8 @@ def _device_notes(
     notes += [f"memory of {', '.join(names)}: {text}" for text, names in memory.items()]
     if updates := {x.stage: x.items for x in left if x.kind == "training"}:
         counts = ", ".join(f"{steps:,.0f} in {name}" for name, steps in updates.items())
-        few = "; so few hardly change a model" * (min(updates.values()) < FEW_UPDATES)
-        notes.append(f"updates of the weights: {counts}{few}")
+        remark = "; so few hardly change a model" * (min(updates.values()) < FEW_UPDATES)
+        notes.append(f"updates of the weights: {counts}{remark}")
     return notes
 
 

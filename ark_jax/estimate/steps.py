@@ -103,8 +103,8 @@ def _rows_and_pairs(
     """Name -> tokens and mask `[b t]` of two kinds of texts, and a mask of their pairs `[b c]`."""
     devices, (first, last) = layout.batch_multiple(), texts
     rows = devices * first.rows, devices * last.rows * pieces
-    both = zip(names, rows, (first.length, last.length), strict=True)
-    batch = {name: (array(n, t), array(n, t, dtype=bool)) for name, n, t in both}
+    shapes = zip(names, rows, (first.length, last.length), strict=True)
+    batch = {name: (array(n, t), array(n, t, dtype=bool)) for name, n, t in shapes}
     return batch, array(*rows, dtype=bool)
 
 

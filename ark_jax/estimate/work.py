@@ -135,11 +135,11 @@ def measure(
         text: gives the text of an item.
         cut: whether texts are cut to what the model reads.
     """
-    tokenizer, most = _tokenizer(folder)
-    every = max(-(-len(items) // SAMPLE), 1)
-    sample = [text(items[i]) for i in range(0, len(items), every)] or [""]
+    tokenizer, limit = _tokenizer(folder)
+    stride = max(-(-len(items) // SAMPLE), 1)
+    sample = [text(items[i]) for i in range(0, len(items), stride)] or [""]
     ids = tokenizer(sample, verbose=False, add_special_tokens=cut)["input_ids"]
-    lengths = [min(len(row), most) if cut else len(row) for row in ids]
+    lengths = [min(len(row), limit) if cut else len(row) for row in ids]
     mean = lambda numbers: sum(numbers) / len(numbers)
     return Texts(len(items), mean(lengths), max(lengths), mean([*map(len, sample)]))
 
@@ -169,13 +169,13 @@ def pending_calls(
     rate = prompt.mean / max(prompt.characters, 1)
     read, written = prompt.mean + more * rate, reply * rate
     label = calls[0].kind if calls else ""
-    same = [row for row in replies if row.get("kind") == label]
-    usage = [row["reply"].get("usage") or {} for row in same]
+    matching = [row for row in replies if row.get("kind") == label]
+    usage = [row["reply"].get("usage") or {} for row in matching]
     used = [(x.get("prompt_tokens") or 0, x.get("completion_tokens") or 0) for x in usage]
     used = [(tokens_in, tokens_out) for tokens_in, tokens_out in used if tokens_in and tokens_out]
     if len(used) >= ENOUGH_REPLIES:
         written = read * sum(x for _, x in used) / sum(x for x, _ in used)
-    seconds = [row["seconds"] for row in same if row.get("seconds")]
+    seconds = [row["seconds"] for row in matching if row.get("seconds")]
     pace = sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0
     shown = {"label": label, "settings": settings, "total": len(calls), "pace": pace}
     return Work(stage, "llm", "ask", left, read, min(written, settings.max_tokens), **shown)

@@ -135,7 +135,7 @@ def _write_index(
         folder, earlier, keys, embed, made_with, new / folders.VECTORS, "embed chunks"
     )
     write_bm25(new / folders.WORDS, (chunk.passage for chunk in chunks))
-    about = {
+    facts = {
         "model": settings.model,
         "made_with": made_with,
         "rules": settings.rules,
@@ -144,7 +144,7 @@ def _write_index(
         "documents": documents,
         "chunks": len(chunks),
     }
-    return folders.publish(folder, new, about)
+    return folders.publish(folder, new, facts)
 
 
 def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
@@ -168,11 +168,11 @@ def _intact_manifest(folder: Path) -> Manifest | None:
     """The manifest of an index without damage. Else it says what is wrong and returns None."""
     try:
         manifest = folders.read_manifest(folder)
-        why = folders.damage_of(manifest, folder, verify=True) if manifest else ""
+        reason = folders.damage_of(manifest, folder, verify=True) if manifest else ""
     except ValueError as error:
-        why = str(error).partition(";")[0]
-    if why:
-        say(f"  index {folder}: {why}; it is made again")
+        reason = str(error).partition(";")[0]
+    if reason:
+        say(f"  index {folder}: {reason}; it is made again")
         return None
     return manifest
 

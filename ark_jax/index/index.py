@@ -143,8 +143,8 @@ class Index:
                 else:
                     fix = f"`ark-jax index MODEL CORPUS --out={folder}`"
                 raise FileNotFoundError(f"{folder}: no index; {fix} makes one")
-            why = folders.damage_of(manifest, folder, verify=False)
-            if not why:
+            reason = folders.damage_of(manifest, folder, verify=False)
+            if not reason:
                 try:
                     chunks = StoredChunks(folder / manifest.folder)
                     words = open_bm25(folder / manifest.folder / folders.WORDS, len(chunks))
@@ -153,7 +153,9 @@ class Index:
                     return cls(folder, manifest, chunks, vectors, words, name)
                 except FileNotFoundError:
                     pass  # replaced by another program since the manifest was read
-        raise ValueError(f"{folder / manifest.folder}: {why or 'files go away'}; {folders.AGAIN}")
+        raise ValueError(
+            f"{folder / manifest.folder}: {reason or 'files go away'}; {folders.AGAIN}"
+        )
 
     def __len__(self) -> int:
         """The number of chunks."""

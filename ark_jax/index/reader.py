@@ -102,8 +102,8 @@ class Reader:
             calls = [complete.Call(f"ask/{i}", "read", (x,)) for i, x in enumerate(prompts)]
             replies = complete.complete(calls, settings, cache, "ask")
             if replies.rejected:
-                why = next(iter(replies.rejected.values()))
-                raise RuntimeError(f"{model} gives no reply: {why}")
+                reason = next(iter(replies.rejected.values()))
+                raise RuntimeError(f"{model} gives no reply: {reason}")
             return [replies.texts[call.item][-1] for call in calls]
 
         return cls(write, lambda prompt: True, _citing_form())

@@ -173,9 +173,9 @@ class _Work:
         """Raises Interrupted if the stage `name`, which is read for the first time, is damaged."""
         folder = self.context.workdir / name
         manifest = None if name in self.whole else finished_manifest(folder)
-        if manifest and (why := damage(manifest, folder, verify=True)):
+        if manifest and (reason := damage(manifest, folder, verify=True)):
             raise Interrupted(
-                f"stage {stage.name} reads {name}, but {why}: run the same command again, "
+                f"stage {stage.name} reads {name}, but {reason}: run the same command again, "
                 f"which makes {name} again"
             )
         self.whole.add(name)

@@ -34,8 +34,8 @@ def read_manifest(folder: Path) -> dict | None:
         return None
     except (IsADirectoryError, ValueError, RecursionError):
         raise Damaged(path, f"{MANIFEST_FILE} is damaged") from None
-    if why := _manifest_problem(manifest):
-        raise Damaged(path, why)
+    if reason := _manifest_problem(manifest):
+        raise Damaged(path, reason)
     return manifest
 
 

@@ -169,8 +169,8 @@ def _imported_names(module: str, file: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - max(node.level - 1, 0)]
-            parts = [*(above if node.level else ()), *filter(None, [node.module])]
+            parents = package.split(".")[: len(package.split(".")) - max(node.level - 1, 0)]
+            parts = [*(parents if node.level else ()), *filter(None, [node.module])]
             names = [".".join([*parts, alias.name]) for alias in node.names]
         else:
             continue

@@ -74,8 +74,8 @@ def map_stored(
         name: of this map, among those of the stage.
         shards: the same in every run of the stage.
     """
-    few, shards = peek_shards(shards)
-    if few:
+    peeked, shards = peek_shards(shards)
+    if peeked:
         yield from map_shards(prepare, shards)
         return
     files = folder / FOLDER

@@ -51,8 +51,8 @@ class Stage:
             return {}
         if unnamed := [value for value in self.run.args if not callable(value)]:
             raise TypeError(f"stage {self.name}: give {unnamed[0]!r} to its function by keyword")
-        given = self.run.keywords
-        return {name: to_json_value(value) for name, value in given.items() if not callable(value)}
+        bound = self.run.keywords
+        return {name: to_json_value(value) for name, value in bound.items() if not callable(value)}
 
 
 @dataclasses.dataclass

@@ -58,11 +58,11 @@ def examine_stage(
     pending = [name for name in manifest["inputs"] if name not in fresh]
     if pending:
         changed = changed_settings(manifest, stage.arguments, config)
-        why = changed or f"{pending[0]} has to run first"
-        return Status(stage.name, "stale", why, bool(changed))
+        reason = changed or f"{pending[0]} has to run first"
+        return Status(stage.name, "stale", reason, bool(changed))
     is_damaged = damage(manifest, workdir / stage.name, verify=verify)
-    if why := change(manifest, stage.arguments, config, fresh) or is_damaged:
-        return Status(stage.name, "stale", why, not is_damaged)
+    if reason := change(manifest, stage.arguments, config, fresh) or is_damaged:
+        return Status(stage.name, "stale", reason, not is_damaged)
     fresh[stage.name] = fingerprint(manifest["outputs"])
     return Status(stage.name, "done")
 

@@ -19,8 +19,8 @@ def begin(partial: Path, arguments: dict, change: Change) -> Record:
     Work that was begun with other settings or inputs is set aside. Work that was set aside before
     is continued if all its reads have the same values now.
     """
-    if partial.exists() and (why := _reason_not_to_resume(partial, change)) is not None:
-        _set_aside(partial, why)
+    if partial.exists() and (reason := _reason_not_to_resume(partial, change)) is not None:
+        _set_aside(partial, reason)
     if not partial.exists():
         asides = sorted(partial.parent.glob(f"{partial.name}.*"))
         if earlier := next(

@@ -38,7 +38,7 @@ def pooled_parts(pooled: Pooled) -> tuple[str, Section]:
     """The table of systems by metrics, as Markdown and as a section of a page."""
     questions = len({row["question"] for row in pooled.rows})
     runs = len({row["run"] for row in pooled.rows})
-    about = [
+    caption = [
         f"All {questions:,} questions of {runs} folds, each measured by models that were not "
         "trained on it, with 95 % bootstrap intervals over questions.",
         *pooled.notes,
@@ -49,8 +49,8 @@ def pooled_parts(pooled: Pooled) -> tuple[str, Section]:
     table = markdown_table(lines)
     marks = "\\* differs from base." if "\\*" in table else ""
     shown = results(pooled.table, pooled.metrics)
-    section = dataclasses.replace(shown, title="All folds", body=[*shown.body, *about])
-    return "\n\n".join(filter(None, [table, marks, *about])), section
+    section = dataclasses.replace(shown, title="All folds", body=[*shown.body, *caption])
+    return "\n\n".join(filter(None, [table, marks, *caption])), section
 
 
 def _pooled_cell(value: Mapping | None) -> str:

@@ -134,8 +134,8 @@ def result_table(
         best = max(means) if starred and len(means) > 1 else math.nan
         compared = _base_of(values, base)
         for cells, (system, value) in zip(body, values.items(), strict=True):
-            against = values.get(compared) if system != compared else None
-            cells.append(_value_cell(value, against, best) if is_measured(value) else "–")
+            difference = values.get(compared) if system != compared else None
+            cells.append(_value_cell(value, difference, best) if is_measured(value) else "–")
     heads = [head, *(f"#{metric_heading(metric)}" for metric in metrics)]
     return html.table(name, heads, body, "results")
 

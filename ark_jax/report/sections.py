@@ -29,11 +29,11 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
         curves: stage -> the rows of its curve.jsonl.
     """
     figures = [_training_figure(i, *curve) for i, curve in enumerate(curves.items())]
-    about = (
+    introduction = (
         "The contrastive loss of each stage, with the learning rate below it. The losses of two "
         "stages cannot be compared, since their negatives differ."
     )
-    body = [about, html.grid(figures)] if curves else []
+    body = [introduction, html.grid(figures)] if curves else []
     empty = "No stage was trained in this run, so there are no curves."
     return Section("Training", "training", body, empty)
 
@@ -69,11 +69,11 @@ def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Ma
         tally: direction, as the text names it -> number of questions.
     """
     counted = ", ".join(f"{count:,} {direction}" for direction, count in tally.items())
-    about = (
+    introduction = (
         "The rank of the first gold passage, base → last stage. Of all held-out questions: "
         f"{counted}. The largest moves:"
     )
-    body = [about] if tally else []
+    body = [introduction] if tally else []
     for listed, head, direction in ((wins, "Gains", "rose"), (losses, "Losses", "fell")):
         missing = f"No question is listed whose first gold passage {direction}."
         cards = [_move_card(move, i == 0) for i, move in enumerate(listed)]

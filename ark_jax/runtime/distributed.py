@@ -322,10 +322,10 @@ def _gathered_blocks(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]
     blocks_and_rest = multihost_utils.process_allgather(own_size).astype(np.int64)
     sizes = (blocks_and_rest @ [GATHER_BLOCK, 1]).tolist()
     for start in range(0, max(sizes), GATHER_BLOCK):
-        own = np.zeros(GATHER_BLOCK, np.int32)
+        padded = np.zeros(GATHER_BLOCK, np.int32)
         part = values[start : start + GATHER_BLOCK]
-        own[: len(part)] = part
-        for process, block in enumerate(multihost_utils.process_allgather(own)):
+        padded[: len(part)] = part
+        for process, block in enumerate(multihost_utils.process_allgather(padded)):
             yield process, start, block[: max(sizes[process] - start, 0)]
 
 

@@ -84,12 +84,12 @@ def map_shards(
             is no Ray cluster.
         Exception: what `work` raises, for the first shard that it fails on.
     """
-    few, shards = peek_shards(shards)
-    if _engine.get() == "ray" and not few:
+    peeked, shards = peek_shards(shards)
+    if _engine.get() == "ray" and not peeked:
         yield from map_on_ray(_work_on_ray, (__version__,), prepare, shards)
         return
     processes = processes or _cores()
-    if few or processes == 1:
+    if peeked or processes == 1:
         yield from map(prepare(), shards)
     else:
         yield from _map_in_pool(prepare, shards, processes)

@@ -370,7 +370,7 @@ class Mirror:
                 self.publish()
 
     def _publish_or_warn(self) -> None:
-        """Publishes; a failure is told, and the next round repairs it."""
+        """Publishes; a failure is logged, and the next round repairs it."""
         try:
             self.publish()
         except OSError as error:

@@ -98,7 +98,7 @@ def _is_unwinding() -> bool:
 
 def _would_be_dropped(frame: FrameType | None) -> bool:
     """Whether Python would drop an exception that is raised in this frame."""
-    hook = sys.unraisablehook  # is told of dropped exceptions, and its own are dropped too
+    hook = sys.unraisablehook  # gets dropped exceptions; its own are dropped too
     function = getattr(hook, "func", hook)  # it may be a functools.partial
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     while frame is not None:

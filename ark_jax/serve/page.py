@@ -25,11 +25,11 @@ Columns = Mapping[str, Sequence[Hit]]  # heading -> passages, best first
 async def page(service: Service, request: Request) -> Response:
     """GET /: the page on which people search."""
     manifest = service.tuned.index.manifest
-    about = (
+    facts = (
         f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
         f"{service.tuned.embedder.name} and by words"
     )
-    shown = HTML.page(service.name, about, "yes" if service.reader else "no")
+    shown = HTML.page(service.name, facts, "yes" if service.reader else "no")
     return HTMLResponse(clean(shown), headers={"content-security-policy": POLICY})
 
 

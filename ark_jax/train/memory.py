@@ -306,19 +306,19 @@ class Choice(NamedTuple):
         pieces = "1 piece" if self.pieces == 1 else f"{self.pieces} pieces"
         memory = self.memory
         if not self.free:
-            why = "as the config says" + ("" if self.fits else ", which may not fit")
+            reason = "as the config says" + ("" if self.fits else ", which may not fit")
         elif self.fits:
             first = self.remat == REMATS[0] and self.pieces == 1
-            why = "the fastest, and it fits" if first else "the fastest that fits"
+            reason = "the fastest, and it fits" if first else "the fastest that fits"
         else:
-            why = "nothing fits, and this takes least"
+            reason = "nothing fits, and this takes least"
         passes = forward_passes(self.pieces, self.remat)
         links = f"{gib(self.links)} over links" if self.links else "nothing over links"
         return (
             f"remat={self.remat}, {pieces}, {passes} forward passes, {links}: about "
             f"{gib(memory.total)} a device (weights {gib(memory.weights)}, saved "
             f"{gib(memory.saved)}, a layer {gib(memory.working)}) of {gib(self.available)}, of "
-            f"which {FILL:.0%} may be filled: {why}"
+            f"which {FILL:.0%} may be filled: {reason}"
         )
 
 

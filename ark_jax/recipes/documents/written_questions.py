@@ -302,7 +302,7 @@ def _passages_text(material: Material) -> str:
 
 
 def reply_remark(reply: str, material: Material, is_cut: bool) -> str | None:
-    """What the model is told about a bad reply; None if a pair is usable, or the list is empty."""
+    """The remark on a bad reply; None if a pair is usable, or the list is empty."""
     pairs = parse_pairs(reply)
     form = "Reply in the JSON form that was asked for, and with nothing else."
     if is_cut and not pairs:
