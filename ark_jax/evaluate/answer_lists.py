@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from ark_jax.evaluate.answers import normalise
-from ark_jax.llm.reply_cache import strip_thinking
 from ark_jax.text import prompts
+from ark_jax.text.thoughts import split_thought
 
 METRICS = ("accuracy", "precision", "recall", "f1", "hit", "hit@1")
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")
@@ -32,10 +32,10 @@ def split_list(reply: str, names: Sequence[str] = ()) -> list[str]:
     commas.
 
     Args:
-        reply: may hold `<think>` blocks, which are left out.
+        reply: may hold thoughts, which are left out.
         names: names that are not divided, such as "Washington, D.C.".
     """
-    lines = [line.strip() for line in strip_thinking(reply).splitlines()]
+    lines = [line.strip() for line in split_thought(reply).answer.splitlines()]
     lines = [line for line in lines if line and not line.endswith(":")]
     if lines:
         lines[0] = _LABEL.sub("", lines[0])
@@ -75,7 +75,7 @@ def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
     RoG compares letters, so that "Ann" is found in "Joanna", and divides the number of answers
     found by that of lines, which gives precisions above 1. Here whole words count.
     """
-    text = strip_thinking(reply)
+    text = split_thought(reply).answer
     items = [_normalised_words(item) for item in split_list(reply, answers)]
     answer_words = [_normalised_words(answer) for answer in answers]
     right = [any(_contains_answer(item, answer) for answer in answer_words) for item in items]

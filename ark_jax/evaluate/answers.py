@@ -8,7 +8,7 @@ import string
 import sys
 from collections.abc import Iterator, Sequence
 
-from ark_jax.llm.reply_cache import strip_thinking
+from ark_jax.text.thoughts import split_thought
 
 
 def normalise(text: str) -> list[str]:
@@ -122,5 +122,5 @@ def longbench_score(dataset: str, answer: str, references: Sequence[str]) -> flo
 
 
 def first_line(reply: str) -> str:
-    """The answer in a reader's reply: the first non-empty line outside `<think>` blocks."""
-    return strip_thinking(reply).strip().partition("\n")[0].strip()
+    """The answer in a reader's reply: the first non-empty line outside thoughts."""
+    return split_thought(reply).answer.strip().partition("\n")[0].strip()

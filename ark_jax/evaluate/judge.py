@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ark_jax.evaluate.significance import bootstrap_interval
-from ark_jax.llm.reply_cache import repair_json, strip_thinking
+from ark_jax.llm.reply_cache import repair_json
 from ark_jax.text import prompts
+from ark_jax.text.thoughts import split_thought
 
 CRITERIA = ("faithfulness", "conciseness", "overall")
 VERDICTS = {"1": "first", "2": "second", "tie": "tie", "none": "tie", "neither": "tie"}
@@ -63,7 +64,7 @@ def parse_verdicts(*replies: str) -> dict[str, str]:
 
 def _json_pairs(reply: str) -> list[tuple[object, object]]:
     """Keys and values of the JSON objects in a reply."""
-    text = strip_thinking(reply)
+    text = split_thought(reply).answer
     start, end = text.find("{"), text.rfind("}")
     if start < 0:
         return []

@@ -23,9 +23,10 @@ import json
 import re
 from collections.abc import Iterator
 
+from ark_jax.text.thoughts import split_thought
+
 # A reply may repeat itself endlessly, so all patterns take linear time: a repeated part is
 # possessive or is preceded by a character that it does not match.
-_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 # <|> and <|#|>, and their damaged forms < | > <||> </|> <<|>
@@ -105,7 +106,7 @@ class Quarantined:
 def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], list[Quarantined]]:
     """Parses a reply. Never raises.
 
-    Missing end marks, code fences, `<think>` blocks, line breaks in descriptions, and stray, broken
+    Missing end marks, code fences, thoughts, line breaks in descriptions, and stray, broken
     or missing delimiters and parentheses are tolerated. Fields lose line breaks, HTML escapes and
     one pair of outer quotes.
 
@@ -125,16 +126,12 @@ def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], l
         The entities, the relations, and the parts that could not be read, each with a reason.
     """
     reply = _without_surrogates(reply)
-    thoughts = [match[0] for match in _THINK.finditer(reply)]
-    records: list[Entity | Relation | Quarantined] = [
-        Quarantined(chunk, "thought without an end", thought)
-        for thought in thoughts
-        if not thought.lower().endswith("</think>")
-    ]
-    text = _THINK.sub(" ", reply)
-    answer = text.rpartition("</think>")[2]  # some chat templates open the block themselves
-    if _HEAD.search(answer) or _JSON.search(answer):
-        text = answer
+    text, unfinished = split_thought(reply)
+    records: list[Entity | Relation | Quarantined] = []
+    if unfinished:
+        records.append(Quarantined(chunk, "thought without an end", unfinished))
+    elif not (_HEAD.search(text) or _JSON.search(text)):
+        text = reply  # a mark that closes nothing stands after the records
     text = re.sub(r"```\w*", " ", text)
     values, end = _leading_json(text)
     # Tuples inside JSON are text, and so is JSON inside or after tuples.

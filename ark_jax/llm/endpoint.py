@@ -24,6 +24,8 @@ MINUTE = 60.0  # seconds over which the rate limits hold
 BACKOFF = 1.0  # seconds; the longest first wait, which doubles with each retry
 MAX_BACKOFF = 60.0  # seconds
 CONNECT_TIMEOUT = 10.0  # seconds
+MAX_REPLY = 16 * 2**20  # bytes of a reply, decompressed
+MAX_DIGITS = 18  # of a whole number in a reply
 # Retries of an empty reply, and of an address that refuses connections and has never answered. Both
 # rarely succeed, and every empty reply is paid for.
 MAX_COSTLY_RETRIES = 2
@@ -113,7 +115,7 @@ class Endpoint:
             timeout=openai.Timeout(None, connect=min(timeout, CONNECT_TIMEOUT)),
             # A redirect would send the documents to an address that nobody has named.
             http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"response": [_decode_as_utf8]}
+                follow_redirects=False, event_hooks={"response": [_read_body]}
             ),
         )
         self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
@@ -207,12 +209,12 @@ class Endpoint:
                 return reply
             if 300 <= status < 400:
                 raise self._redirect_error(status, headers)
-            message = self._redact(errors.error_message(body))
+            message = errors.error_message(body)  # with the key, which may be a word in it
             optional = ("max_tokens", "temperature")
             named = {name for name in optional if name in parameters and name in message}
             is_unsupported = re.search("not support|unsupported", message, re.I)
             if status != 400 or not named or not is_unsupported:
-                raise errors.classify_status(status, headers, message)
+                raise errors.classify_status(status, headers, self._redact(message))
             self._unsupported |= named
             self.retries_made += 1
 
@@ -226,7 +228,7 @@ class Endpoint:
                 raise self._redirect_error(status, headers)
             raise errors.classify_status(status, headers, self._redact(errors.error_message(text)))
         try:
-            reply = json.loads(text) if text.strip() else None
+            reply = _parse_json(text) if text.strip() else None
         except (ValueError, RecursionError):
             if text.lstrip()[:1] in ("{", "["):
                 raise TransientError("a reply cut off in the middle") from None
@@ -323,7 +325,7 @@ class Endpoint:
             TransientError, EndpointUnusable, RequestRejected: the body holds no completion.
         """
         try:
-            reply = drop_false_counts(errors.drop_nulls(json.loads(body)))
+            reply = drop_false_counts(errors.drop_nulls(_parse_json(body)))
         except RecursionError:  # no completion is nested so deeply
             reply = None
         except ValueError:
@@ -364,9 +366,35 @@ class Endpoint:
                 self._tokens_per_byte += weight * (prompt_tokens / size - self._tokens_per_byte)
 
 
-async def _decode_as_utf8(response) -> None:
-    """Decodes a body as UTF-8, whatever charset a server declares, with or without a BOM."""
+async def _read_body(response) -> None:
+    """Reads a body up to the largest size, as UTF-8 with or without a BOM.
+
+    A server may declare any charset, send without end, or send little that decompresses to much.
+
+    Raises:
+        RequestRejected: the body is longer.
+    """
     response.encoding = "utf-8-sig"
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_REPLY:
+            raise RequestRejected(f"a reply of more than {MAX_REPLY / 2**20:g} MiB")
+    response._content = b"".join(parts)  # as `aread` does, which has no bound
+
+
+def _parse_json(text: str) -> Any:
+    """The value of JSON. Numbers of very many digits, infinite ones and NaN become None.
+
+    Raises:
+        ValueError, RecursionError: the text is no JSON.
+    """
+    return json.loads(
+        text,
+        parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else None,
+        parse_constant=lambda _: None,
+    )
 
 
 def _read_key(key_env: str, base_url: str) -> str:

@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -104,12 +103,6 @@ def report_problems(path: Path, problems: dict[int, str]) -> None:
             f"  {path}: {len(problems):,} rows are malformed and not used (lines {lines}); of line "
             f"{line}, {problem}"
         )
-
-
-def strip_thinking(text: str) -> str:
-    """A reply without its `<think>` block. The opening or the closing tag may be missing."""
-    text = re.sub(r"<think>.*?(</think>|\Z)", " ", text, flags=re.DOTALL | re.IGNORECASE)
-    return re.split("</think>", text, flags=re.IGNORECASE)[-1]
 
 
 def repair_json(text: str) -> object:

@@ -4,15 +4,16 @@ import json
 import re
 from collections.abc import Iterator
 
-from ark_jax.llm.reply_cache import repair_json, strip_thinking
+from ark_jax.llm.reply_cache import repair_json
+from ark_jax.text.thoughts import split_thought
 
 
 def json_values(reply: str) -> Iterator[object]:
     """Yields the outermost JSON values in a reply, in order; last, the value of the repaired text.
 
-    Text around the JSON, code fences, `<think>` blocks and broken JSON are tolerated. Never raises.
+    Text around the JSON, code fences, thoughts and broken JSON are tolerated. Never raises.
     """
-    text = reply if _is_json(reply) else strip_thinking(reply)  # a JSON string may contain the tags
+    text = split_thought(reply).answer
     starts = [match.start() for match in re.finditer(r"[{\[]", text)]
     end = 0
     for start in starts:
@@ -27,14 +28,6 @@ def json_values(reply: str) -> Iterator[object]:
         yield value
     if starts:
         yield repair_json(text[starts[0] :])
-
-
-def _is_json(reply: str) -> bool:
-    try:
-        json.loads(reply)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def json_texts(value: object) -> list[str]:

@@ -24,6 +24,7 @@ from ark_jax.runtime import programs
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
+from ark_jax.text.thoughts import closed_thought
 from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
 
 SPLIT = "\ufdd0"  # a character that no text may hold; a prompt is tokenised in parts around it
@@ -375,7 +376,8 @@ class LanguageModel:
 
         Without a template, the turns are joined by line breaks. Control tokens in a turn are plain
         text, see `as_data`. A model that can think before it replies (Qwen3) is asked not to, since
-        its thoughts would take the place of a short reply.
+        its thoughts would take the place of a short reply; a thought that the template itself
+        opens is closed.
 
         Args:
             turns: the user's only turn, or the user's and the model's in alternation.
@@ -395,9 +397,10 @@ class LanguageModel:
             {"role": "assistant" if i % 2 else "user", "content": turn}
             for i, turn in enumerate(turns)
         ]
-        return self.tokenizer.apply_chat_template(
+        prompt = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
         )
+        return closed_thought(prompt)
 
     def generate(
         self,

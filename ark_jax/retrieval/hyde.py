@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from ark_jax.llm.reply_cache import strip_thinking
 from ark_jax.text import prompts
+from ark_jax.text.thoughts import split_thought
 from ark_jax.text.token_vectors import Vectors, check_one_each
 
 NAME = "hyde"
@@ -40,7 +40,7 @@ class Hyde:
         """
         sums = np.array(check_one_each(self.embed(questions, "query"), "HyDE"))
         replies = self.write(tuple(prompts.fill(self.template, question=x) for x in questions))
-        passages = [strip_thinking(reply).strip() for reply in replies]
+        passages = [split_thought(reply).answer.strip() for reply in replies]
         written = [i for i, passage in enumerate(passages) if passage]
         if written:
             sums[written] += self.embed([passages[i] for i in written], "document")

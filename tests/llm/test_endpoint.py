@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import http.server
 import json
 import logging
@@ -231,17 +232,22 @@ def test_errors_may_come_with_status_200(body, outcome):
 
 
 @contextlib.contextmanager
-def sending(body: bytes, content_type: str = "application/json"):
+def sending(
+    body: bytes, content_type: str = "application/json", status: int = 200, encoding: str = ""
+):
     """Yields the address of a server that answers every request with these bytes."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("content-type", content_type)
+            if encoding:
+                self.send_header("content-encoding", encoding)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(OSError):  # the client may have left
+                self.wfile.write(body)
 
         def log_message(self, *_):
             pass
@@ -260,6 +266,7 @@ HOSTILE_USAGE = [
     {"prompt_tokens": -(10**9), "total_tokens": -(10**9)},
     {"prompt_tokens": float("nan"), "total_tokens": float("inf")},
     {"prompt_tokens": "many", "total_tokens": [1]},
+    {"prompt_tokens": 10**4000, "total_tokens": 10**4000},
     "free",
     [1, 2],
 ]
@@ -286,6 +293,17 @@ def test_a_reply_is_decoded_as_utf_8_despite_its_header(charset):
 def test_a_byte_order_mark_is_removed_from_a_reply():
     with sending(b"\xef\xbb\xbf" + COMPLETION) as url:
         assert texts(ask(url, "Hello")[1]) == ["Grüße"]
+
+
+BOMB = gzip.compress(b'{"choices": [{"message": {"content": "' + b"a" * 2**25)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(("body", "encoding"), [(BOMB, "gzip"), (b" " * 2**25, "identity")])
+def test_a_reply_is_read_up_to_a_bound(status, body, encoding):
+    with sending(body, status=status, encoding=encoding) as url:
+        (outcome,) = ask(url, "Hello", timeout=60)[1]
+    assert isinstance(outcome, RequestRejected) and "more than 16 MiB" in str(outcome)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"choices": ' + b"[" * 100_000])
@@ -535,7 +553,9 @@ def test_a_huge_token_count_delays_the_next_request_for_minutes_at_most():
         assert bucket.wait_seconds(1) < 3 * module.MINUTE
 
 
-def test_unsupported_parameters_are_omitted_from_later_requests():
+@pytest.mark.parametrize("key", [KEY, "x", "max_tokens"])
+def test_unsupported_parameters_are_omitted_from_later_requests(key, monkeypatch):
+    monkeypatch.setenv("ARK_TEST_KEY", key)
     refuses = {
         "max_tokens": {
             "message": "Unsupported parameter: 'max_tokens' is not supported with this model. Use "

@@ -17,7 +17,7 @@ from ark_jax.graph.extract import Entity, Quarantined, Relation, parse_reply
 from ark_jax.llm import complete
 from ark_jax.llm.names import candidate_terms, rare_limit
 from ark_jax.llm.pricing import Usage
-from ark_jax.llm.reply_cache import repair_json, strip_thinking
+from ark_jax.llm.reply_cache import repair_json
 from ark_jax.llm.rule_based import extract_graph
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
@@ -35,6 +35,7 @@ from ark_jax.runtime import distributed
 from ark_jax.runtime.map_shards import shards_of
 from ark_jax.runtime.packed_tables import pack, unpack
 from ark_jax.text import prompts
+from ark_jax.text.thoughts import split_thought
 from ark_jax.text.word_boundaries import contains_words
 
 # file -> the type of its rows
@@ -436,7 +437,7 @@ def _parse_reply(reply: str) -> list[str]:
     Without such a value they are the strings of the first value that has some. If no value is
     complete, the first one is repaired.
     """
-    text = strip_thinking(reply)
+    text = split_thought(reply).answer
     starts = [match.start() for match in re.finditer(r"[{\[]", text)]
     fallback: list[str] = []
     for start in starts:
