@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 from ark_jax.cli import process, verbs
@@ -14,9 +15,10 @@ def main() -> None:
     # eighth of the time of a short run: JAX makes many while it traces.
     gc.set_threshold(50_000, 20, 20)
     log.prepare_streams()
-    with preemption.raise_signals():
+    args = sys.argv[1:]
+    with preemption.raise_signals(terminated=0 if verbs.is_run(args) else 128 + signal.SIGTERM):
         try:
-            sys.exit(_main(sys.argv[1:]))
+            sys.exit(_main(args))
         except preemption.Preempted as stopped:
             preemption.stop_retrying()
             reason = f" ({stopped})" if str(stopped) else ""

@@ -56,6 +56,11 @@ def class_of(name: str) -> type[flags.Flags]:
     return getattr(importlib.import_module(f"ark_jax.cli.{module}"), name)
 
 
+def is_run(args: Sequence[str]) -> bool:
+    """Whether a command starts a run or a server, which a scheduler may stop at any time."""
+    return bool(args) and (args[0] in ("demo", "run", "serve", "sweep") or args[0] not in VERBS)
+
+
 def overview() -> str:
     """What `ark-jax --help` prints."""
     rows = [f"  {name:<10} {summary}" for name, (_, summary) in (VERBS | {"STAGE": STAGE}).items()]

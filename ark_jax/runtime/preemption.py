@@ -40,6 +40,7 @@ class _Signals:
         self.number: int | None = None
         self.since = 0.0  # when it came, or when its deferral ended
         self.raising = False  # inside `raise_signals`
+        self.terminated = 0  # the status after SIGTERM
         self.deferred = 0  # blocks of `defer_signals` that are open
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -79,8 +80,8 @@ _signals = _Signals()
 
 
 def exit_status() -> int:
-    """The status to end with: 0 after SIGTERM, as schedulers expect; 130 after Ctrl-C."""
-    return 130 if _signals.number == signal.SIGINT else 0
+    """The status to end with: after SIGTERM as `raise_signals` was told, 130 after Ctrl-C."""
+    return 130 if _signals.number == signal.SIGINT else _signals.terminated
 
 
 def stop_retrying() -> None:
@@ -116,17 +117,21 @@ def _exit_now(message: str, status: int) -> None:
 
 
 @contextlib.contextmanager
-def raise_signals() -> Iterator[None]:
+def raise_signals(terminated: int = 0) -> Iterator[None]:
     """In the block, SIGTERM raises Preempted and Ctrl-C raises KeyboardInterrupt, in any case.
 
     A second signal ends the process at once, and so does a clean-up of more than GRACE seconds. A
     program's main thread calls it around everything.
+
+    Args:
+        terminated: the status to end with after SIGTERM: 0, as schedulers expect of a run that can
+            go on, or 143 for a command whose work is not done.
     """
     handlers = {signal.SIGTERM: _signals.receive, signal.SIGALRM: _signals.retry}
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background ignores it
         handlers[signal.SIGINT] = _signals.receive
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    _signals.raising = True
+    _signals.raising, _signals.terminated = True, terminated
     try:
         yield
     finally:

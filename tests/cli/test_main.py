@@ -293,3 +293,16 @@ def test_check_validates_a_test_set_against_its_corpus(world, tmp_path, capsys):
         shown = capsys.readouterr().out
         assert all(words in shown for words in message) and "documents: 3" in shown
         assert "a test on a fifth" not in shown
+
+
+@pytest.mark.parametrize(("verb", "status"), [("run", 0), ("config", 143)])
+def test_a_terminated_command_succeeds_only_if_it_can_go_on(verb, status, tmp_path):
+    """`ark-jax index ... && deploy` must not deploy what was not built."""
+    os.mkfifo(tmp_path / "slow.py")
+    flags = [f"--config={tmp_path}/slow.py"] + [f"--workdir={tmp_path}/work"] * (verb == "run")
+    words = [sys.executable, "-m", "ark_jax", verb, *flags]
+    process = subprocess.Popen(words, text=True, stderr=subprocess.PIPE)
+    writer = os.open(tmp_path / "slow.py", os.O_WRONLY)  # returns once the command reads
+    process.terminate()
+    assert process.wait(20) == status, process.stderr.read()
+    os.close(writer)

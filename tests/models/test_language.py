@@ -547,6 +547,13 @@ def test_thinking_is_switched_off_in_the_chat_template(folder, mesh):
     assert lm.chat("Who?") == "<s>Who?</s><s><think></think>"
 
 
+def test_a_thought_that_the_chat_template_opens_is_closed(folder, mesh):
+    """As DeepSeek-R1's template has it: a short reply would be all thought."""
+    lm = open_model(folder("chat"))
+    lm.tokenizer.chat_template = tiny.TEMPLATE + "<think>\n"
+    assert lm.chat("Who?") == "<s>Who?</s><s><think>\n\n</think>\n\n"
+
+
 def test_an_encoder_is_refused_as_a_language_model(tmp_path, mesh):
     with pytest.raises(ValueError, match="bert generates no text"):
         open_model(tiny.write(tmp_path, "bert", tokenizer="cls"))
