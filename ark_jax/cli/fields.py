@@ -2,12 +2,16 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ark_jax import schema
 from ark_jax.cli.config_flags import ConfigFlags
 from ark_jax.cli.flags import flag, wrap_text
 from ark_jax.runtime.log import show
+
+if TYPE_CHECKING:
+    from ark_jax.recipes.core.presets import Source
 
 
 class Fields(ConfigFlags):
@@ -29,7 +33,7 @@ class Fields(ConfigFlags):
         prefixes = tuple(words) or ""  # every name begins with ""
         recipe_schema = configs.SCHEMAS.get(config.get("recipe", "ark"))
         lines = (
-            _schema_lines(recipe_schema, config, prefixes)
+            _schema_lines(recipe_schema, config, prefixes, configs.SOURCES[config.recipe])
             if recipe_schema
             else _plain_lines(config, prefixes)
         )
@@ -42,8 +46,10 @@ class Fields(ConfigFlags):
         return 0
 
 
-def _schema_lines(recipe_schema: type, config, prefixes: tuple[str, ...] | str) -> Iterator[str]:
-    """The lines of a config that has a schema, section by section."""
+def _schema_lines(
+    recipe_schema: type, config, prefixes: tuple[str, ...] | str, sources: Mapping[str, "Source"]
+) -> Iterator[str]:
+    """The lines of a config that has a schema, section by section, with what `sources` say."""
     values, last_section = schema.values(config), ""
     sections = schema.sections(recipe_schema)
     for spec in schema.fields(recipe_schema):
@@ -54,6 +60,11 @@ def _schema_lines(recipe_schema: type, config, prefixes: tuple[str, ...] | str) 
             yield from _title_lines(section, sections)
             last_section = section
         yield from _field_lines(spec, values[spec.name])
+        for preset, source in sources.items():
+            if row := source.fields.get(spec.name):
+                differs = f"{row.value!r}, " if row.value != values[spec.name] else ""
+                said = "; ".join(filter(None, (f"{differs}{row.where}", row.reason)))
+                yield from wrap_text(f"{preset}: {said}", " " * 6)
 
 
 def _title_lines(section: str, sections: dict[str, type]) -> Iterator[str]:

@@ -18,8 +18,9 @@ import importlib.resources
 
 from ml_collections import ConfigDict
 
+from ark_jax.recipes.bar_rag import sources
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.presets import preset_of, values, with_preset
 from ark_jax.recipes.core.settings import Core, InputSection
 from ark_jax.schema import field
 from ark_jax.train.config import GrpoConfig, LanguageModelConfig
@@ -445,64 +446,10 @@ class BarRag(Core):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# What publication and released code share.
-PUBLISHED = {
-    "iterations": 3,
-    "pool.size": 25,
-    "warm.steps": 0,
-    "success.by": "samples",
-    "selector.kind": "writer",
-    "selector.max_new_tokens": 1024,
-    "selector.kl": "k3",
-    "selector.lora_rank": 32,
-    "selector.lora_alpha": 16.0,
-    "filter.low": 0.25,
-    "filter.high": 0.85,
-    "filter.variance": 0.02,
-    "filter.chance": False,
-    "filter.reader": False,
-    "select.passages": 5,
-    "select.steps": 0,
-    "select.learning_rate": 4e-6,
-    "select.outcome_decides": False,
-    "read.steps": 0,
-    "read.outcome_decides": False,
-    "read.keep_dead": True,
-    "read.max_new_tokens": 1024,
-    "read.chat": True,
-    "read.cite": True,
-    "read.kl": "k3",
-    "evaluate.sizes": (1, 3, 5, 10),
-    "evaluate.max_new_tokens": 1024,
-}
-PAPER = PUBLISHED | {
-    "filter.each": False,
-    "filter.right_at": 0.5,
-    "select.relevance_form": "saturating",  # A.5: tau = 10
-    "read.ratio": "output",  # eq. 12 and 18
-    "read.mean": "sequence",
-    "read.prompts": 8,
-    "read.samples": 10,
-    "read.learning_rate": 4e-6,
-    "train.lora_rank": 32,
-    "train.lora_alpha": 16.0,
-}
-# Of the released code's selector, the values are those of scripts/selector_training.sh.
-OFFICIAL = PUBLISHED | {
-    "filter.temperature": 0.7,
-    "filter.top_p": 0.95,
-    "selector.strict": False,
-    "select.centre": 0.6,
-    "select.relevance_form": "saturating",
-    "read.prompts": 32,
-    "read.learning_rate": 5e-6,
-    "read.citable": 25,
-    "train.lora_rank": 64,
-    "train.lora_alpha": 32.0,
-    "evaluate.temperature": 0.3,
-}
+# preset -> the source that it follows
+SOURCES = {"paper": sources.PAPER, "official": sources.OFFICIAL}
 # preset -> its changes of the defaults
-PRESETS = {"small": {}, "paper": PAPER, "official": OFFICIAL}
+PRESETS = {"small": {}, **values(SOURCES)}
 
 
 def bar_rag(preset: str = "small") -> ConfigDict:

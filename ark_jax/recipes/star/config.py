@@ -16,8 +16,9 @@ import importlib.resources
 from ml_collections import ConfigDict
 
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.presets import preset_of, values, with_preset
 from ark_jax.recipes.core.settings import Basics, GraphInput
+from ark_jax.recipes.star import sources
 from ark_jax.schema import field
 from ark_jax.train.config import AdapterConfig
 
@@ -230,16 +231,8 @@ class Star(Basics):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# The publication: its own head, candidates from all relations, inverse counts as weights, long
-# training, no prefilter.
-PAPER = {
-    "mine.pool": "all",
-    "train.head": "star",
-    "train.weight_scale": "inverse",
-    "train.epochs": 50,
-    "search.keep": 1_000_000,
-}
-PRESETS = {"default": {}, "paper": PAPER}
+SOURCES = {"paper": sources.PAPER}  # preset -> the source that it follows
+PRESETS = {"default": {}, **values(SOURCES)}
 # All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
 PLAIN = {"mine.positives": "all", "mine.choose": "random", "train.weights": "none"}
 # The plain way to train a retriever of paths: RD-P's dual encoder.
@@ -250,8 +243,7 @@ def star(preset: str = "default") -> ConfigDict:
     """The config of `ark-jax run --config=star`.
 
     Args:
-        preset: `default`, or `paper`, which follows the publication, except for its encoder:
-            --config.retriever.path=princeton-nlp/sup-simcse-roberta-base.
+        preset: `default`, or `paper`, which follows the publication.
 
     Raises:
         ValueError: no such preset.
