@@ -183,6 +183,7 @@ OFFICIAL = Source(
         "read.f1": Row(0.7, f"{SELECT}: GENERATOR_F1_WEIGHT"),
         "train.lora_rank": Row(64, f"{READ}: lora_rank"),
         "train.lora_alpha": Row(32.0, f"{READ}: lora_alpha"),
+        "train.lora_targets": Row((), f"{READ}: target_modules=all-linear"),
         "train.warmup": Row(0.02, f"{READ}: lr_warmup_steps_ratio"),
         "train.decay": Row("cosine", f"{READ}: lr_scheduler_type"),
         "train.floor": Row(0.1, f"{READ}: min_lr_ratio"),
