@@ -1,7 +1,4 @@
-"""Where publication, appendix and released code disagree: a field of each point, and what it does.
-
-The points are those of table 1.1 of the research notes.
-"""
+"""Where publication, appendix and released code disagree: what the field of each point does."""
 
 import jax
 import jax.numpy as jnp
