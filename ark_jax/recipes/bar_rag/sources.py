@@ -3,7 +3,7 @@
 from ark_jax.recipes.core.presets import Row, Source, Step
 
 A5, A6 = "appendix A.5", "appendix A.6"
-RELEASED = "not given; the released code's"
+CODE, OWN_WORDS = "the released code's", "own words that ask for the same"
 PAPER = Source(
     "Rethinking the Reranker: Boundary-Aware Evidence Selection (arXiv 2602.03689)",
     {
@@ -27,7 +27,7 @@ PAPER = Source(
         "selector.kind": Row("writer", "Table 8"),
         "selector.path": Row("", f"{A5}: the generator's backbone"),
         "selector.strict": Row(True, "eq. 8; Table 8"),
-        "selector.max_new_tokens": Row(1024, RELEASED),
+        "selector.max_new_tokens": Row(1024, "not given", CODE),
         "selector.kl": Row("k3", f"{A5}: its factor alone", "the released code's estimate"),
         "selector.lora_rank": Row(32, A5),
         "selector.lora_alpha": Row(16.0, A5),
@@ -60,7 +60,7 @@ PAPER = Source(
         "read.keep_dead": Row(True, "eq. 18: all outputs"),
         "read.outcome_decides": Row(False, "eq. 18: each group"),
         "read.scale": Row("sd", "section 2.4: as eq. 11"),
-        "read.max_new_tokens": Row(1024, RELEASED),
+        "read.max_new_tokens": Row(1024, "not given", CODE),
         "read.chat": Row(True, "Table 7; section 3.3: instruction-tuned"),
         "read.cite": Row(True, "eq. 16; Table 7"),
         "read.citation": Row(0.2, f"{A5}: λ_cite; λ_acc is the rest"),
@@ -71,18 +71,19 @@ PAPER = Source(
         "train.lora_alpha": Row(16.0, A5),
         "train.warmup": Row(0.02, A5),
         "train.decay": Row("cosine", A5),
-        "train.floor": Row(0.1, RELEASED),
-        "prompts.cite": Row("", "Table 7", "own words that ask for the same"),
-        "prompts.select": Row("", "Table 8", "own words that ask for the same"),
+        "train.floor": Row(0.1, "not given", CODE),
+        "prompts.cite": Row("", "Table 7", OWN_WORDS),
+        "prompts.select": Row("", "Table 8", OWN_WORDS),
         "evaluate.passages": Row(0, "section 2.5: top k, as in training"),
         "evaluate.sizes": Row((1, 3, 5, 10), "Figure 4: 1 to 30", "15 and 30 are yours to add"),
         "evaluate.removal": Row(True, "Table 4"),
         "evaluate.temperature": Row(0.0, "not given", "the likeliest words"),
-        "evaluate.max_new_tokens": Row(1024, RELEASED),
+        "evaluate.max_new_tokens": Row(1024, "not given", CODE),
     },
     (
         Step("eq. 1", "sets by the selector", "recipes/bar_rag/selectors.py"),
         Step("eq. 2, 13", "answers of a set", "recipes/bar_rag/reading.py"),
+        Step("section 2.3", "by vLLM: `rollout.backend`", "recipes/bar_rag/rollout_engine.py"),
         Step("eq. 3, 4, 6", "share of right answers", "select/zone.py"),
         Step("eq. 5, 7 to 10", "reward of a set", "select/rewards.py"),
         Step("eq. 9", "α 0.5, k* 5, P_max 1.0", "select/rewards.py"),
@@ -187,8 +188,8 @@ OFFICIAL = Source(
         "train.warmup": Row(0.02, f"{READ}: lr_warmup_steps_ratio"),
         "train.decay": Row("cosine", f"{READ}: lr_scheduler_type"),
         "train.floor": Row(0.1, f"{READ}: min_lr_ratio"),
-        "prompts.cite": Row("", "reward_score/selector.py", "own words that ask for the same"),
-        "prompts.select": Row("", "process_selector.py", "own words that ask for the same"),
+        "prompts.cite": Row("", "reward_score/selector.py", OWN_WORDS),
+        "prompts.select": Row("", "process_selector.py", OWN_WORDS),
         "evaluate.passages": Row(0, f"{INFER}: TOPKS 5"),
         "evaluate.sizes": Row((1, 3, 5, 10), f"{INFER}: 5", "the paper's figure 4, too"),
         "evaluate.temperature": Row(0.3, f"{INFER}: temperature"),
@@ -197,9 +198,9 @@ OFFICIAL = Source(
     (
         Step(FILTER, "sets of at most 256 tokens, top_p 0.95", "", "drawn as in training"),
         Step("filter.py", "shorter prompts", "", "one prompt in all stages"),
-        Step(SELECT, "passages cut to equal shares", "recipes/documents/reader.py", "at the end"),
-        Step("reward_score/selector.py", "failed call: -0.5", "", "no answer is rewarded"),
-        Step("reward_score/selector.py", "no set: the first five", "select/rewards.py", "0, no p"),
+        Step(SELECT, "passages cut alike", "recipes/documents/reader.py", "the end"),
+        Step("reward_score/selector.py", "failed call: -0.5", "", "a local reader has none"),
+        Step("filter.py", "no set: the first five", "recipes/bar_rag/select.py", "has no p"),
         Step("README", "rows with `ctxs`", "", "the retriever finds the pools"),
     ),
 )

@@ -30,7 +30,7 @@ PAPER = Source(
     },
     (
         Step("section 3", "masking both sides", "recipes/gpr/questions.py"),
-        Step("eq. 1 to 3", "three levels", "graph/levels.py", "none without a neighbour: no term"),
+        Step("eq. 1 to 3", "three levels", "graph/levels.py", "without neighbours: no term"),
         Step("section 3", "two towers", "models/towers.py"),
         Step("eq. 4, 5", "two margins", "train/losses.py"),
         Step("appendix B", "AdamW", "train/optim.py"),

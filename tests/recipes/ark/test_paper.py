@@ -21,7 +21,7 @@ PAPER = {
     "prompts.forward": "",  # Listing 3 - no instruction
     "prompts.backward": "",  # B.2: not printed
     "prompts.read": "",  # Listing 4 - own words
-    "prompts.judge": "",  # Listing 5 - own words
+    "prompts.judge": "",  # Listing 5 - own words, no disqualification
     "graph.rules": False,  # 4.2: "Gemini-2.5-Flash ... for OpenIE"
     "graph.gleanings": 0,  # Algorithm 2: "llm_output <- LLM(prompt, chunk)"
     "graph.similarity": 0.8,  # Table 4: "τ 0.8"
