@@ -31,9 +31,10 @@ class Fields(ConfigFlags):
         if config is None:
             raise ValueError(f"{self.workdir} keeps no config of a run; give --config=FILE")
         prefixes = tuple(words) or ""  # every name begins with ""
-        recipe_schema = configs.SCHEMAS.get(config.get("recipe", "ark"))
+        recipe = config.get("recipe", "ark")
+        recipe_schema = configs.SCHEMAS.get(recipe)
         lines = (
-            _schema_lines(recipe_schema, config, prefixes, configs.SOURCES[config.recipe])
+            _schema_lines(recipe_schema, config, prefixes, configs.SOURCES[recipe])
             if recipe_schema
             else _plain_lines(config, prefixes)
         )
@@ -60,11 +61,7 @@ def _schema_lines(
             yield from _title_lines(section, sections)
             last_section = section
         yield from _field_lines(spec, values[spec.name])
-        for preset, source in sources.items():
-            if row := source.fields.get(spec.name):
-                differs = f"{row.value!r}, " if row.value != values[spec.name] else ""
-                said = "; ".join(filter(None, (f"{differs}{row.where}", row.reason)))
-                yield from wrap_text(f"{preset}: {said}", " " * 6)
+        yield from _source_lines(spec.name, values[spec.name], sources)
 
 
 def _title_lines(section: str, sections: dict[str, type]) -> Iterator[str]:
@@ -84,6 +81,15 @@ def _field_lines(spec: schema.FieldSpec, value: object) -> Iterator[str]:
     facts = "; ".join(filter(None, (default, spec.unit, spec.describe())))
     for text in (spec.meaning, facts):
         yield from wrap_text(text, " " * 6)
+
+
+def _source_lines(name: str, value: object, sources: Mapping[str, "Source"]) -> Iterator[str]:
+    """What each source says about a field, with the preset's value if that is another."""
+    for preset, source in sources.items():
+        if row := source.fields.get(name):
+            other = f"{row.value!r}, " if row.value != value else ""
+            said = "; ".join(filter(None, (f"{other}{row.where}", row.reason)))
+            yield from wrap_text(f"{preset}: {said}", " " * 6)
 
 
 def _plain_lines(config, prefixes: tuple[str, ...] | str) -> Iterator[str]:

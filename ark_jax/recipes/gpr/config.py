@@ -201,8 +201,11 @@ def study(config: ConfigDict) -> dict[str, dict]:
     All runs share the questions, and train for as many steps.
     """
     same = ("train.epochs", "train.batch")
-    learning = {name: x for name, x in PRESETS["paper"].items() if name.startswith("train.")}
-    paper = {name: value for name, value in learning.items() if name not in same}
+    paper = {
+        name: value
+        for name, value in PRESETS["paper"].items()
+        if name.startswith("train.") and name not in same
+    }
     return {
         "infonce": INFO_NCE,
         "paper": paper,
