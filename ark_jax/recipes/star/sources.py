@@ -11,7 +11,7 @@ HITS = tuple(f"hit@{k}" for k in (1, 3, 5, 7))
 PAPER = Source(
     "STAR: Semantic-Tuned and Tail-Adaptive Retriever (arXiv 2605.18765)",
     {
-        "retriever.path": Row("princeton-nlp/sup-simcse-roberta-base", "section 5.1: SimCSE; 4.1: of RoBERTa"),
+        "retriever.path": Row("princeton-nlp/sup-simcse-roberta-base", "sections 4.1, 5.1: SimCSE"),
         "data.held_out": Row(0.4, "Table 1: the sets' own parts", "a share, by topics"),
         "paths.hops": Row(3, "Table 1: 2 on WebQSP, 4 on CWQ and GrailQA", "set it for the data"),
         "paths.inverse": Row(True, "not given", "Freebase names its inverses; others need them"),
