@@ -10,6 +10,7 @@ def get_config():
 
 from ark_jax import schema
 from ark_jax.recipes import demo as ark_demo
+from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.ark.config import PRESETS, Ark, ablations, ark, differences, study, switches
 from ark_jax.recipes.ark.config import STUDY_VARIANTS as VARIANTS
 from ark_jax.recipes.bar_rag import config as bar_rag_config
@@ -37,6 +38,13 @@ __all__ = [
 ]
 
 SCHEMAS = {"ark": Ark, "gpr": Gpr, "star": Star, "bar_rag": BarRag}
+# recipe -> preset -> the paper or code that it follows
+SOURCES = {
+    "ark": ark_config.SOURCES,
+    "gpr": gpr_config.SOURCES,
+    "star": star_config.SOURCES,
+    "bar_rag": bar_rag_config.SOURCES,
+}
 
 
 def demo(words: str = ""):

@@ -2,12 +2,16 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ark_jax import schema
 from ark_jax.cli.config_flags import ConfigFlags
 from ark_jax.cli.flags import flag, wrap_text
 from ark_jax.runtime.log import show
+
+if TYPE_CHECKING:
+    from ark_jax.recipes.core.presets import Source
 
 
 class Fields(ConfigFlags):
@@ -27,9 +31,10 @@ class Fields(ConfigFlags):
         if config is None:
             raise ValueError(f"{self.workdir} keeps no config of a run; give --config=FILE")
         prefixes = tuple(words) or ""  # every name begins with ""
-        recipe_schema = configs.SCHEMAS.get(config.get("recipe", "ark"))
+        recipe = config.get("recipe", "ark")
+        recipe_schema = configs.SCHEMAS.get(recipe)
         lines = (
-            _schema_lines(recipe_schema, config, prefixes)
+            _schema_lines(recipe_schema, config, prefixes, configs.SOURCES[recipe])
             if recipe_schema
             else _plain_lines(config, prefixes)
         )
@@ -42,8 +47,10 @@ class Fields(ConfigFlags):
         return 0
 
 
-def _schema_lines(recipe_schema: type, config, prefixes: tuple[str, ...] | str) -> Iterator[str]:
-    """The lines of a config that has a schema, section by section."""
+def _schema_lines(
+    recipe_schema: type, config, prefixes: tuple[str, ...] | str, sources: Mapping[str, "Source"]
+) -> Iterator[str]:
+    """The lines of a config that has a schema, section by section, with what `sources` say."""
     values, last_section = schema.values(config), ""
     sections = schema.sections(recipe_schema)
     for spec in schema.fields(recipe_schema):
@@ -54,6 +61,7 @@ def _schema_lines(recipe_schema: type, config, prefixes: tuple[str, ...] | str) 
             yield from _title_lines(section, sections)
             last_section = section
         yield from _field_lines(spec, values[spec.name])
+        yield from _source_lines(spec.name, values[spec.name], sources)
 
 
 def _title_lines(section: str, sections: dict[str, type]) -> Iterator[str]:
@@ -73,6 +81,15 @@ def _field_lines(spec: schema.FieldSpec, value: object) -> Iterator[str]:
     facts = "; ".join(filter(None, (default, spec.unit, spec.describe())))
     for text in (spec.meaning, facts):
         yield from wrap_text(text, " " * 6)
+
+
+def _source_lines(name: str, value: object, sources: Mapping[str, "Source"]) -> Iterator[str]:
+    """What each source says about a field, with the preset's value if that is another."""
+    for preset, source in sources.items():
+        if row := source.fields.get(name):
+            other = f"{row.value!r}, " if row.value != value else ""
+            said = "; ".join(filter(None, (f"{other}{row.where}", row.reason)))
+            yield from wrap_text(f"{preset}: {said}", " " * 6)
 
 
 def _plain_lines(config, prefixes: tuple[str, ...] | str) -> Iterator[str]:

@@ -140,7 +140,7 @@ class LanguageModelConfig(AdapterConfig):
 class GrpoConfig:
     """How a language model learns from its own answers (eq. 12 and 18 of BAR-RAG)."""
 
-    samples: int = field(8, "Answers to a question; paper: 10.", unit="answers", minimum=2)
+    samples: int = field(8, "Answers to a question.", unit="answers", minimum=2)
     updates: int = field(
         1,
         "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",

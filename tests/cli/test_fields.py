@@ -40,6 +40,16 @@ def test_changed_fields_are_marked_with_their_default(capsys):
     assert "retriever:" not in text  # no model is named by default
 
 
+def test_the_source_of_a_value_stands_below_it(capsys):
+    text = shown(capsys, "train.temp", "train.batch", "--config=ark:official")
+    # eq. 7 of the paper gives no value; ms-swift's default is 0.1.
+    assert "\n      paper: 0.05, eq. 7: τ without a value; ours\n" in text
+    assert "\n      official: ms-swift's INFONCE_TEMPERATURE" in text
+    assert "\n      paper: Table 6: 2, accumulated 8 times; one batch shares negatives\n" in text
+    text = shown(capsys, "iterations", "--config=bar_rag")  # small: 1
+    assert "\n      paper: 3, appendix A.5: T\n      official: 3, README: 2 to 3\n" in text
+
+
 def test_an_unknown_field_prefix_is_refused(capsys):
     assert __main__._main(["config", "trian"]) == 1
     assert "no field begins with trian; `ark-jax config` lists all" in capsys.readouterr().err

@@ -31,8 +31,9 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from ark_jax.recipes.ark import sources
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import named, vary, with_preset
+from ark_jax.recipes.core.presets import named, values, vary, with_preset
 from ark_jax.recipes.core.settings import Common
 from ark_jax.schema import field
 from ark_jax.train.config import ContrastiveConfig
@@ -307,39 +308,10 @@ class Ark(Common):
 # The two settings of study 2 (notebooks/README.md) with the highest nDCG@10. Vectors take a hundred
 # times the space.
 BEST = {"retriever.vectors": "tokens", "evaluate.fusion": "chosen"}
-# What the publication and the released code agree on, other than the defaults.
-PUBLISHED = {
-    "data.titles": False,
-    "data.chunking": "tokens",
-    "retriever.path": "Qwen/Qwen3-Embedding-0.6B",
-    "generator.path": "mistralai/Mistral-7B-Instruct-v0.2",
-    "graph.rules": False,  # section 4.2: Gemini-2.5-Flash extracts, Gemini-2.5-Pro rewrites
-    "graph.tolerance": 1e-4,
-    "score.backward": 0.3,
-    "score.positives": 10,
-    "score.keep": 1.0,
-    "mine.by": "rewritten",
-    "mine.margin": 0.0,
-    "train.merge_copies": False,
-    "train.order": "question",
-}
-PAPER = PUBLISHED | {
-    "graph.teleport": 0.85,
-    "train.denominator": "own",
-    "train.unit": "pair",
-    "train.learning_rates": (6e-6, 6e-6, 6e-6),  # Table 6
-}
-OFFICIAL = PUBLISHED | {
-    "graph.floor": 0.0,
-    "score.references": 1,
-    "score.answers": "first",
-    "score.normalise": "minmax",
-    "mine.model": "base",
-    "mine.top": 10,
-    "train.temperature": 0.1,
-}
+# preset -> the source that it follows
+SOURCES = {"paper": sources.PAPER, "official": sources.OFFICIAL}
 # preset -> its changes of the defaults
-PRESETS = {"default": {}, "best": BEST, "paper": PAPER, "official": OFFICIAL}
+PRESETS = {"default": {}, "best": BEST, **values(SOURCES)}
 
 
 def ark(preset: str = "default") -> ConfigDict:

@@ -18,8 +18,9 @@ import importlib.resources
 
 from ml_collections import ConfigDict
 
+from ark_jax.recipes.bar_rag import sources
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.presets import preset_of, values, with_preset
 from ark_jax.recipes.core.settings import Core, InputSection
 from ark_jax.schema import field
 from ark_jax.train.config import GrpoConfig, LanguageModelConfig
@@ -35,10 +36,7 @@ class PoolSection:
     """What a question's evidence is chosen from."""
 
     size: int = field(
-        8,
-        "Chunks of a question, nearest ones by the retriever; paper: 25.",
-        unit="chunks",
-        minimum=1,
+        8, "Chunks of a question, nearest ones by the retriever.", unit="chunks", minimum=1
     )
 
 
@@ -48,7 +46,7 @@ class WarmSection:
 
     steps: int = field(
         60,
-        "Steps; 0: no warm start, as in the paper; -1: one pass over the training questions.",
+        "Steps; 0: no warm start; -1: one pass over the training questions.",
         unit="steps",
         minimum=-1,
     )
@@ -95,36 +93,28 @@ class FilterSection:
     )
     right_at: float = field(
         0.0,
-        "Least reward of a right answer in the filter; 0: that of `success`. Paper: 0.5.",
+        "Least reward of a right answer in the filter; 0: that of `success`.",
         minimum=0,
         maximum=1,
     )
     temperature: float = field(
-        0.0,
-        "Of the answers that the filter samples; 0: as in training. Released code: 0.7.",
-        minimum=0,
+        0.0, "Of the answers that the filter samples; 0: as in training.", minimum=0
     )
     top_p: float = field(
         0.0,
-        "Likeliest tokens of the answers that the filter samples; 0: as in training. Released "
-        "code: 0.95.",
+        "Likeliest tokens of the answers that the filter samples; 0: as in training.",
         minimum=0,
         maximum=1,
     )
-    low: float = field(0.05, "Smallest mean of p; paper: 0.25.", minimum=0, maximum=1)
-    high: float = field(0.95, "Largest mean of p; paper: 0.85.", minimum=0, maximum=1)
-    variance: float = field(
-        0.001,
-        "Smallest variance of p over the sets; paper: 0.02, of p from ten answers.",
-        minimum=0,
-    )
+    low: float = field(0.05, "Smallest mean of p.", minimum=0, maximum=1)
+    high: float = field(0.95, "Largest mean of p.", minimum=0, maximum=1)
+    variance: float = field(0.001, "Smallest variance of p over the sets.", minimum=0)
     chance: bool = field(
         True,
-        "Whether the variance that chance explains is taken off, where p is a share of answers; "
-        "the paper does not.",
+        "Whether the variance that chance explains is taken off, where p is a share of answers.",
     )
     reader: bool = field(
-        True, "Whether the reader learns from these questions alone too; in the paper, from all."
+        True, "Whether the reader learns from these questions alone too, and not from all."
     )
 
 
@@ -143,9 +133,7 @@ class SelectorSection:
         "Folder or hub name of a writer, an instruction model; empty: that of `generator.path`.",
         content="model",
     )
-    max_new_tokens: int = field(
-        256, "Longest reply of a writer; paper: 1,024.", unit="tokens", minimum=1
-    )
+    max_new_tokens: int = field(256, "Longest reply of a writer.", unit="tokens", minimum=1)
     temperature: float = field(1.0, "Of a writer's sampled replies.", above=0)
     top_p: float = field(
         1.0, "Likeliest tokens that a writer's replies are drawn from.", above=0, maximum=1
@@ -160,9 +148,7 @@ class SelectorSection:
         "As `read.kl`, of a writer: the distance to the writer before the stage.",
         choices=("none", "k2", "k3"),
     )
-    lora_rank: int = field(
-        0, "As `train.lora_rank`, of a writer; paper and released code: 32.", minimum=0
-    )
+    lora_rank: int = field(0, "As `train.lora_rank`, of a writer.", minimum=0)
     lora_alpha: float = field(16.0, "As `train.lora_alpha`, of a writer.", above=0)
 
 
@@ -170,7 +156,7 @@ class SelectorSection:
 class SelectSection:
     """How the selector learns: sets drawn from a pool, rewarded for p near a centre (eq. 5-12)."""
 
-    passages: int = field(2, "Passages of a set (k); paper: 5.", unit="passages", minimum=1)
+    passages: int = field(2, "Passages of a set (k).", unit="passages", minimum=1)
     steps: int = field(
         40, "Steps; 0: one pass over the questions of the filter.", unit="steps", minimum=0
     )
@@ -178,13 +164,10 @@ class SelectSection:
     sets: int = field(8, "Sets that are drawn of a question (M).", unit="sets", minimum=2)
     learning_rate: float = field(
         0.0,
-        "Peak learning rate; 0 suits the kind of selector: 0.03 for vectors, 1e-5 for a writer. "
-        "Paper: 4e-6.",
+        "Peak learning rate; 0 suits the kind of selector: 0.03 for vectors, 1e-5 for a writer.",
         minimum=0,
     )
-    centre: float = field(
-        0.5, "p with the largest reward (c); the released code: 0.6.", above=0, maximum=0.99
-    )
+    centre: float = field(0.5, "p with the largest reward (c).", above=0, maximum=0.99)
     boundary: float = field(1.0, "Weight of the reward by p.", minimum=0)
     relevance: float = field(0.2, "Weight of the retriever's scores in the reward.", minimum=0)
     relevance_form: str = field(
@@ -194,9 +177,7 @@ class SelectSection:
         choices=("cosine", "saturating"),
     )
     tau: float = field(10.0, "Of the saturating form.", above=0)
-    format_bonus: float = field(
-        0.0, "Reward of each well-formed set, whatever it is; 0 in the released script.", minimum=0
-    )
+    format_bonus: float = field(0.0, "Reward of each well-formed set, whatever it is.", minimum=0)
     spread: float = field(
         0.01,
         "Smallest difference of p in a group of sets that teaches, where p is a likelihood; a "
@@ -247,9 +228,7 @@ class ReadSection(GrpoConfig):
     top_p: float = field(
         1.0, "Draws from the likeliest tokens of this probability.", above=0, maximum=1
     )
-    max_new_tokens: int = field(
-        16, "Longest sampled answer; paper: 1,024.", unit="tokens", minimum=1
-    )
+    max_new_tokens: int = field(16, "Longest sampled answer.", unit="tokens", minimum=1)
     chat: bool = field(
         False,
         "Whether a question is a turn of the model's chat template, as ARK's reader asks it; "
@@ -266,8 +245,7 @@ class ReadSection(GrpoConfig):
     citations: int = field(2, "Cited documents that earn the most.", unit="documents", minimum=0)
     citable: int = field(
         0,
-        "Largest number that counts as a citation; 0: the number of passages that are shown. "
-        "Released code: 31, though five are shown.",
+        "Largest number that counts as a citation; 0: the number of passages that are shown.",
         unit="documents",
         minimum=0,
     )
@@ -412,9 +390,7 @@ class EvaluateSection:
         "alone. An answer without citations cites the chunks that contain it.",
     )
     max_new_tokens: int = settings.longest_answer(32)
-    temperature: float = field(
-        0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
-    )
+    temperature: float = field(0.0, "Of the measured answers; 0: the likeliest words.", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,7 +402,7 @@ class BarRag(Core):
     )
     iterations: int = field(
         1,
-        "Rounds of filter, selector and reader; 0: the warm start alone. Paper: 3.",
+        "Rounds of filter, selector and reader; 0: the warm start alone.",
         unit="rounds",
         minimum=0,
     )
@@ -445,64 +421,10 @@ class BarRag(Core):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# What publication and released code share.
-PUBLISHED = {
-    "iterations": 3,
-    "pool.size": 25,
-    "warm.steps": 0,
-    "success.by": "samples",
-    "selector.kind": "writer",
-    "selector.max_new_tokens": 1024,
-    "selector.kl": "k3",
-    "selector.lora_rank": 32,
-    "selector.lora_alpha": 16.0,
-    "filter.low": 0.25,
-    "filter.high": 0.85,
-    "filter.variance": 0.02,
-    "filter.chance": False,
-    "filter.reader": False,
-    "select.passages": 5,
-    "select.steps": 0,
-    "select.learning_rate": 4e-6,
-    "select.outcome_decides": False,
-    "read.steps": 0,
-    "read.outcome_decides": False,
-    "read.keep_dead": True,
-    "read.max_new_tokens": 1024,
-    "read.chat": True,
-    "read.cite": True,
-    "read.kl": "k3",
-    "evaluate.sizes": (1, 3, 5, 10),
-    "evaluate.max_new_tokens": 1024,
-}
-PAPER = PUBLISHED | {
-    "filter.each": False,
-    "filter.right_at": 0.5,
-    "select.relevance_form": "saturating",  # A.5: tau = 10
-    "read.ratio": "output",  # eq. 12 and 18
-    "read.mean": "sequence",
-    "read.prompts": 8,
-    "read.samples": 10,
-    "read.learning_rate": 4e-6,
-    "train.lora_rank": 32,
-    "train.lora_alpha": 16.0,
-}
-# Of the released code's selector, the values are those of scripts/selector_training.sh.
-OFFICIAL = PUBLISHED | {
-    "filter.temperature": 0.7,
-    "filter.top_p": 0.95,
-    "selector.strict": False,
-    "select.centre": 0.6,
-    "select.relevance_form": "saturating",
-    "read.prompts": 32,
-    "read.learning_rate": 5e-6,
-    "read.citable": 25,
-    "train.lora_rank": 64,
-    "train.lora_alpha": 32.0,
-    "evaluate.temperature": 0.3,
-}
+# preset -> the source that it follows
+SOURCES = {"paper": sources.PAPER, "official": sources.OFFICIAL}
 # preset -> its changes of the defaults
-PRESETS = {"small": {}, "paper": PAPER, "official": OFFICIAL}
+PRESETS = {"small": {}, **values(SOURCES)}
 
 
 def bar_rag(preset: str = "small") -> ConfigDict:

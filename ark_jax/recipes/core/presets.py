@@ -1,8 +1,48 @@
 """The words after the colon of `--config=NAME:WORDS`, and what presets change."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ark_jax import schema
+
+
+class Row(NamedTuple):
+    """A field as a source has it: the value that a preset takes, and where it stands.
+
+    With a reason the value is not the source's, or the source has none.
+    """
+
+    value: object
+    where: str
+    reason: str = ""
+
+
+class Step(NamedTuple):
+    """What a source does or reports and no field says, and the file that does it.
+
+    Without a file it is missing. A reason says why, or in what the file departs from the source.
+    """
+
+    where: str
+    what: str
+    file: str  # below ark_jax; empty: missing
+    reason: str = ""
+
+
+class Source(NamedTuple):
+    """A publication or released code, line by line."""
+
+    title: str
+    fields: Mapping[str, Row]  # dotted field -> row
+    steps: Sequence[Step]
+
+
+def values(sources: Mapping[str, Source]) -> dict[str, dict[str, object]]:
+    """Preset -> dotted field -> value, of presets that follow sources."""
+    return {
+        preset: {name: row.value for name, row in source.fields.items()}
+        for preset, source in sources.items()
+    }
 
 
 def named(words: str) -> list[str]:

@@ -456,7 +456,7 @@ class JudgeSection(EndpointSection):
 
     repeats: int = field(
         0,
-        "Verdicts for each pair of answers, in either order; 0: no judge. The paper averages 5.",
+        "Verdicts for each pair of answers, in either order; 0: no judge.",
         unit="verdicts",
         minimum=0,
     )

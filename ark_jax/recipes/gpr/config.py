@@ -19,8 +19,9 @@ import importlib.resources
 from ml_collections import ConfigDict
 
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.presets import preset_of, values, with_preset
 from ark_jax.recipes.core.settings import Basics, GraphInput
+from ark_jax.recipes.gpr import sources
 from ark_jax.schema import field
 from ark_jax.train.config import TripletConfig
 
@@ -172,26 +173,11 @@ class Gpr(Basics):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# The publication: two towers, two margins of one half, one random negative, siblings as neighbours.
-PAPER = {
-    "questions.by": "triples",
-    "questions.triples": 0,
-    "train.towers": "two",
-    "train.loss": "triplet",
-    "train.margins": (0.5, 0.5),
-    "train.negatives": "random",
-    "train.siblings": "neighbour",
-    "train.neighbours": "triple",
-    "train.hub": 0,
-    "train.epochs": 5,
-    "train.learning_rate": 2e-5,
-    "train.batch": 512,
-    "search.hops": 1,
-}
+SOURCES = {"paper": sources.PAPER}  # preset -> the source that it follows
 # The plain way to train a retriever on the same questions: each other triple of the batch is a
 # negative, and the graph plays no part.
 INFO_NCE = {"train.siblings": "neighbour", "train.neighbours": "none"}
-PRESETS = {"default": {}, "paper": PAPER}
+PRESETS = {"default": {}, **values(SOURCES)}
 
 
 def gpr(preset: str = "default") -> ConfigDict:
@@ -214,8 +200,12 @@ def study(config: ConfigDict) -> dict[str, dict]:
 
     All runs share the questions, and train for as many steps.
     """
-    same = ("questions.", "train.epochs", "train.batch", "search.")
-    paper = {name: value for name, value in PAPER.items() if not name.startswith(same)}
+    same = ("train.epochs", "train.batch")
+    paper = {
+        name: value
+        for name, value in PRESETS["paper"].items()
+        if name.startswith("train.") and name not in same
+    }
     return {
         "infonce": INFO_NCE,
         "paper": paper,

@@ -16,14 +16,11 @@ import importlib.resources
 from ml_collections import ConfigDict
 
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import preset_of, with_preset
+from ark_jax.recipes.core.presets import preset_of, values, with_preset
 from ark_jax.recipes.core.settings import Basics, GraphInput
+from ark_jax.recipes.star import sources
 from ark_jax.schema import field
 from ark_jax.train.config import AdapterConfig
-
-# The copy of the publication that this follows has lost its numbers. Where a docstring names RD-P
-# (github.com/yooboh/RD-P) or SRTK (github.com/happen2me/subgraph-retrieval-toolkit), a default is
-# that of their published code, which is nearest to it. Other defaults are ours.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +61,7 @@ class PathsSection:
         minimum=1,
     )
     seconds: float = field(
-        150.0, "Time limit of finding a question's paths; RD-P's.", unit="seconds", above=0
+        150.0, "Time limit of finding a question's paths.", unit="seconds", above=0
     )
 
 
@@ -131,9 +128,7 @@ class TrainSection(AdapterConfig):
         choices=("both", "positive", "none"),
     )
     weight_range: tuple[float, float] = field(
-        (0.5, 2.0),
-        "Smallest and largest weight of a path; ours, since the publication's is lost.",
-        above=0,
+        (0.5, 2.0), "Smallest and largest weight of a path.", above=0
     )
     weight_scale: str = field(
         "log",
@@ -142,16 +137,11 @@ class TrainSection(AdapterConfig):
         choices=("log", "inverse"),
     )
     temperature: float = field(
-        1.0,
-        "Divisor of logits; ours. Cosines are multiplied by 20 already, where RD-P divides them "
-        "by 0.1.",
-        above=0,
+        1.0, "Divisor of logits. Cosines are multiplied by 20 already.", above=0
     )
     epochs: int = field(5, "Passes over the lists.", unit="epochs", minimum=1)
-    learning_rate: float = field(
-        5e-5, "Peak learning rate; RD-P's on WebQSP (2e-5 on CWQ).", minimum=0
-    )
-    batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
+    learning_rate: float = field(5e-5, "Peak learning rate.", minimum=0)
+    batch: int = field(16, "Lists per step.", unit="lists", minimum=1)
     lora_rank: int = field(
         0,
         "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
@@ -164,9 +154,7 @@ class TrainSection(AdapterConfig):
 class SearchSection:
     """Beam search over relation paths (algorithm 3)."""
 
-    beam: int = field(
-        5, "Paths that go on from each topic after a hop; ours (SRTK: 10).", unit="paths", minimum=1
-    )
+    beam: int = field(5, "Paths that go on from each topic after a hop.", unit="paths", minimum=1)
     keep: int = field(
         64,
         "Candidates of a hop that the scorer reads, best by cosine; further ones are dropped.",
@@ -230,16 +218,8 @@ class Star(Basics):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# The publication: its own head, candidates from all relations, inverse counts as weights, long
-# training, no prefilter.
-PAPER = {
-    "mine.pool": "all",
-    "train.head": "star",
-    "train.weight_scale": "inverse",
-    "train.epochs": 50,
-    "search.keep": 1_000_000,
-}
-PRESETS = {"default": {}, "paper": PAPER}
+SOURCES = {"paper": sources.PAPER}  # preset -> the source that it follows
+PRESETS = {"default": {}, **values(SOURCES)}
 # All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
 PLAIN = {"mine.positives": "all", "mine.choose": "random", "train.weights": "none"}
 # The plain way to train a retriever of paths: RD-P's dual encoder.
@@ -250,8 +230,7 @@ def star(preset: str = "default") -> ConfigDict:
     """The config of `ark-jax run --config=star`.
 
     Args:
-        preset: `default`, or `paper`, which follows the publication, except for its encoder:
-            --config.retriever.path=princeton-nlp/sup-simcse-roberta-base.
+        preset: `default`, or `paper`, which follows the publication.
 
     Raises:
         ValueError: no such preset.

@@ -81,15 +81,6 @@ def test_published_presets_refuse_rules_in_place_of_a_model(preset):
     check_ark(c)
 
 
-def test_the_papers_rates_and_batches_are_those_of_its_table():
-    """ARK, Table 6: learning rate 6e-6, 10 epochs, 2 pairs x 8 accumulated batches; eq. 7."""
-    paper, official = (config.ark(name).train for name in ("paper", "official"))
-    assert paper.learning_rates == (6e-6, 6e-6, 6e-6) and sum(paper.epochs) == 10
-    assert (paper.batch, paper.unit, paper.denominator) == (2 * 8, "pair", "own")
-    # The released code's own rates (valleysprings/ARK a5c127b).
-    assert official.learning_rates == (1e-5, 8e-6, 4e-6) and official.unit == "question"
-
-
 def test_shares_of_all_chunks_cannot_be_learned_by_pairs():
     c = config.ark("default")
     c.train.unit, c.train.loss = "pair", "distil"

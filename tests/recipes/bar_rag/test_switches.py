@@ -1,7 +1,4 @@
-"""Where publication, appendix and released code disagree: a field of each point, and what it does.
-
-The points are those of table 1.1 of the research notes.
-"""
+"""Where publication, appendix and released code disagree: what the field of each point does."""
 
 import jax
 import jax.numpy as jnp
@@ -22,49 +19,6 @@ from ark_jax.train.config import GrpoConfig
 from ark_jax.train.policy import PolicyLoss, token_loss
 
 SMALL, PAPER, OFFICIAL = map(config.bar_rag, ("small", "paper", "official"))
-FIELDS = {  # field -> small, paper, official
-    "select.centre": (0.5, 0.5, 0.6),
-    "filter.right_at": (0.0, 0.5, 0.0),
-    "filter.temperature": (0.0, 0.0, 0.7),
-    "filter.top_p": (0.0, 0.0, 0.95),
-    "filter.each": (True, False, True),
-    "filter.chance": (True, False, False),
-    "read.learning_rate": (1e-5, 4e-6, 5e-6),
-    "read.prompts": (4, 8, 32),
-    "read.samples": (8, 10, 8),
-    "train.lora_rank": (0, 32, 64),
-    "train.lora_alpha": (16.0, 16.0, 32.0),
-    # Eq. 12 and 18: r is the likelihood ratio of the whole output, the mean is over outputs.
-    "read.ratio": ("token", "output", "token"),
-    "read.mean": ("token", "sequence", "token"),
-    "read.kl": ("none", "k3", "k3"),
-    "read.updates": (1, 1, 1),
-    "read.scale": ("sd", "sd", "sd"),
-    "selector.kind": ("vectors", "writer", "writer"),
-    "selector.lora_rank": (0, 32, 32),
-    "selector.lora_alpha": (16.0, 16.0, 16.0),
-    "selector.kl": ("none", "k3", "k3"),
-    "selector.strict": (True, True, False),
-    "select.learning_rate": (0.0, 4e-6, 4e-6),
-    # scripts/selector_training.sh of the released code: REWARD_FORMAT_BONUS=0.0.
-    "select.format_bonus": (0.0, 0.0, 0.0),
-    # The same script: REWARD_MAX_REL=1.0, so the weight stays .2. A.5: .2.
-    "select.relevance": (0.2, 0.2, 0.2),
-    # A.5: "a relevance temperature tau = 10.0".
-    "select.relevance_form": ("cosine", "saturating", "saturating"),
-    "select.tau": (10.0, 10.0, 10.0),
-    "select.outcome_decides": (True, False, False),
-    "read.outcome_decides": (True, False, False),
-    "read.citable": (0, 0, 25),  # the same script: GENERATOR_MAX_DOC_ID=25
-    "read.evidence": ("selected", "selected", "selected"),
-    "evaluate.temperature": (0.0, 0.0, 0.3),
-}
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_every_preset_has_the_values_of_its_source(field):
-    section, name = field.split(".")
-    assert tuple(c[section][name] for c in (SMALL, PAPER, OFFICIAL)) == FIELDS[field]
 
 
 def test_the_filter_uses_the_training_rule_by_default():

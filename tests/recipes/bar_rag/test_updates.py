@@ -235,16 +235,6 @@ def test_presets_and_studies_are_valid(tmp_path):
     assert {name for name in arms if steps[name] > base.read.steps} == supervised
 
 
-@pytest.mark.parametrize("preset", ["paper", "official"])
-def test_the_paper_and_official_presets_share_their_common_settings(preset):
-    c = config.bar_rag(preset)
-    assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
-    assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead
-    assert not (c.filter.chance or c.select.outcome_decides or c.read.outcome_decides)
-    assert (c.filter.low, c.filter.high, c.filter.variance) == (0.25, 0.85, 0.02)
-    assert (c.pool.size, c.select.passages, c.iterations) == (25, 5, 3)
-
-
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="must be one of small, paper, official"):
         config.bar_rag("best")

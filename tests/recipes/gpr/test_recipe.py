@@ -177,7 +177,7 @@ def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished):
 
 def test_presets_and_studies_are_valid(world):
     base = gpr_world.tiny_config(world)
-    runs = {**config.study(base), **config.switches(base), "paper": config.PAPER}
+    runs = {**config.study(base), **config.switches(base), "paper": config.PRESETS["paper"]}
     for changes in runs.values():
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
