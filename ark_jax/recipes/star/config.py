@@ -43,6 +43,14 @@ class DataSection(GraphInput):
         minimum=0,
         maximum=1,
     )
+    validation: float = field(
+        0.0,
+        "Share of the training questions, drawn by a hash of their topics, that is not trained on: "
+        "the epoch after which their hit@1 is highest gives the scorer; 0: the last epoch does.",
+        unit="fraction of topics",
+        minimum=0,
+        maximum=1,
+    )
     few: int = field(
         0,
         "Questions to train on, drawn by a hash evenly over the groups; 0: all.",
@@ -137,8 +145,9 @@ class TrainSection(AdapterConfig):
     )
     weight_scale: str = field(
         "log",
-        "What is scaled to that range: the logarithm of a path's count, or its inverse, as the "
-        "publication says, which sets apart only the rarest paths.",
+        "What is scaled to that range: the logarithm of a path's count in each class, or the "
+        "inverse of its share of the class in both together, as the publication says, which sets "
+        "apart only the rarest paths.",
         choices=("log", "inverse"),
     )
     temperature: float = field(
@@ -200,6 +209,15 @@ class EvaluateSection:
         "shortest path to an answer; f1: entities that the first path reaches against the answers; "
         "answer_coverage: share of the answers that the paths found reach.",
     )
+    similar_at: float = field(
+        0.0,
+        "Least cosine, by the retriever before training, of a path that looks like its question; "
+        "a wrong one is a shortcut. 0: the mean of the question's shortest paths, since the "
+        "publication's number is lost.",
+        unit="cosine",
+        minimum=0,
+        maximum=1,
+    )
     baselines: tuple[str, ...] = field(
         ("frequent", "shortest"),
         "Systems without a model besides base, which follow the training paths that exist from the "
@@ -231,8 +249,12 @@ class Star(Basics):
 
 
 # The publication: its own head, candidates from all relations, inverse counts as weights, long
-# training, no prefilter.
+# training, an epoch chosen on a tenth of the questions, no prefilter. Split, hops and epochs are
+# those of WebQSP; of CWQ they are 0.05, 4 and 100, of GrailQA 0.1, 4 and 50.
 PAPER = {
+    "retriever.path": "princeton-nlp/sup-simcse-roberta-base",
+    "data.validation": 0.1,
+    "paths.hops": 2,
     "mine.pool": "all",
     "train.head": "star",
     "train.weight_scale": "inverse",
@@ -250,8 +272,7 @@ def star(preset: str = "default") -> ConfigDict:
     """The config of `ark-jax run --config=star`.
 
     Args:
-        preset: `default`, or `paper`, which follows the publication, except for its encoder:
-            --config.retriever.path=princeton-nlp/sup-simcse-roberta-base.
+        preset: `default`, or `paper`, which follows the publication.
 
     Raises:
         ValueError: no such preset.

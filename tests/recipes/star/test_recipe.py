@@ -75,7 +75,7 @@ def test_results_of_all_systems_are_stored(world, finished):
     assert list(dict.fromkeys(row["system"] for row in rows)) == SYSTEMS
     metrics = json.loads((workdir / "evaluate" / "metrics.json").read_text())
     assert {"1 hop", "2 hops"} < set(metrics["groups"])
-    assert all(row["shortcut@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
+    assert all(row["detour@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
     untrained = json.loads((workdir / "baselines" / "metrics.json").read_text())
     assert [row["system"] for row in untrained["table"]] == SYSTEMS[:-1]
     (few,) = stages(star_world.tiny_config(world))[2].doubts(workdir / "baselines")
