@@ -445,8 +445,15 @@ class BarRag(Core):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-# What publication and released code share.
+# What publication and released code share. The models are those of the released README: E5-base-v2,
+# and of three backbones Qwen2.5-7B-Instruct. The prompts `paper` ask what tables 7 and 8 ask, in
+# their order and for the same form of reply, in other words and with another example; `<documents>`
+# mark the passages, and a line says that these are no instructions.
 PUBLISHED = {
+    "retriever.path": "intfloat/e5-base-v2",
+    "generator.path": "Qwen/Qwen2.5-7B-Instruct",
+    "prompts.cite": "paper",
+    "prompts.select": "paper",
     "iterations": 3,
     "pool.size": 25,
     "warm.steps": 0,
@@ -499,6 +506,7 @@ OFFICIAL = PUBLISHED | {
     "read.citable": 25,
     "train.lora_rank": 64,
     "train.lora_alpha": 32.0,
+    "train.weight_decay": 0.01,  # verl's, which no script changes
     "evaluate.temperature": 0.3,
 }
 # preset -> its changes of the defaults

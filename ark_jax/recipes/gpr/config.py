@@ -174,6 +174,7 @@ class Gpr(Basics):
 
 # The publication: two towers, two margins of one half, one random negative, siblings as neighbours.
 PAPER = {
+    "retriever.path": "distilbert/distilbert-base-uncased",
     "questions.by": "triples",
     "questions.triples": 0,
     "train.towers": "two",
@@ -199,8 +200,7 @@ def gpr(preset: str = "default") -> ConfigDict:
 
     Args:
         preset: `default` was chosen on a part of MetaQA's questions
-            (configs/metaqa.py). `paper` follows the publication, except for its encoder:
-            --config.retriever.path=distilbert/distilbert-base-uncased. It needs a language model:
+            (configs/metaqa.py). `paper` follows the publication. It needs a language model:
             --config.llm.backend=openai, local or replay.
 
     Raises:
@@ -214,7 +214,7 @@ def study(config: ConfigDict) -> dict[str, dict]:
 
     All runs share the questions, and train for as many steps.
     """
-    same = ("questions.", "train.epochs", "train.batch", "search.")
+    same = ("retriever.", "questions.", "train.epochs", "train.batch", "search.")
     paper = {name: value for name, value in PAPER.items() if not name.startswith(same)}
     return {
         "infonce": INFO_NCE,
@@ -266,7 +266,9 @@ def demo() -> ConfigDict:
     return config
 
 
-SWEEPS = {"study": study(gpr())}
+# Figure 2 of the publication: the reader's answers by the number K of triples that it gets.
+TRIPLES = {f"triples={k}": {"evaluate.triples": k} for k in (1, 5, 10, 20, 50, 100)}
+SWEEPS = {"study": study(gpr()), "triples": TRIPLES}
 
 
 def get_config(words: str = ""):

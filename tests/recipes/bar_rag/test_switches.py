@@ -17,12 +17,40 @@ from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout
 from ark_jax.recipes.bar_rag.select import filter_of
 from ark_jax.recipes.documents.reader_training import PooledQuestion
-from ark_jax.text.cited import parse_choice
+from ark_jax.text.cited import parse_answer, parse_choice
+from ark_jax.text.prompts import load_template
 from ark_jax.train.config import GrpoConfig
 from ark_jax.train.policy import PolicyLoss, token_loss
 
 SMALL, PAPER, OFFICIAL = map(config.bar_rag, ("small", "paper", "official"))
 FIELDS = {  # field -> small, paper, official
+    # The released README: "We use E5-base-v2 as the dense retriever"; A.5 names the backbones.
+    "retriever.path": ("", "intfloat/e5-base-v2", "intfloat/e5-base-v2"),
+    "generator.path": ("", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+    "prompts.cite": ("", "paper", "paper"),  # A.9, table 7
+    "prompts.select": ("", "paper", "paper"),  # A.9, table 8
+    # A.5: n = 25, M = 8, k = 5, K = 10, delta = 0.8, lambda_bdy = 1.0.
+    "pool.size": (8, 25, 25),
+    "select.sets": (8, 8, 8),
+    "select.passages": (2, 5, 5),
+    "success.answers": (10, 10, 10),
+    "success.right_at": (0.8, 0.8, 0.8),
+    "select.boundary": (1.0, 1.0, 1.0),
+    # A.5: beta_1 = 0.7, lambda_cite = 0.2, n* = 2.
+    "read.f1": (0.7, 0.7, 0.7),
+    "read.citation": (0.2, 0.2, 0.2),
+    "read.citations": (2, 2, 2),
+    # A.5: "cosine learning rate decay with 2% warmup"; its end is that of both scripts,
+    # min_lr_ratio=0.1.
+    "train.decay": ("cosine", "cosine", "cosine"),
+    "train.warmup": (0.02, 0.02, 0.02),
+    "train.floor": (0.1, 0.1, 0.1),
+    "train.weight_decay": (0.0, 0.0, 0.01),  # verl's default, which no script changes
+    # A.5: epsilon = 0.2, batch size 8 (selector_training.sh: train_batch_size=8), KL 0.001.
+    "read.clip_low": (0.2, 0.2, 0.2),
+    "read.clip_high": (0.2, 0.2, 0.2),
+    "select.questions": (8, 8, 8),
+    "read.kl_coefficient": (0.001, 0.001, 0.001),
     "select.centre": (0.5, 0.5, 0.6),
     "filter.right_at": (0.0, 0.5, 0.0),
     "filter.temperature": (0.0, 0.0, 0.7),
@@ -65,6 +93,26 @@ FIELDS = {  # field -> small, paper, official
 def test_every_preset_has_the_values_of_its_source(field):
     section, name = field.split(".")
     assert tuple(c[section][name] for c in (SMALL, PAPER, OFFICIAL)) == FIELDS[field]
+
+
+def test_the_papers_prompts_ask_for_its_order_and_forms():
+    """A.9, tables 7 and 8: task, form, rules, an example, the question, then the documents."""
+    for name, parts in {
+        "cite": ("Answer from these", "<think>", "<answer>", "Doc [i]", "few words", "</answer>"),
+        "select": ("{count}", "1.", "5.", "<think>", "<answer>", "exactly {count}", "[4], [6]"),
+    }.items():
+        text = load_template(name, PAPER.prompts[name])
+        places = [0]
+        for part in (*parts, "Question: {question}", "{passages}"):
+            places.append(text.index(part, places[-1]))
+        example = text[text.index("A reply looks like") :].split("\n\n")[1]
+        if name == "cite":
+            parsed = parse_answer(example, 5)
+            assert parsed.citations == (2, 5) and parsed.answer == "61 km"
+        else:
+            parsed = parse_choice(example, 25)
+            assert parsed.numbers == (4, 6, 9)
+        assert not parsed.problem
 
 
 def test_the_filter_uses_the_training_rule_by_default():
