@@ -224,3 +224,23 @@ def test_presets_and_studies_are_valid(world):
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
         assert [stage.name for stage in stages(changed)] == STAGES
+
+
+def test_the_paper_preset_has_the_values_of_its_source():
+    expected = {
+        # Section 5.1: "STAR [...] is implemented using SimCSE backbone", with its own head.
+        "retriever.path": "princeton-nlp/sup-simcse-roberta-base",
+        "train.head": "star",
+        # The same: "a 90:10 and 95:5 train/validation split", "50 epochs on WebQSP/GrailQA".
+        "data.validation": 0.1,
+        "train.epochs": 50,
+        "paths.hops": 2,  # Table 1, WebQSP
+        "mine.positives": "similar",  # Algorithm 1
+        "mine.pool": "all",  # "sampled from the entire relation set"
+        # Section 4.2: both classes weigh, by inverse counts.
+        "train.weights": "both",
+        "train.weight_scale": "inverse",
+    }
+    flat = config.star("paper").to_dict()
+    values = {name: flat[name.split(".")[0]][name.split(".")[1]] for name in expected}
+    assert values == expected
