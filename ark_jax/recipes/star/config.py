@@ -260,6 +260,9 @@ PAPER = {
     "train.weight_scale": "inverse",
     "train.epochs": 50,
     "search.keep": 1_000_000,
+    "search.k": 7,  # table 6
+    "evaluate.metrics": ("hit@1", "hit@3", "hit@5", "hit@7", "path_hit@1", "f1"),
+    "evaluate.paths": 1,
 }
 PRESETS = {"default": {}, "paper": PAPER}
 # All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
@@ -305,6 +308,14 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     }
 
 
+# Tables 3 and 4 of the publication, whose last rows are the run of the config itself. Its plain
+# arms learn one shortest path against random walks; here all of them, against drawn relations.
+ABLATIONS = {
+    "similarity-based": DUAL,
+    "cross-attentive": PLAIN,
+    "hard-paths": {"train.weights": "none"},
+    "weights": PLAIN | {"train.weights": "both"},
+}
 DEMO = {
     "mine.negatives": 5,
     "search.beam": 3,
@@ -335,7 +346,7 @@ def demo() -> ConfigDict:
     return config
 
 
-SWEEPS = {"study": study(star()), "switches": switches(star())}
+SWEEPS = {"study": study(star()), "switches": switches(star()), "ablations": ABLATIONS}
 
 
 def get_config(words: str = ""):

@@ -219,7 +219,7 @@ def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished, flags, r
 
 def test_presets_and_studies_are_valid(world):
     base = star_world.tiny_config(world)
-    runs = {**config.study(base), **config.switches(base), "paper": config.PAPER}
+    runs = config.study(base) | config.switches(base) | config.ABLATIONS | {"paper": config.PAPER}
     for changes in runs.values():
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
@@ -240,6 +240,8 @@ def test_the_paper_preset_has_the_values_of_its_source():
         # Section 4.2: both classes weigh, by inverse counts.
         "train.weights": "both",
         "train.weight_scale": "inverse",
+        "search.k": 7,  # Table 6: k = 1, 3, 5, 7
+        "evaluate.paths": 1,  # Section 5.1: "select the top-1 path for answer generation"
     }
     flat = config.star("paper").to_dict()
     values = {name: flat[name.split(".")[0]][name.split(".")[1]] for name in expected}
