@@ -8,7 +8,7 @@ With questions to measure with:
         --config.data.questions=QUESTIONS --workdir=DIR
 
 Rules word the training questions unless a language model does: --config.llm.backend=openai. Words
-after the colon: `paper` follows the publication, which asks a model twice for each triple.
+after the colon: `paper` follows the publication, which asks a model about each triple.
 
     ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > triples.jsonl
 """
@@ -173,10 +173,13 @@ class Gpr(Basics):
 
 
 # The publication: two towers, two margins of one half, one random negative, siblings as neighbours.
+# It does not print its prompt; ours names the entity to ask for, and asks for both of a triple at
+# once.
 PAPER = {
     "retriever.path": "distilbert/distilbert-base-uncased",
     "questions.by": "triples",
     "questions.triples": 0,
+    "questions.triples_per_prompt": 1,
     "train.towers": "two",
     "train.loss": "triplet",
     "train.margins": (0.5, 0.5),

@@ -80,7 +80,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     replies, counts = read_facts(context, list(systems), questions, facts_of, folder)
     gold = load_paths(context, "test")
     rarity = rarity_groups(questions, gold, load_paths(context, "train"))
-    biases = _biases_of(context, systems, questions, rarity.get(TAIL, set()))
+    biases = _biases_of(context, systems, questions, rarity[TAIL])
     columns = context.config.evaluate.metrics
     searched = tuple(dict.fromkeys((*columns, *STANDARD)))
     rows = [
@@ -96,7 +96,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         context,
         folder,
         rows,
-        questions_by_group(questions) | rarity,
+        questions_by_group(questions) | (rarity if all(rarity.values()) else {}),
         columns=(*columns, *(LISTS[name] for name in SHOWN if replies)),
         measured=(*searched, *BIASES, *(LISTS.values() if replies else ())),
         headline=HEADLINE,

@@ -109,7 +109,7 @@ def rarity_groups(
     gold: Mapping[str, Sequence[GoldPath]],
     train: Mapping[str, Sequence[GoldPath]],
 ) -> dict[str, set[str]]:
-    """HEAD and TAIL -> ids of questions; empty if one of both has none.
+    """HEAD and TAIL -> ids of questions.
 
     A path is rare if it is unseen in training, or among the fifth of the different training paths
     that fewest questions have; ties with the last one count as rare. A question is in the tail if
@@ -122,4 +122,4 @@ def rarity_groups(
         if paths := gold.get(question.id):
             rare = all(counts[path.steps] <= limit for path in paths)
             groups[TAIL if rare else HEAD].add(question.id)
-    return groups if all(groups.values()) else {}
+    return groups

@@ -207,6 +207,7 @@ def test_the_paper_preset_has_the_values_of_its_source():
         # neighbour; one negative is drawn.
         "questions.by": "triples",
         "questions.triples": 0,
+        "questions.triples_per_prompt": 1,  # "For each triplet [...] we mask one entity"
         "train.siblings": "neighbour",
         "train.neighbours": "triple",
         "train.negatives": "random",

@@ -98,6 +98,7 @@ def test_rare_paths_are_the_least_frequent_fifth_and_unseen_ones(steps):
         HEAD: {"common", "both"},
         TAIL: {"rare", "unseen"},
     }
+    assert rarity_groups(questions[2:3], tested, train) == {HEAD: set(), TAIL: {"unseen"}}
 
 
 # STAR, section 3.1: "we compute the cosine similarity between retrieved paths and user queries";
