@@ -116,9 +116,10 @@ def write_results(
 
 def _table_lines(done: Sequence[dict], comparison: Comparison) -> list[list[str]]:
     """The cells of finished runs, the head first; of folds without differences to base."""
-    other_names = [comparison.names[name] for name in comparison.other_metrics]
+    others = [x for x in comparison.other_metrics if any(row[x] is not None for row in done)]
+    other_names = [comparison.names[name] for name in others]
     head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
-    lines = [head, *(_run_cells(row, comparison) for row in done)]
+    lines = [head, *(_run_cells(row, others) for row in done)]
     return [[*line[:2], *line[3:]] for line in lines] if comparison.pool else lines
 
 
@@ -135,14 +136,16 @@ def _arms_parts(
     runs: Sequence[SweepRun], done: Sequence[dict], comparison: Comparison
 ) -> tuple[str, list[Section]]:
     """The arms as Markdown and as sections of a page; both empty if base has only one seed."""
-    names = {row["run"] for row in done}
+    ended = {row["run"] for row in done}
     outcomes = {
-        run.name: (run.changes, comparison.read(run.workdir)) for run in runs if run.name in names
+        run.name: (run.changes, comparison.read(run.workdir)) for run in runs if run.name in ended
     }
     rows = compare_arms(outcomes, list(comparison.names))
     if not rows:
         return "", []
-    lines = arms_cells(rows, comparison.names)
+    names = comparison.names.items()
+    measured = {name: x for name, x in names if any(name in row["values"] for row in rows)}
+    lines = arms_cells(rows, measured)
     table = html.table("Arms over seeds", lines[0], lines[1:])
     section = Section("Arms over seeds", "arms", [table, ARMS_NOTE])
     return f"{results.markdown_table(lines)}\n\n{ARMS_NOTE}", [section]
@@ -274,7 +277,7 @@ def stage_counts(runs: Sequence[SweepRun]) -> collections.Counter:
     return collections.Counter(row["stage"] for row in sorted(rows, key=lambda row: row["time"]))
 
 
-def _run_cells(row: dict, comparison: Comparison) -> list[str]:
+def _run_cells(row: dict, others: Sequence[str]) -> list[str]:
     """The cells of a finished run: name, metric, difference, changes, other metrics, time."""
     interval = lambda low, high: (
         "" if low is None else f" [{format_number(low)}, {format_number(high)}]"
@@ -287,7 +290,7 @@ def _run_cells(row: dict, comparison: Comparison) -> list[str]:
         format_number(row["mean"]) + interval(row["low"], row["high"]),
         sign + format_number(row["difference"]) + difference_interval,
         ", ".join(f"{field}={value}" for field, value in changes),
-        *(format_number(row[name]) for name in comparison.other_metrics),
+        *(format_number(row[name]) for name in others),
         duration(row["seconds"]),
     ]
 

@@ -48,6 +48,7 @@ def train(
     choose_again: bool = False,
     temperature: float = 1.0,
     loss: Callable = losses.weighted_lists,
+    after_epoch: Callable[[int, CrossEncoder], None] | None = None,
 ) -> fit.Trained:
     """Trains a copy of the scorer, whichever head it has.
 
@@ -58,6 +59,8 @@ def train(
         choose_again: whether the scorer chooses the negatives before each epoch after the first.
         temperature: divides logits.
         loss: takes logits, presence and the lists' weights, as `losses.weighted_lists` does.
+        after_epoch: gets the number of each finished epoch, from 1, and the scorer then; again if
+            a resumed run repeats the end of an epoch.
 
     Raises:
         ValueError: there are no lists, or a weight is not above 0.
@@ -67,10 +70,13 @@ def train(
     texts = ListTexts.create(lists)
     trainable, frozen = _split_weights(scorer, config, seed)
 
+    def current(trainable: Any) -> CrossEncoder:
+        """The scorer with these weights."""
+        return dataclasses.replace(scorer, model=fit.current_model(trainable, frozen))
+
     def score(trainable: Any) -> list[np.ndarray]:
         """The current logit of each list's candidates."""
-        model = fit.merged_model(trainable, frozen)
-        scores = dataclasses.replace(scorer, model=model).score(texts.pairs, label="negatives")
+        scores = current(trainable).score(texts.pairs, label="negatives")
         return [scores[members] for members in texts.members]
 
     drawn = ListEpochs(
@@ -88,18 +94,28 @@ def train(
         scorer.cfg.body, config.remat, maker.texts_of_device(), trainable, frozen, run.label
     )
     model_config = dataclasses.replace(scorer.cfg, body=body)
+
+    def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:
+        """The batch of a step; before it, what comes after the last epoch."""
+        if after_epoch and step and step % drawn.steps == 0:
+            after_epoch(step // drawn.steps, current(trainable))
+        return maker(step, trainable)
+
     trained = fit.train(
         ListwiseObjective(model_config, maker.capacities, temperature, loss),
-        maker,
+        make_batch,
         config,
         run,
         trainable,
         frozen,
         steps=steps,
         learning_rate=learning_rate,
-        reads_weights=drawn.may_change,
+        reads_weights=drawn.may_change or after_epoch is not None,
     )
-    return trained._replace(model=dataclasses.replace(scorer, model=trained.model))
+    tuned = dataclasses.replace(scorer, model=trained.model)
+    if after_epoch:
+        after_epoch(epochs, tuned)
+    return trained._replace(model=tuned)
 
 
 def _split_weights(

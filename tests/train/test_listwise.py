@@ -41,6 +41,7 @@ TRAINING = {
     "choose_again": True,
     "temperature": 0.8,
     "loss": losses.weighted_lists,
+    "after_epoch": None,
 }
 
 
@@ -155,6 +156,27 @@ ADAPTED = {"lora_rank": 3, "lora_alpha": 7.0, "lora_targets": ("q", "v", "down")
 def adapted(folder, tmp_path_factory):
     """A run of an adapter that nothing stopped."""
     return train(folder, tmp_path_factory.mktemp("adapted"), **ADAPTED)
+
+
+@pytest.mark.parametrize("stop", [3, 4])  # at the end of the first epoch, and in the second
+def test_each_epoch_hands_over_its_scorer_also_in_a_resumed_run(folder, tmp_path, at_step, stop):
+    seen: dict[int, list[np.ndarray]] = {}
+
+    def note(epoch: int, scorer: CrossEncoder) -> None:
+        scores = np.concatenate(scores_of(scorer))
+        if epoch in seen:  # a repeated end of an epoch has the same weights
+            np.testing.assert_array_equal(seen[epoch], scores)
+        seen[epoch] = scores
+
+    whole, _, curve = train(folder, tmp_path / "whole", after_epoch=note)
+    assert list(seen) == [1, 2]
+    np.testing.assert_array_equal(seen[2], np.concatenate(scores_of(whole)))
+    assert not np.array_equal(seen[1], seen[2])
+    at_step(stop, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with preemption.raise_signals(), pytest.raises(preemption.Preempted):
+        train(folder, tmp_path / "killed", after_epoch=note)
+    at_step(0, None)
+    assert train(folder, tmp_path / "killed", after_epoch=note).curve == curve
 
 
 def test_only_the_adapted_matrices_and_the_head_are_trained(folder, adapted, mesh):

@@ -470,6 +470,7 @@ def ablations(config: ConfigDict) -> dict[str, dict]:
     return {
         "without-boundary": {"select.boundary": 0.0, "select.outcome_decides": False},
         "without-relevance": {"select.relevance": 0.0},
+        "without-citations": {"read.citation": 0.0},
         "without-filter": {
             "filter.low": 0.0,
             "filter.high": 1.0,

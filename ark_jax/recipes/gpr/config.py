@@ -8,7 +8,7 @@ With questions to measure with:
         --config.data.questions=QUESTIONS --workdir=DIR
 
 Rules word the training questions unless a language model does: --config.llm.backend=openai. Words
-after the colon: `paper` follows the publication, which asks a model twice for each triple.
+after the colon: `paper` follows the publication, which asks a model about each triple.
 
     ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > triples.jsonl
 """
@@ -185,8 +185,7 @@ def gpr(preset: str = "default") -> ConfigDict:
 
     Args:
         preset: `default` was chosen on a part of MetaQA's questions
-            (configs/metaqa.py). `paper` follows the publication, except for its encoder:
-            --config.retriever.path=distilbert/distilbert-base-uncased. It needs a language model:
+            (configs/metaqa.py). `paper` follows the publication. It needs a language model:
             --config.llm.backend=openai, local or replay.
 
     Raises:
@@ -256,7 +255,9 @@ def demo() -> ConfigDict:
     return config
 
 
-SWEEPS = {"study": study(gpr())}
+# Figure 2 of the publication: the reader's answers by the number K of triples that it gets.
+TRIPLES = {f"triples={k}": {"evaluate.triples": k} for k in (1, 5, 10, 20, 50, 100)}
+SWEEPS = {"study": study(gpr()), "triples": TRIPLES}
 
 
 def get_config(words: str = ""):

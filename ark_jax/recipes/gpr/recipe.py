@@ -21,6 +21,7 @@ from ark_jax.recipes.gpr.evaluate import CURVES
 from ark_jax.recipes.gpr.questions import write_questions
 from ark_jax.recipes.gpr.train import train_towers
 from ark_jax.recipes.graphs import graph_data
+from ark_jax.recipes.graphs.fact_reader import LISTS
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 
@@ -76,6 +77,7 @@ def stages(config) -> list[Stage]:
     return with_report(working_stages, title="GPR run", describe=report.describe)
 
 
+MEASURED = (*CURVES, *LISTS.values())  # the latter where a reader answers
 RECIPE = Recipe(
     name="gpr",
     stages=stages,
@@ -83,9 +85,9 @@ RECIPE = Recipe(
     check=check_all,
     unread=graph_data.unused_sections,
     look=graph_data.describe_graph,
-    metrics={name: metric_heading(name) for name in CURVES},
+    metrics={name: metric_heading(name) for name in MEASURED},
     headline=HEADLINE,
-    outcome=functools.partial(read_outcome, metrics=CURVES),
+    outcome=functools.partial(read_outcome, metrics=MEASURED),
     prepared=("data",),
     forecast=plan.forecast,
     conclusion=evaluate.conclusion,

@@ -5,7 +5,7 @@ from ark_jax.recipes.core.presets import Row, Source, Step
 PAPER = Source(
     "GPR: Empowering Generation with Graph-Pretrained Retriever",
     {
-        "retriever.path": Row("", "appendix B: distilbert-base-uncased", "yours to name"),
+        "retriever.path": Row("distilbert/distilbert-base-uncased", "appendix B"),
         "llm.backend": Row("none", "section 3: LLaMA-3.1-8B", "must be set; none is refused"),
         "llm.model": Row("gemini-2.5-flash", "section 3: LLaMA-3.1-8B-Instruct", "yours to name"),
         "prompts.triple_questions": Row("", "section 3: not printed", "ours"),
@@ -13,7 +13,7 @@ PAPER = Source(
         "questions.by": Row("triples", "section 3: each triplet"),
         "questions.triples": Row(0, "section 3: each triplet"),
         "questions.per_triple": Row(1, "Table 2: one for each masked side"),
-        "questions.triples_per_prompt": Row(8, "not given", "several a prompt cost less"),
+        "questions.triples_per_prompt": Row(1, "section 3: each triplet"),
         "train.towers": Row("two", "section 3: E_q, E_τ"),
         "train.loss": Row("triplet", "eq. 5"),
         "train.margins": Row((0.5, 0.5), "appendix B: γ1, γ2"),
@@ -45,7 +45,7 @@ PAPER = Source(
         Step("Table 1", "+ Hybrid", "recipes/gpr/evaluate.py", "no cross-encoder after it"),
         Step("Table 1", "+ G-Retriever, G-RAG", "", "not run here"),
         Step("Figure 1", "triples found for a question", "recipes/gpr/report.py"),
-        Step("Figure 2", "answers by K", "", "a run for each evaluate.triples"),
+        Step("Figure 2", "answers by K: sweep triples", "recipes/gpr/config.py"),
         Step("Table 2", "examples of questions", "recipes/gpr/report.py"),
     ),
 )

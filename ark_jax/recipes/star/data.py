@@ -23,7 +23,7 @@ from ark_jax.recipes.graphs.graph_data import (
 )
 from ark_jax.runtime.log import say
 
-PARTS = ("train", "test")
+PARTS = ("train", "test")  # whose paths are looked for; "validation" has questions alone
 HEADLINE = "hit@1"  # the metric that messages speak of
 
 
@@ -67,12 +67,17 @@ def ingest(context: Context, folder: Path) -> dict:
     linked = link(read, graph)
     for remark in linked.remarks:
         say(f"  {remark}")
-    train, test = _divide(linked, graph, context.config)
-    usable = [question for question in train if question.topics and question.answer_nodes]
-    _check_parts(usable, test, len(read), context.config)
+    parts = _divide(linked, graph, context.config)
+    train, test = parts["train"], parts["test"]
+    usable, validation = (
+        [question for question in parts[part] if question.topics and question.answer_nodes]
+        for part in ("train", "validation")
+    )
+    _check_parts(usable, validation, test, len(read), context.config)
     usable = _draw_few(usable, settings.few)
-    for part, questions in zip(PARTS, (usable, test), strict=True):
-        save_rows(questions, folder / _questions_file(part), PathQuestion)
+    for part, questions in (("train", usable), ("test", test), ("validation", validation)):
+        if questions or part in PARTS:
+            save_rows(questions, folder / _questions_file(part), PathQuestion)
     if test:
         say(f"  {len(test):,} questions to measure with")
     else:
@@ -84,29 +89,28 @@ def ingest(context: Context, folder: Path) -> dict:
         "train_without_answer_in_graph": sum(
             bool(question.topics) and not question.answer_nodes for question in train
         ),
+        **({"validation_questions": len(validation)} if validation else {}),
         "test_questions": len(test),
         "test_without_topic": sum(not question.topics for question in test),
         "test_without_answer_in_graph": sum(not question.answer_nodes for question in test),
     }
 
 
-def _divide(
-    linked: Linked, graph: Triples, config
-) -> tuple[list[PathQuestion], list[PathQuestion]]:
-    """The questions with answers: those to train on, and those to measure with."""
+def _divide(linked: Linked, graph: Triples, config) -> dict[str, list[PathQuestion]]:
+    """The questions with answers: those to train on, to choose an epoch, and to measure with."""
     share = config.data.held_out
     # Part "rest" takes its test questions from those that are not held out.
     low, high = (0.0, share)
     if config.evaluate.part == "rest":
         low, high = share, share + share * (1 - share)
-    train, test = [], []
+    ends = {"test": high, "validation": high + config.data.validation * (1 - high), "train": 1.0}
+    parts: dict[str, list[PathQuestion]] = {part: [] for part in ends}
     for number, question in enumerate(linked.questions):
         draw = _topic_draw(linked, number, graph)
-        if question.answers and low <= draw < high:
-            test.append(_path_question(linked, number))
-        elif question.answers and draw >= high:
-            train.append(_path_question(linked, number))
-    return train, first_of_groups(test, config.evaluate.questions)
+        if question.answers and draw >= low:
+            part = next((part for part, end in ends.items() if draw < end), "train")
+            parts[part].append(_path_question(linked, number))
+    return parts | {"test": first_of_groups(parts["test"], config.evaluate.questions)}
 
 
 def _topic_draw(linked: Linked, number: int, graph: Triples) -> float:
@@ -132,13 +136,23 @@ def _path_question(linked: Linked, number: int) -> PathQuestion:
 
 
 def _check_parts(
-    train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config
+    train: Sequence[PathQuestion],
+    validation: Sequence[PathQuestion],
+    test: Sequence[PathQuestion],
+    read: int,
+    config,
 ) -> None:
+    """Raises ValueError for a part that is empty and must not be."""
     source = f"{config.data.questions}: none of {read:,} questions"
     if not train:
         raise ValueError(
             f"{source} is left to train on, which takes a topic and an answer in the graph; see "
             "the remarks above, or set config.data.held_out lower"
+        )
+    if config.data.validation and not validation:
+        raise ValueError(
+            f"{source} is left to choose an epoch with, which takes a topic and an answer in the "
+            "graph; set config.data.validation higher, or to 0 to keep the last epoch"
         )
     if config.data.held_out and not test:
         raise ValueError(
@@ -168,7 +182,7 @@ def _questions_file(part: str) -> str:
 
 
 def load_questions(context: Context, part: str) -> list[PathQuestion]:
-    """The questions of "train" or "test"."""
+    """The questions of "train", "validation" or "test"."""
     return load_rows(context / "data" / _questions_file(part), PathQuestion)
 
 

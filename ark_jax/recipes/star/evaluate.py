@@ -1,14 +1,11 @@
-"""The evaluate stage, the metrics of paths, and the export."""
+"""The evaluate stage, and the export."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from ark_jax import __version__
 from ark_jax.graph.beam import FoundPath
-from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
@@ -23,101 +20,25 @@ from ark_jax.recipes.core.tables import (
 )
 from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, read_facts, reply_columns
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
+from ark_jax.recipes.star.measures import (
+    BIASES,
+    STANDARD,
+    TAIL,
+    measure,
+    measure_biases,
+    rarity_groups,
+)
+from ark_jax.recipes.star.mine import similarities, text_of
 from ark_jax.recipes.star.search import (
     BASE,
     TUNED,
-    count_paths,
+    Paths,
     load_found,
     search_tuned,
     search_untrained,
     untrained,
 )
 from ark_jax.recipes.star.train import load_tuned
-
-AT_K = ("hit", "path_hit", "shortcut")
-OF_ALL = ("f1", "answer_coverage")
-# Always measured, to compare runs by.
-STANDARD = ("hit@1", "hit@3", "path_hit@1", "shortcut@1", "f1", "answer_coverage")
-RARE_SHARE = 0.2  # of the different training paths, those that fewest questions have
-HEAD, TAIL = "paths frequent in training", "paths rare in training or unseen"
-
-
-def parse_metric(name: str) -> tuple[str, int]:
-    """("hit", 3) of "hit@3"; ("f1", 0) of "f1".
-
-    Raises:
-        ValueError: no such metric.
-    """
-    kind, _, cutoff = name.partition("@")
-    if name in OF_ALL:
-        return name, 0
-    if kind not in AT_K or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff)):
-        raise ValueError(
-            f"config.evaluate.metrics: {name!r} is none of {', '.join(OF_ALL)}, or of "
-            f"{', '.join(AT_K)} with @k"
-        )
-    return kind, int(cutoff)
-
-
-def measure(
-    steps: Steps,
-    question: PathQuestion,
-    gold: Sequence[GoldPath],
-    paths: Sequence[FoundPath],
-    metrics: Sequence[str],
-) -> dict[str, float]:
-    """The metrics of a question's paths, each from 0 to 1.
-
-    - hit@k: 1 if one of the first k paths reaches an answer.
-    - path_hit@k: 1 if one of them is a shortest path to an answer.
-    - shortcut@k: 1 for a hit without a path hit: the answer was reached by chance, or by a detour.
-    - f1: of the entities that the first path reaches against the answers.
-    - answer_coverage: the share of the answers that all paths found reach.
-
-    An answer that the graph lacks counts as not reached.
-    """
-    answers = np.array(question.answer_nodes, np.int64)
-    reached = [steps.reach(path.topic, path.steps) for path in paths]
-    hits = [bool(np.isin(nodes, answers).any()) for nodes in reached]
-    shortest = {(path.topic, path.steps) for path in gold}
-    path_hits = [(path.topic, path.steps) in shortest for path in paths]
-    total = len(answers) + question.absent
-    union = functools.reduce(np.union1d, reached, np.zeros(0, np.int64))
-    first = reached[0] if reached else union
-    right = int(np.isin(first, answers).sum())
-    wholes = {
-        "f1": 2 * right / (len(first) + total) if len(first) + total else 0.0,
-        "answer_coverage": int(np.isin(union, answers).sum()) / total if total else 0.0,
-    }
-    values = {}
-    for name in metrics:
-        kind, k = parse_metric(name)
-        hit, path_hit = any(hits[:k]), any(path_hits[:k])
-        flags = {"hit": hit, "path_hit": path_hit, "shortcut": hit and not path_hit}
-        values[name] = wholes[kind] if kind in wholes else float(flags[kind])
-    return values
-
-
-def rarity_groups(
-    questions: Sequence[PathQuestion],
-    gold: Mapping[str, Sequence[GoldPath]],
-    train: Mapping[str, Sequence[GoldPath]],
-) -> dict[str, set[str]]:
-    """HEAD and TAIL -> ids of questions; empty if one of both has none.
-
-    A path is rare if it is unseen in training, or among the fifth of the different training paths
-    that fewest questions have; ties with the last one count as rare. A question is in the tail if
-    all its shortest paths are rare. A question without a path is in neither.
-    """
-    counts = count_paths(train)
-    limit = np.quantile(list(counts.values()), RARE_SHARE, method="lower")
-    groups: dict[str, set[str]] = {HEAD: set(), TAIL: set()}
-    for question in questions:
-        if paths := gold.get(question.id):
-            rare = all(counts[path.steps] <= limit for path in paths)
-            groups[TAIL if rare else HEAD].add(question.id)
-    return groups if all(groups.values()) else {}
-
 
 ENTITIES = 30  # at a path's end that the reader is shown; of further ones the number
 
@@ -158,27 +79,65 @@ def evaluate(context: Context, folder: Path) -> dict:
 
     replies, counts = read_facts(context, list(systems), questions, facts_of, folder)
     gold = load_paths(context, "test")
+    rarity = rarity_groups(questions, gold, load_paths(context, "train"))
+    biases = _biases_of(context, systems, questions, rarity[TAIL])
     columns = context.config.evaluate.metrics
     searched = tuple(dict.fromkeys((*columns, *STANDARD)))
     rows = [
         {"system": name, "question": question.id, "group": question.group}
         | _path_columns(paths[question.id])
         | measure(steps, question, gold.get(question.id, ()), paths[question.id], searched)
+        | biases[name, question.id]
         | reply_columns(replies.get((name, question.id)))
         for name, paths in systems.items()
         for question in questions
     ]
-    rarity = rarity_groups(questions, gold, load_paths(context, "train"))
     save_tables(
         context,
         folder,
         rows,
-        questions_by_group(questions) | rarity,
+        questions_by_group(questions) | (rarity if all(rarity.values()) else {}),
         columns=(*columns, *(LISTS[name] for name in SHOWN if replies)),
-        measured=(*searched, *(LISTS.values() if replies else ())),
+        measured=(*searched, *BIASES, *(LISTS.values() if replies else ())),
         headline=HEADLINE,
     )
     return {"questions": len(questions), "systems": len(systems), **tuned.counts, **counts}
+
+
+def _biases_of(
+    context: Context,
+    systems: Mapping[str, Paths],
+    questions: Sequence[PathQuestion],
+    rare: Collection[str],
+) -> dict[tuple[str, str], dict[str, float]]:
+    """(system, question) -> `measure_biases` of the first path.
+
+    Args:
+        rare: ids of the questions that ask for rare paths.
+    """
+    steps, gold = load_steps(context), load_paths(context, "test")
+    similar_at, pairs = context.config.evaluate.similar_at, {}
+    for question in questions:
+        first = [path for found in systems.values() for path in found[question.id][:1]]
+        for path in (*first, *gold.get(question.id, ())):
+            text = text_of(steps, path.topic, path.steps)
+            pairs[question.id, path.topic, path.steps] = (question.question, text)
+    values = similarities(context, list(pairs.values()), "paths found") if pairs else ()
+    cosines = dict(zip(pairs, map(float, values), strict=True))
+
+    def biases(question: PathQuestion, paths: Sequence[FoundPath]) -> dict[str, float]:
+        """Those of a question."""
+        listed = (*paths[:1], *gold.get(question.id, ()))
+        of_listed = [cosines[question.id, path.topic, path.steps] for path in listed]
+        cosine, shortest = (of_listed[0], of_listed[1:]) if paths else (None, of_listed)
+        hit = measure(steps, question, (), paths, ("hit@1",))["hit@1"]
+        return measure_biases(hit, cosine, shortest, similar_at, rare=question.id in rare)
+
+    return {
+        (name, question.id): biases(question, found[question.id])
+        for name, found in systems.items()
+        for question in questions
+    }
 
 
 def _path_columns(paths: list[FoundPath]) -> dict[str, list]:

@@ -255,16 +255,29 @@ def with_counts(lists: Sequence[PathList]) -> list[PathList]:
     ]
 
 
-def tail_weights(counts: np.ndarray, low: float, high: float, *, scale: str = "log") -> np.ndarray:
-    """A weight for each path of a class, larger the rarer it is: from `high` to `low`.
+def tail_weights(
+    classes: Sequence[np.ndarray], low: float, high: float, *, scale: str = "log"
+) -> list[np.ndarray]:
+    """A weight for each path of each class, larger the rarer it is: from `high` to `low`.
 
-    The raw weight is |class| / count, of which "inverse" scales to the range what section 4.2
-    describes. Paths seen once then have nearly all of the range, and those seen 20 and 200 times
-    nearly the same weight. "log" scales its logarithm: counts in equal ratio differ by equal steps.
-    Where all paths are equally rare, each weighs 1, or what of the range is nearest.
+    The raw weight is |class| / count, which "inverse" scales to the range in all classes together,
+    as section 4.2 describes. Paths seen once then have nearly all of the range, and those seen 20
+    and 200 times nearly the same weight. "log" scales its logarithm in each class by itself, where
+    |class| cancels: counts in equal ratio differ by equal steps. Where all paths are equally rare,
+    each weighs 1, or what of the range is nearest.
+
+    Args:
+        classes: of each class, how often each of its paths comes.
     """
-    counts = np.asarray(counts, np.float64)
-    raw = -np.log(counts) if scale == "log" else 1 / counts  # the factor |class| would cancel
+    if scale == "log":
+        return [_scaled(-np.log(np.asarray(counts, np.float64)), low, high) for counts in classes]
+    raw = [len(counts) / np.asarray(counts, np.float64) for counts in classes]
+    ends = np.cumsum([len(values) for values in raw])[:-1]
+    return np.split(_scaled(np.concatenate(raw), low, high), ends)
+
+
+def _scaled(raw: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Numbers from the smallest to the largest, as numbers from `low` to `high`."""
     spread = np.ptp(raw) if raw.size else 0.0
     if not spread:
         return np.full(raw.shape, min(max(1.0, low), high))
@@ -287,13 +300,15 @@ def pair_lists(
         weights: "both" classes are weighted, "positive" or "none".
         weight_range, weight_scale: see `tail_weights`.
     """
-    weigh = functools.partial(
-        tail_weights, low=weight_range[0], high=weight_range[1], scale=weight_scale
+    counts = [
+        np.array([path_list.count for path_list in lists]),
+        np.array([count for path_list in lists for count in path_list.counts]),
+    ]
+    weighted = {"both": 2, "positive": 1, "none": 0}[weights]  # classes
+    positive, negative = (
+        *(tail_weights(counts[:weighted], *weight_range, scale=weight_scale) if weighted else ()),
+        *(np.ones(len(values)) for values in counts[weighted:]),
     )
-    positive = weigh(np.array([path_list.count for path_list in lists]))
-    negative = weigh(np.array([count for path_list in lists for count in path_list.counts]))
-    positive = np.ones_like(positive) if weights == "none" else positive
-    negative = negative if weights == "both" else np.ones_like(negative)
     ends = np.cumsum([len(path_list.negatives) for path_list in lists])[:-1]
     return [
         PairList(
@@ -386,7 +401,7 @@ def _learned_paths(
     answerable = [question for question in questions if question.id in gold]
     if context.config.mine.positives == "all":
         return {question.id: gold[question.id] for question in answerable}
-    similarities = _similarities(
+    cosines = similarities(
         context,
         [
             (question.question, text_of(steps, path.topic, path.steps))
@@ -402,7 +417,7 @@ def _learned_paths(
             for path, learned in zip(gold[question.id], hard_positives(values), strict=True)
             if learned
         ]
-        for question, values in zip(answerable, np.split(similarities, ends), strict=True)
+        for question, values in zip(answerable, np.split(cosines, ends), strict=True)
     }
 
 
@@ -440,7 +455,7 @@ def _order_negatives(
     texts = {question.id: question.question for question in questions}
     if own_functions.is_own(by):
         return _choose_by_own(context, lists, texts, steps, limit)
-    scores = _similarities(
+    scores = similarities(
         context,
         [
             (texts[path_list.question], text_of(steps, path_list.topic, path))
@@ -495,7 +510,7 @@ def _choose_by_own(
     return [one for one in chosen if one.negatives]
 
 
-def _similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:
+def similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:
     """The cosine of each (question, path) by the retriever before training, float32 `[n]`."""
     scorer = load_base_scorer(context)
     budget = context.config.retriever.batch_tokens

@@ -39,6 +39,10 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     both = Texts(0, path.mean + question.mean, path.longest + question.longest)
     pair = path if config.train.head == "cosine" else both
     in_list = 1 + config.mine.negatives
+    chosen = 0
+    if config.data.validation:
+        validation = load_questions(context, "validation")
+        chosen = config.train.epochs * _count_pairs(validation, steps, config)
     updates = config.train.epochs * math.ceil(lists / config.train.batch)
     mined = lists * (1 + 2 * CANDIDATES)
     mined *= config.train.epochs if config.mine.by == "previous" else 1
@@ -51,6 +55,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             "lists to train on, at most": lists,
             "pairs to train on, at most": config.train.epochs * lists * in_list,
             "steps, at most": updates,
+            **({"pairs to choose an epoch by, at most": chosen} if chosen else {}),
             "test questions": len(test),
             "pairs of a search, at most": searched,
         },
@@ -58,6 +63,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             Work("baselines", "retriever", "embedding", searched, path.mean),
             Work("mine", "retriever", "embedding", mined, path.mean),
             Work("train", "retriever", "training", updates, step=step),
+            Work("train", "retriever", "embedding", chosen, pair.mean),
             Work("evaluate", "retriever", "embedding", searched, pair.mean),
         ),
     )

@@ -16,10 +16,11 @@ from ark_jax.recipes.core.checks import check_basics
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.graphs import graph_data
-from ark_jax.recipes.star import data, evaluate, plan, report
+from ark_jax.recipes.graphs.fact_reader import LISTS
+from ark_jax.recipes.star import data, evaluate, measures, plan, report
 from ark_jax.recipes.star.config import Star
 from ark_jax.recipes.star.data import HEADLINE
-from ark_jax.recipes.star.evaluate import STANDARD
+from ark_jax.recipes.star.measures import BIASES, STANDARD
 from ark_jax.recipes.star.mine import mine_lists
 from ark_jax.recipes.star.train import train_scorer
 from ark_jax.report.results import metric_heading
@@ -37,7 +38,7 @@ def check_star(config) -> None:
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
     for metric in config.evaluate.metrics:
-        evaluate.parse_metric(metric)
+        measures.parse_metric(metric)
     low, high = config.train.weight_range
     if low > high:
         raise ValueError(
@@ -87,6 +88,7 @@ def unused_sections(config) -> list[str]:
     return ["llm", *graph_data.unused_sections(config)]
 
 
+MEASURED = (*STANDARD, *BIASES, *LISTS.values())  # the last ones where a reader answers
 RECIPE = Recipe(
     name="star",
     stages=stages,
@@ -94,9 +96,9 @@ RECIPE = Recipe(
     check=check_all,
     unread=unused_sections,
     look=graph_data.describe_graph,
-    metrics={name: metric_heading(name) for name in STANDARD},
+    metrics={name: metric_heading(name) for name in MEASURED},
     headline=HEADLINE,
-    outcome=functools.partial(read_outcome, metrics=STANDARD),
+    outcome=functools.partial(read_outcome, metrics=MEASURED),
     prepared=("data", "paths"),
     forecast=plan.forecast,
     conclusion=evaluate.conclusion,

@@ -19,7 +19,8 @@ from ark_jax.recipes.core.report import (
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
-from ark_jax.recipes.star.evaluate import STANDARD, conclusion, found_paths, path_fact
+from ark_jax.recipes.star.evaluate import conclusion, found_paths, path_fact
+from ark_jax.recipes.star.measures import BIASES, STANDARD
 from ark_jax.recipes.star.search import BASE, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
@@ -53,9 +54,9 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         sections.facts(_facts(context, counts)),
         results.results(table, metrics),
         Section(
-            "Paths and shortcuts",
-            "shortcuts",
-            _shortcuts(table) if table else [],
+            "Paths and biases",
+            "biases",
+            [*_paths(table), *_biases(context)] if table else [],
             "Nothing was measured.",
         ),
         results.by_group(evaluated["groups"], metrics),
@@ -88,22 +89,50 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         *measured,
         ["Base model", Path(config.retriever.path).name],
         ["Head", config.train.head],
-        *([["Steps", counts["train"]["steps"]]] if "steps" in counts["train"] else []),
+        *(
+            [label, counts["train"][name]]
+            for name, label in (("steps", "Steps"), ("chosen_epoch", "Epoch chosen"))
+            if name in counts["train"]
+        ),
     ]
 
 
-def _shortcuts(table: Sequence[Mapping]) -> list[str]:
-    """A table of hits, path hits and shortcuts by system, as HTML."""
+def _paths(table: Sequence[Mapping]) -> list[str]:
+    """A table of hits, path hits and detours by system, as HTML."""
     heads = ["system", *(f"#{results.metric_heading(name)}" for name in STANDARD)]
     rows = [
         [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
         for row in table
     ]
     note = (
-        "A shortcut is a hit whose path is none of the shortest ones: the answer was reached by "
-        "chance or by a detour."
+        "A detour is a hit whose path is none of the shortest ones: the answer was reached by "
+        "another way, or by chance."
     )
-    return [note, html.table("Hits, paths and shortcuts", heads, rows, "even")]
+    return [note, html.table("Hits, paths and detours", heads, rows, "even")]
+
+
+FEATURES = {"similar": "look like the question", "rare": "ask for a rare path"}
+
+
+def _biases(context: Context) -> list[str]:
+    """Errors by bias, and how often right and wrong first paths show each feature, as HTML."""
+    rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
+    shares = [f"#{state} that {text}" for text in FEATURES.values() for state in ("right", "wrong")]
+    heads = ["system", *(f"#{results.metric_heading(name)}" for name in BIASES), *shares]
+    cells = []
+    for system, of_question in rows.items():
+        listed = list(of_question.values())
+        parts = [[row for row in listed if row["error"] == wrong] for wrong in (0, 1)]
+        values = [(name, listed) for name in BIASES]
+        values += [(name, part) for name in FEATURES for part in parts]
+        means = [np.mean([row[name] for row in part]) if part else None for name, part in values]
+        cells.append([system, *("" if mean is None else f"{mean:.3f}" for mean in means)])
+    note = (
+        "A shortcut error is a wrong first path that looks like its question, a long-tail error a "
+        "wrong one where the path asked for is rare. A feature that more of the wrong paths have "
+        "than of the right ones is a bias."
+    )
+    return [note, html.table("Errors and their biases", heads, cells, "even")]
 
 
 def _examples(context: Context) -> list[str]:

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core.models import load_base_scorer
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
 
 BASE, TUNED = "base", "star"
 Paths = dict[str, list[FoundPath]]  # question -> its paths, best first; it may have none
@@ -70,9 +72,7 @@ def search_untrained(context: Context, folder: Path) -> dict[str, Found]:
     questions, steps = load_questions(context, "test"), load_steps(context)
     train_paths = load_paths(context, "train")
     base = search_once(
-        folder,
-        BASE,
-        lambda: _beam_search(context, questions, steps, load_base_scorer(context), None),
+        folder, BASE, lambda: beam_search(context, questions, steps, load_base_scorer(context))
     )
     followed = {
         name: search_once(
@@ -86,26 +86,20 @@ def search_untrained(context: Context, folder: Path) -> dict[str, Found]:
 
 
 def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
-    """What the trained scorer finds; before a scorer that reads pairs, cosines prefilter."""
+    """What the trained scorer finds."""
     questions, steps = load_questions(context, "test"), load_steps(context)
-
-    def search_by_tuned() -> Found:
-        scorer = load_tuned(context)
-        prefilter = load_base_scorer(context) if scorer.cfg.reads_pairs else None
-        return _beam_search(context, questions, steps, scorer, prefilter)
-
-    return search_once(folder, TUNED, search_by_tuned)
+    find = lambda: beam_search(context, questions, steps, load_tuned(context))
+    return search_once(folder, TUNED, find)
 
 
-def _beam_search(
-    context: Context,
-    questions: Sequence[PathQuestion],
-    steps: Steps,
-    scorer: Scorer,
-    prefilter: Scorer | None,
-) -> Found:
-    """The paths of each question by beam search, the first `search.k`."""
-    config = context.config
+def beam_search(context: Context, questions: Sequence[PathQuestion], steps: Steps, scorer) -> Found:
+    """The paths of each question by beam search, the first `search.k`.
+
+    Args:
+        scorer: a `CrossEncoder`; before one that reads pairs, cosines prefilter.
+    """
+    config, begun = context.config, time.monotonic()
+    prefilter = load_base_scorer(context) if scorer.cfg.reads_pairs else None
     budget = config.retriever.batch_tokens
     result = search(
         [question.question for question in questions],
@@ -119,6 +113,8 @@ def _beam_search(
         question.id: listed[: config.search.k]
         for question, listed in zip(questions, result.paths, strict=True)
     }
+    seconds = (time.monotonic() - begun) / max(len(questions), 1)
+    say(f"  searched {len(questions):,} questions together, in {seconds:.3f} s each")
     return Found(paths, result.pairs, result.prefiltered, result.cuts)
 
 

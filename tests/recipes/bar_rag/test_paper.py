@@ -7,8 +7,8 @@ from ark_jax import config, schema
 # Typed from the sources, not read from the presets. What follows a dash is ours.
 PAPER = {
     "iterations": 3,  # A.5: "Training is conducted for three iterations"
-    "retriever.path": "",  # A.5: "we use E5 as the dense retriever" - named by the user
-    "generator.path": "",  # A.5: three backbones - named by the user
+    "retriever.path": "intfloat/e5-base-v2",  # A.5: "we use E5 as the dense retriever"
+    "generator.path": "Qwen/Qwen2.5-7B-Instruct",  # A.5: one of three backbones
     "pool.size": 25,  # A.5: "top-n = 25 candidate documents"
     "warm.steps": 0,  # Algorithm 1 has no such stage
     "success.by": "samples",  # eq. 4
@@ -71,8 +71,8 @@ PAPER = {
     "train.warmup": 0.02,  # A.5: "with 2% warmup"
     "train.decay": "cosine",  # A.5: "cosine learning rate decay"
     "train.floor": 0.1,  # not said; min_lr_ratio of both scripts
-    "prompts.cite": "",  # Table 7 - own words
-    "prompts.select": "",  # Table 8 - own words
+    "prompts.cite": "paper",  # Table 7 - own words
+    "prompts.select": "paper",  # Table 8 - own words
     "evaluate.passages": 0,  # 3.2: "Top-5 retrieved documents", as select.passages
     "evaluate.sizes": (1, 3, 5, 10),  # 3.6: k of {1, 3, 5, 10, 15, 30} - up to 10
     "evaluate.removal": True,  # A.3: REMOVE-CITED, KEEP-ONLY-CITED
@@ -81,8 +81,8 @@ PAPER = {
 }
 OFFICIAL = {  # GasolSun36/BAR-RAG 02c7b59; .sh are files of scripts
     "iterations": 3,  # README: "2-3 iterations are sufficient"
-    "retriever.path": "",  # README: "E5-base-v2 as the dense retriever" - named by the user
-    "generator.path": "",  # README: three backbones - named by the user
+    "retriever.path": "intfloat/e5-base-v2",  # README: "E5-base-v2 as the dense retriever"
+    "generator.path": "Qwen/Qwen2.5-7B-Instruct",  # README: one of three backbones
     "pool.size": 25,  # README: --top_n 25
     "warm.steps": 0,  # README has no such step
     "success.by": "samples",  # selector_training.sh: K_ROLLOUTS="10"
@@ -149,11 +149,12 @@ OFFICIAL = {  # GasolSun36/BAR-RAG 02c7b59; .sh are files of scripts
     "train.lora_rank": 64,  # generator_training.sh: lora_rank=64
     "train.lora_alpha": 32.0,  # generator_training.sh: lora_alpha=32
     "train.lora_targets": (),  # generator_training.sh: target_modules=all-linear
+    "train.weight_decay": 0.01,  # verl: weight_decay=0.01, which no script changes
     "train.warmup": 0.02,  # generator_training.sh: lr_warmup_steps_ratio=0.02
     "train.decay": "cosine",  # generator_training.sh: lr_scheduler_type=cosine
     "train.floor": 0.1,  # generator_training.sh: min_lr_ratio=0.1
-    "prompts.cite": "",  # selector.py - own words
-    "prompts.select": "",  # process_selector.py - own words
+    "prompts.cite": "paper",  # selector.py - own words
+    "prompts.select": "paper",  # process_selector.py - own words
     "evaluate.passages": 0,  # inference.sh: TOPKS=5, as select.passages
     "evaluate.sizes": (1, 3, 5, 10),  # inference.sh: TOPKS=5 - figure 4's, too
     "evaluate.temperature": 0.3,  # inference.sh: --temperature 0.3

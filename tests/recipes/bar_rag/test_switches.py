@@ -14,11 +14,32 @@ from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout
 from ark_jax.recipes.bar_rag.select import filter_of
 from ark_jax.recipes.documents.reader_training import PooledQuestion
-from ark_jax.text.cited import parse_choice
+from ark_jax.text.cited import parse_answer, parse_choice
+from ark_jax.text.prompts import load_template
 from ark_jax.train.config import GrpoConfig
 from ark_jax.train.policy import PolicyLoss, token_loss
 
 SMALL, PAPER, OFFICIAL = map(config.bar_rag, ("small", "paper", "official"))
+
+
+def test_the_papers_prompts_ask_for_its_order_and_forms():
+    """A.9, tables 7 and 8: task, form, rules, an example, the question, then the documents."""
+    for name, parts in {
+        "cite": ("Answer from these", "<think>", "<answer>", "Doc [i]", "few words", "</answer>"),
+        "select": ("{count}", "1.", "5.", "<think>", "<answer>", "exactly {count}", "[4], [6]"),
+    }.items():
+        text = load_template(name, PAPER.prompts[name])
+        places = [0]
+        for part in (*parts, "Question: {question}", "{passages}"):
+            places.append(text.index(part, places[-1]))
+        example = text[text.index("A reply looks like") :].split("\n\n")[1]
+        if name == "cite":
+            parsed = parse_answer(example, 5)
+            assert parsed.citations == (2, 5) and parsed.answer == "61 km"
+        else:
+            parsed = parse_choice(example, 25)
+            assert parsed.numbers == (4, 6, 9)
+        assert not parsed.problem
 
 
 def test_the_filter_uses_the_training_rule_by_default():

@@ -7,7 +7,7 @@ from ark_jax import config, schema
 # Typed from the paper, not read from the preset. What follows a dash is ours.
 PAPER = {
     # B: "two distilbert-base-uncased encoders" - the encoder is named by the user
-    "retriever.path": "",
+    "retriever.path": "distilbert/distilbert-base-uncased",
     # 3: "prompt LLaMA-3.1-8B-Instruct ... with instructions" - named by the user
     "llm.backend": "none",
     "llm.model": "gemini-2.5-flash",
@@ -21,7 +21,7 @@ PAPER = {
     # Table 2: two questions of one triplet, one for each end
     "questions.per_triple": 1,
     # not said how many triplets a prompt has
-    "questions.triples_per_prompt": 8,
+    "questions.triples_per_prompt": 1,
     # 3: "separate encoders for natural language queries and knowledge triplets"
     "train.towers": "two",
     # eq. 5: M(z_τ, z_nb, z_q, γ1) + M(z_nb, z_neg, z_q, γ2)

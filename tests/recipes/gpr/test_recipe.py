@@ -14,7 +14,7 @@ from ark_jax.models.towers import DualEncoder
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.gpr import config
-from ark_jax.recipes.gpr.recipe import stages
+from ark_jax.recipes.gpr.recipe import RECIPE, stages
 
 STAGES = ["data", "baselines", "questions", "train", "index", "evaluate", "export", "report"]
 
@@ -124,6 +124,9 @@ def test_recorded_wordings_and_a_reader_can_be_used(world):
     rows = load_rows(world / "replayed" / "evaluate" / "questions.parquet")
     assert sum(row["answer"] is not None for row in rows) == 2 * 6
     assert all(row["first_hit"] <= row["any_hit"] for row in rows if row["answer"] is not None)
+    # Figure 2 compares runs by the reader's scores, so a sweep's table must have them.
+    outcome = RECIPE.outcome(world / "replayed")
+    assert set(outcome.values) == set(RECIPE.metrics) and len(outcome.by_question["list_f1"]) == 2
 
 
 def test_without_questions_nothing_is_measured(world):
@@ -177,7 +180,8 @@ def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished):
 
 def test_presets_and_studies_are_valid(world):
     base = gpr_world.tiny_config(world)
-    runs = {**config.study(base), **config.switches(base), "paper": config.PRESETS["paper"]}
+    paper = {"paper": config.PRESETS["paper"]}
+    runs = config.study(base) | config.switches(base) | config.TRIPLES | paper
     for changes in runs.values():
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
@@ -186,3 +190,31 @@ def test_presets_and_studies_are_valid(world):
                 stages(changed)
             changed.llm.backend = "openai"
         assert [stage.name for stage in stages(changed)] == STAGES
+
+
+def test_the_paper_preset_has_the_values_of_its_source():
+    expected = {
+        # Appendix B: "two distilbert-base-uncased encoders".
+        "retriever.path": "distilbert/distilbert-base-uncased",
+        "train.towers": "two",
+        # The same: "5 epochs using AdamW, with a batch size of 512 and a learning rate of 2e-5".
+        "train.epochs": 5,
+        "train.batch": 512,
+        "train.learning_rate": 2e-5,
+        # The same: "Margins gamma_1 and gamma_2 in Eq. 5 are both set to 0.5".
+        "train.loss": "triplet",
+        "train.margins": (0.5, 0.5),
+        # Eq. 1 to 3: a question of each masked triple; any triple that shares an entity is a
+        # neighbour; one negative is drawn.
+        "questions.by": "triples",
+        "questions.triples": 0,
+        "questions.triples_per_prompt": 1,  # "For each triplet [...] we mask one entity"
+        "train.siblings": "neighbour",
+        "train.neighbours": "triple",
+        "train.negatives": "random",
+        # Section 3: the top K triples by cosine.
+        "search.hops": 1,
+    }
+    flat = config.gpr("paper").to_dict()
+    values = {name: flat[name.split(".")[0]][name.split(".")[1]] for name in expected}
+    assert values == expected

@@ -65,6 +65,18 @@ def test_tuning_uses_no_held_out_question(world):
     assert ids(rest, "train") == ids(held_out, "train") - ids(rest, "test")
 
 
+def test_validation_takes_from_the_training_questions_alone(world):
+    """STAR, section 5.1: "a 90:10 [...] train/validation split", which the test has no part in."""
+    whole, _, _ = run(world)
+    split, counts, _ = run(world, **{"data.validation": 0.3})
+    train, validation = ids(split, "train"), ids(split, "validation")
+    assert ids(split, "test") == ids(whole, "test") and train.isdisjoint(validation)
+    assert train | validation == ids(whole, "train")
+    assert 3 < len(validation) == counts["validation_questions"] < len(train)
+    with pytest.raises(ValueError, match="is left to choose an epoch with"):
+        run(world, **{"data.validation": 1e-6})
+
+
 def test_a_limited_number_of_questions_is_drawn_evenly_over_groups(world):
     """A group with fewer than its share leaves the rest to the others."""
     few, _, _ = run(world, **{"data.few": 9, "data.held_out": 0.0})

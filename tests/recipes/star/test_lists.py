@@ -193,11 +193,11 @@ def test_counts_are_the_frequencies_of_positive_and_negative_paths():
 
 
 def test_weights_fall_linearly_in_the_logarithm_of_the_count():
-    weights = tail_weights(np.array([1, 10, 100, 10]), 0.4, 3.0)
-    np.testing.assert_allclose(weights, [3.0, 1.7, 0.4, 1.7])
-    np.testing.assert_allclose(tail_weights(np.array([5, 5]), 0.5, 2.0), 1.0)
-    np.testing.assert_allclose(tail_weights(np.array([5]), 2.0, 3.0), 2.0)
-    assert tail_weights(np.array([]), 0.5, 2.0).shape == (0,)
+    weigh = lambda counts, low, high: tail_weights([np.array(counts)], low, high)[0]
+    np.testing.assert_allclose(weigh([1, 10, 100, 10], 0.4, 3.0), [3.0, 1.7, 0.4, 1.7])
+    np.testing.assert_allclose(weigh([5, 5], 0.5, 2.0), 1.0)
+    np.testing.assert_allclose(weigh([5], 2.0, 3.0), 2.0)
+    assert weigh([], 0.5, 2.0).shape == (0,)
 
 
 def test_the_papers_weights_are_inverse_counts_scaled_to_a_range():
@@ -206,12 +206,27 @@ def test_the_papers_weights_are_inverse_counts_scaled_to_a_range():
     a fixed range". With n paths and counts c: n / c from 5 to 0.025 becomes 2 to .5."""
     scale = star("paper").train.weight_scale
     counts = np.array([1, 2, 5, 20, 200])
-    weights = tail_weights(counts, 0.5, 2.0, scale=scale)
+    (weights,) = tail_weights([counts], 0.5, 2.0, scale=scale)
     raw = len(counts) / counts
     np.testing.assert_allclose(weights, 0.5 + 1.5 * (raw - 0.025) / (5 - 0.025))
     np.testing.assert_allclose(weights, [2, 1.25, 0.79, 0.57, 0.5], atol=0.005)
-    by_log = tail_weights(counts, 0.5, 2.0, scale=star().train.weight_scale)
+    (by_log,) = tail_weights([counts], 0.5, 2.0, scale=star().train.weight_scale)
     np.testing.assert_allclose(by_log, [2, 1.80, 1.54, 1.15, 0.5], atol=0.005)
+
+
+def test_the_papers_weights_of_both_classes_share_one_range():
+    """The same section: "scaled by the total number of paths in its respective class (P+ or P-)
+    [...] prevents one class from disproportionately dominating the loss". A path that a share of
+    its class is has the same weight in either class; by logarithms each class has all of the
+    range."""
+    classes = [np.array([1, 1, 2]), np.array([2, 2, 4, 4, 4, 12])]
+    raw = np.concatenate([3 / classes[0], 6 / classes[1]])  # 3 3 1.5, 3 3 1.5 1.5 1.5 .5
+    expected = 0.5 + 1.5 * (raw - 0.5) / (3 - 0.5)
+    weights = tail_weights(classes, 0.5, 2.0, scale="inverse")
+    np.testing.assert_allclose(np.concatenate(weights), expected)
+    assert [len(part) for part in weights] == [3, 6]
+    by_log = tail_weights(classes, 0.5, 2.0, scale="log")
+    assert [(part.min(), part.max()) for part in by_log] == [(0.5, 2.0)] * 2
 
 
 @pytest.mark.parametrize("weights", ["both", "positive", "none"])

@@ -7,7 +7,15 @@ from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
 from ark_jax.graph.triples import Triples
 from ark_jax.recipes.star.data import PathQuestion
-from ark_jax.recipes.star.evaluate import HEAD, STANDARD, TAIL, measure, parse_metric, rarity_groups
+from ark_jax.recipes.star.measures import (
+    HEAD,
+    STANDARD,
+    TAIL,
+    measure,
+    measure_biases,
+    parse_metric,
+    rarity_groups,
+)
 
 TRIPLES = [
     ("Kismet", "directed_by", "Dieterle"),
@@ -43,15 +51,13 @@ def gold(steps: Steps, *paths: tuple[int, ...]) -> list[GoldPath]:
 def test_metrics_of_several_paths_equal_values_computed_by_hand(steps):
     star_question = question(steps, "Dietrich", "Colman", absent=1)
     paths = found_paths(steps, (DIRECTED,), (DIRECTED, KNEW), (STARRED,))
-    values = measure(
-        steps, star_question, gold(steps, (STARRED,)), paths, (*STANDARD, "shortcut@2")
-    )
+    values = measure(steps, star_question, gold(steps, (STARRED,)), paths, (*STANDARD, "detour@2"))
     assert values == {
         "hit@1": 0.0,
         "hit@3": 1.0,
         "path_hit@1": 0.0,
-        "shortcut@1": 0.0,
-        "shortcut@2": 1.0,  # Colman by who Dieterle knew
+        "detour@1": 0.0,
+        "detour@2": 1.0,  # Colman by who Dieterle knew
         "f1": 0.0,
         "answer_coverage": pytest.approx(2 / 3),
     }
@@ -92,3 +98,29 @@ def test_rare_paths_are_the_least_frequent_fifth_and_unseen_ones(steps):
         HEAD: {"common", "both"},
         TAIL: {"rare", "unseen"},
     }
+    assert rarity_groups(questions[2:3], tested, train) == {HEAD: set(), TAIL: {"unseen"}}
+
+
+# STAR, section 3.1: "we compute the cosine similarity between retrieved paths and user queries";
+# section 5.3: Error is the retrieval failure rate, Shortcut and Long-Tail the errors of each bias,
+# Union "the presence of either of these two biases".
+@pytest.mark.parametrize(
+    ("hit", "cosine", "rare", "similar_at", "expected"),
+    [
+        (1.0, 0.9, True, 0.0, (1, 1, 0, 0, 0, 0)),
+        (0.0, 0.5, False, 0.0, (1, 0, 1, 1, 0, 1)),  # .5 is the mean of the shortest paths
+        (0.0, 0.49, True, 0.0, (0, 1, 1, 0, 1, 1)),
+        (0.0, 0.49, False, 0.4, (1, 0, 1, 1, 0, 1)),
+        (0.0, None, False, 0.0, (0, 0, 1, 0, 0, 0)),
+    ],
+)
+def test_an_error_is_a_shortcut_if_its_path_looks_like_the_question(
+    hit, cosine, rare, similar_at, expected
+):
+    values = measure_biases(hit, cosine, [0.4, 0.6], similar_at, rare=rare)
+    assert tuple(values) == ("similar", "rare", "error", "shortcut", "long_tail", "union")
+    assert tuple(values.values()) == expected
+
+
+def test_a_question_without_a_path_has_no_measure_of_similarity():
+    assert measure_biases(0.0, 0.9, [], 0.0, rare=False)["shortcut"] == 0

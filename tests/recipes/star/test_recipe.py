@@ -13,12 +13,18 @@ from support.world import outputs
 from ark_jax.graph.path_retriever import StepSettings
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.star import config
+from ark_jax.recipes.star.data import load_questions, load_steps
+from ark_jax.recipes.star.measures import BIASES, STANDARD, measure
 from ark_jax.recipes.star.recipe import RECIPE, stages
+from ark_jax.recipes.star.search import beam_search
 
 STAGES = ["data", "paths", "baselines", "mine", "train", "evaluate", "export", "report"]
 SYSTEMS = ["base", "frequent", "shortest", "star"]
+# STAR, section 5.1: "a 90:10 and 95:5 train/validation split".
+CHOSEN = ("--config.data.validation=0.2", "--config.data.held_out=0", "--config.train.epochs=3")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +81,7 @@ def test_results_of_all_systems_are_stored(world, finished):
     assert list(dict.fromkeys(row["system"] for row in rows)) == SYSTEMS
     metrics = json.loads((workdir / "evaluate" / "metrics.json").read_text())
     assert {"1 hop", "2 hops"} < set(metrics["groups"])
-    assert all(row["shortcut@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
+    assert all(row["detour@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
     untrained = json.loads((workdir / "baselines" / "metrics.json").read_text())
     assert [row["system"] for row in untrained["table"]] == SYSTEMS[:-1]
     (few,) = stages(star_world.tiny_config(world))[2].doubts(workdir / "baselines")
@@ -84,7 +90,15 @@ def test_results_of_all_systems_are_stored(world, finished):
     assert ships in finished[1] and ships in (workdir / "export" / "README.md").read_text()
     assert ships in (workdir / "report.html").read_text()
     outcome = RECIPE.outcome(workdir)
-    assert outcome.system == "star" and set(outcome.values) >= set(RECIPE.metrics)
+    assert outcome.system == "star" and set(outcome.values) == {*STANDARD, *BIASES}
+    assert set(RECIPE.metrics) > set(outcome.values)
+    for row in rows:  # section 5.3: errors of either bias, and of both together
+        assert row["error"] == 1 - row["hit@1"]
+        assert row["shortcut"] == row["error"] * row["similar"]
+        assert row["long_tail"] == row["error"] * row["rare"]
+        assert row["union"] == max(row["shortcut"], row["long_tail"])
+    page = (workdir / "report.html").read_text()
+    assert "Errors and their biases" in page and "shortcut error" in page
 
 
 def test_a_plan_can_be_made_before_the_run(world):
@@ -94,6 +108,9 @@ def test_a_plan_can_be_made_before_the_run(world):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lists to train on, at most" in done.stdout and "checkpoints" in done.stdout
+    assert "to choose an epoch" not in done.stdout
+    done = call_here(world, world / "none", "plan", *CHOSEN)
+    assert "pairs to choose an epoch by, at most" in done.stdout, done.stdout + done.stderr
     assert not (world / "none").exists()
 
 
@@ -153,28 +170,80 @@ def test_invalid_config_values_are_refused(world, changes, message):
         stages(c)
 
 
+@pytest.fixture(scope="module")
+def chosen(world):
+    """A run that chooses among three epochs."""
+    done = call(world, world / "chosen", "run", *CHOSEN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return world / "chosen", done.stdout
+
+
+def test_the_first_epoch_with_the_most_validation_hits_gives_the_scorer(world, chosen, mesh):
+    workdir, said = chosen
+    hits = json.loads((workdir / "train" / "epochs" / "hits.json").read_text())
+    counts = read_manifest(workdir / "train")["counts"]
+    best = 1 + hits.index(max(hits))
+    assert len(hits) == 3 and (counts["chosen_epoch"], counts["validation_hit"]) == (
+        best,
+        max(hits),
+    )
+    assert [path.name for path in (workdir / "train" / "epochs").iterdir()] == ["hits.json"]
+    assert f"epoch {best}: hit@1 {max(hits):.3f} of " in said
+    context = Context(star_world.tiny_config(world), workdir, None)
+    scorer = CrossEncoder.from_pretrained(workdir / "train" / "model")
+    steps, validation = load_steps(context), load_questions(context, "validation")
+    found = beam_search(context, validation, steps, scorer).paths
+    values = [measure(steps, q, (), found[q.id], ("hit@1",))["hit@1"] for q in validation]
+    assert sum(values) / len(values) == pytest.approx(max(hits))
+
+
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished):
+@pytest.mark.parametrize("flags", [(), CHOSEN])
+def test_a_killed_and_resumed_run_gives_the_same_bytes(world, finished, flags, request):
     """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
-    workdir, began = world / "killed", time.monotonic()
+    whole = request.getfixturevalue("chosen")[0] if flags else finished[0]
+    workdir, began = world / f"killed{len(flags)}", time.monotonic()
     seconds = 2.0
     for _ in range(12):
         try:
-            done = call(world, workdir, timeout=seconds)
+            done = call(world, workdir, "run", *flags, timeout=seconds)
             assert done.returncode in (0, -signal.SIGKILL), done.stderr
             break
         except subprocess.TimeoutExpired:  # the process was killed
             seconds *= 1.4
     else:
-        done = call(world, workdir)
+        done = call(world, workdir, "run", *flags)
     assert done.returncode == 0 and time.monotonic() - began > 2
-    assert outputs(workdir) == outputs(finished[0])
+    assert outputs(workdir) == outputs(whole)
 
 
 def test_presets_and_studies_are_valid(world):
     base = star_world.tiny_config(world)
-    runs = {**config.study(base), **config.switches(base), "paper": config.PRESETS["paper"]}
+    paper = {"paper": config.PRESETS["paper"]}
+    runs = config.study(base) | config.switches(base) | config.ABLATIONS | paper
     for changes in runs.values():
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
         assert [stage.name for stage in stages(changed)] == STAGES
+
+
+def test_the_paper_preset_has_the_values_of_its_source():
+    expected = {
+        # Section 5.1: "STAR [...] is implemented using SimCSE backbone", with its own head.
+        "retriever.path": "princeton-nlp/sup-simcse-roberta-base",
+        "train.head": "star",
+        # The same: "a 90:10 and 95:5 train/validation split", "50 epochs on WebQSP/GrailQA".
+        "data.validation": 0.1,
+        "train.epochs": 50,
+        "paths.hops": 2,  # Table 1, WebQSP
+        "mine.positives": "similar",  # Algorithm 1
+        "mine.pool": "all",  # "sampled from the entire relation set"
+        # Section 4.2: both classes weigh, by inverse counts.
+        "train.weights": "both",
+        "train.weight_scale": "inverse",
+        "search.k": 7,  # Table 6: k = 1, 3, 5, 7
+        "evaluate.paths": 1,  # Section 5.1: "select the top-1 path for answer generation"
+    }
+    flat = config.star("paper").to_dict()
+    values = {name: flat[name.split(".")[0]][name.split(".")[1]] for name in expected}
+    assert values == expected
