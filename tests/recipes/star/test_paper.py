@@ -11,7 +11,7 @@ PAPER = {
     "retriever.path": "princeton-nlp/sup-simcse-roberta-base",
     # Table 1: #Train, #Dev, #Test of each set - we divide by topics
     "data.held_out": 0.4,
-    # Table 1: #Dev 250 of #Train 2,826 (WebQSP), and 5 % of CWQ's - a share, by topics
+    # 5.1: "utilizing a 90:10 and 95:5 train/validation split, respectively"
     "data.validation": 0.1,
     # Table 1: Max Hop 2 of WebQSP, 4 of CWQ and GrailQA
     "paths.hops": 2,
