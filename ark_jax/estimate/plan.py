@@ -25,7 +25,11 @@ from ark_jax.runtime.log import Metrics, duration
 if typing.TYPE_CHECKING:  # it starts jax
     from ark_jax.estimate.targets import Target
 
-ENCODERS = ("retriever", "reranker")  # sections of models that are computed as the retriever is
+ENCODERS = (
+    "retriever",
+    "reranker",
+    "score",
+)  # sections of models that are computed as the retriever is
 KEPT = 3  # checkpoints at once, the last being written; each has weights and AdamW's two moments
 FEW_UPDATES = 10  # of a training stage
 HELD = ("embedding", "likelihoods")  # work whose memory is predicted, beside training
