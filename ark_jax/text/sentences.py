@@ -75,7 +75,7 @@ def sentence_chunks(
     for find_starts in (quoted, *_FINER):
         units = units.divide(size, find_starts)
     if sentences:
-        return list(_group(units, size, sentences))
+        return list(_group(units, size, sentences, set(starts)))
     return list(_pack(units, size, overlap, {heading for heading, _ in headings}))
 
 
@@ -216,12 +216,17 @@ class _Units:
         return _Units(self.text, self.offsets, starts)
 
 
-def _group(units: _Units, size: int, count: int) -> Iterator[Span]:
-    """Chunks of `count` consecutive units, or of as many as `size` tokens hold; none overlap."""
+def _group(units: _Units, size: int, count: int, whole: set[int]) -> Iterator[Span]:
+    """Chunks of `count` sentences, or of as many as `size` tokens hold; none overlap.
+
+    Args:
+        whole: the characters where sentences start; other units are parts of long ones.
+    """
     i = 0
     while i < len(units):
-        fitting = bisect_right(units.last, units.first[i] + size)
-        j = min(max(fitting, i + 1), i + count)
+        fitting = max(bisect_right(units.last, units.first[i] + size), i + 1)
+        further = [k for k in range(i + 1, fitting) if units.starts[k] in whole]
+        j = further[count - 1] if len(further) >= count else fitting
         yield Span(units.starts[i], units.ends[j - 1], units.tokens(i, j))
         i = j
 

@@ -404,8 +404,7 @@ def ark(preset: str = "default") -> ConfigDict:
             `best` has a vector for each token, fused with BM25 as training questions decide.
             `paper` follows the publication; it and `official` need a language model,
             --config.llm.backend=openai, local or replay.
-            `official` follows the released code, without its bugs and without its discount on the
-            scores of short chunks, which had no effect in either study.
+            `official` follows the released code, without its bugs.
 
     Raises:
         ValueError: no such preset.
@@ -426,6 +425,7 @@ INCIDENTAL_FIELDS = (
     "graph.rules",
     "graph.shard",
     "score.candidates",
+    "score.path",
     "score.references",
     "score.shard",
     "train.save_every",
@@ -499,8 +499,9 @@ def ablations(config: ConfigDict) -> dict[str, dict]:
 
 def switches(config: ConfigDict) -> dict[str, dict]:
     """Runs that each take over one setting of paper or released code: run -> changed fields."""
+    needed = {"score.short": {"score.normalise": "minmax"}}
     return {
-        f"{preset}-{field}": {field: value}
+        f"{preset}-{field}": {field: value, **needed.get(field, {})}
         for preset in ("paper", "official")
         for field, value in differences(config, preset).items()
     }

@@ -87,7 +87,7 @@ def test_the_papers_rates_and_batches_are_those_of_its_table():
     assert paper.learning_rates == (6e-6, 6e-6, 6e-6) and sum(paper.epochs) == 10
     assert (paper.batch, paper.unit, paper.denominator) == (2 * 8, "pair", "own")
     # The released code's own rates (valleysprings/ARK a5c127b).
-    assert official.learning_rates == (1e-5, 8e-6, 4e-6) and official.unit == "question"
+    assert official.learning_rates == (1e-5, 8e-6, 4e-6) and official.unit == "pair"
 
 
 def test_shares_of_all_chunks_cannot_be_learned_by_pairs():
