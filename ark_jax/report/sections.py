@@ -56,8 +56,8 @@ def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
         for name, column, title, unit, height in (
             ("loss", "loss", "Loss", "nats", 210),
             ("rate", "learning_rate", "Learning rate", "per update", 130),
-            ("positives", "positive_cosine", "Positives", "mean cosine", 130),
-            ("negatives", "negative_cosine", "Negatives", "mean cosine", 130),
+            ("positive", "positive_cosine", "Positives", "mean cosine", 130),
+            ("negative", "negative_cosine", "Negatives", "mean cosine", 130),
         )
     )
     caption = f"{len(rows):,} steps" if loss else "No finite loss was recorded."

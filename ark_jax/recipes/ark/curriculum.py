@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ark_jax.data.records import Question
+from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
@@ -167,6 +167,7 @@ class _Corpus:
     positives: dict[str, list[int]]  # question -> its positives
     pools: dict[str, Sequence[int]]  # question -> the chunks that are searched for it
     given: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
+    own: dict[str, list[int]]  # question -> the chunks of its documents, if they are drawn from
 
     def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
         """The cosine of a question with each of these chunks, float32 `[c]`."""
@@ -191,9 +192,10 @@ def mine(context: Context, folder: Path, *, stage: int, before: str, number: int
     """
     config, system = context.config, miner_of(context.config, before, number)
     scored = context / in_round("positives", number)
-    corpus = _encode_corpus(context, system, scored)
-    if stage not in MINING_SIZES:
-        search = functools.partial(_own_documents, context, corpus)
+    draws_own = stage not in MINING_SIZES
+    corpus = _encode_corpus(context, system, scored, draws_own=draws_own)
+    if draws_own:
+        search = functools.partial(_own_chunks, corpus)
     elif mines_by(config) == "rewritten":
         queries = _encode_rewritten(context, system, stage, set(corpus.queries))
         search = _candidate_search(config, corpus, queries)
@@ -230,7 +232,7 @@ def load_negatives(folder: Path) -> dict[str, list[str]]:
     return negatives
 
 
-def _encode_corpus(context: Context, system: str, scored: Path) -> _Corpus:
+def _encode_corpus(context: Context, system: str, scored: Path, *, draws_own: bool) -> _Corpus:
     """The training questions and the chunks searched for them, embedded by a system's model."""
     chunks, positives = training_chunks(context), load_positives(scored)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
@@ -251,6 +253,7 @@ def _encode_corpus(context: Context, system: str, scored: Path) -> _Corpus:
         positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
         pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
         given={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
+        own=_own_documents(questions, searched.position, groups) if draws_own else {},
     )
 
 
@@ -289,22 +292,28 @@ def _candidate_search(
     return rank_candidates
 
 
-def _own_documents(context: Context, corpus: _Corpus) -> dict[str, Ranking]:
+def _own_documents(
+    questions: Sequence[Question],
+    position: Callable[[str], int],
+    chunks: Mapping[str, Sequence[Chunk]],
+) -> dict[str, list[int]]:
+    """question -> the chunks of its documents; ValueError for a question that names none."""
+    if nameless := [question.id for question in questions if not question.documents]:
+        raise ValueError(
+            f"config.mine.first=document draws from the documents of a question, and question "
+            f"{nameless[0]!r} names none: set config.mine.first=none"
+        )
+    own = lambda q: (chunk for document in q.documents for chunk in chunks.get(document, ()))
+    return {q.id: [position(chunk.id) for chunk in own(q)] for q in questions}
+
+
+def _own_chunks(corpus: _Corpus) -> dict[str, Ranking]:
     """question -> the chunks of its documents, nearest first."""
-    by_document = training_chunks(context).by_document
-    position = {chunk: i for i, chunk in enumerate(corpus.chunk_ids)}
     found = {}
-    for question in corpus.questions:
-        if not question.documents:
-            raise ValueError(
-                f"config.mine.first=document draws from the documents of a question, and question "
-                f"{question.id!r} names none: set config.mine.first=none"
-            )
-        own = candidate_chunks(dataclasses.replace(question, negatives=()), by_document)
-        chunks = np.array([position[chunk.id] for chunk in own], np.int32)
-        cosines = corpus.cosines(question.id, chunks)
+    for question, own in corpus.own.items():
+        cosines = corpus.cosines(question, own)
         order = np.argsort(-cosines, kind="stable")
-        found[question.id] = Ranking(chunks[order], cosines[order])
+        found[question] = Ranking(np.array(own, np.int32)[order], cosines[order])
     return found
 
 
