@@ -43,7 +43,7 @@ def known_model(name: str) -> dict | None:
         return None
     family, *sizes = KNOWN_MODELS[name].split()
     decoder = DECODER | {"tie_word_embeddings": name not in UNTIED}
-    fixed = BERT if family in ("bert", "xlm-roberta") else decoder
+    fixed = {"bert": BERT, "xlm-roberta": BERT | {"pad_token_id": 1}}.get(family, decoder)
     return dict(zip(FIELDS, (family, *map(int, sizes)), strict=True)) | fixed
 
 

@@ -398,6 +398,7 @@ def _device_rows(costs: Sequence[Cost]) -> list[str]:
     ]
 
 
-def _table_row(stage: str, kind: str, *cells: str) -> str:
-    """A line of the table, with columns of fixed width."""
-    return (f"{stage:<11} {kind:<12}" + "".join(f"{cell:>13}" for cell in cells)).rstrip()
+def _table_row(stage: str, kind: str, first: str, *cells: str) -> str:
+    """A line of the table, with columns of fixed width; a long name takes room of the first one."""
+    left = f"{stage:<11} {kind}"
+    return "".join([left, first.rjust(37 - len(left)), *(f"{x:>13}" for x in cells)]).rstrip()

@@ -153,7 +153,8 @@ class _Sizes:
 
     def anew(self, texts: Texts) -> Texts:
         """The passages to embed where another stage has stored those of the whole corpus."""
-        return texts.with_count(0 if self.whole else texts.count)
+        is_stored = self.whole and texts == self.passage  # sentences that are trained on are not
+        return texts.with_count(0 if is_stored else texts.count)
 
 
 def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
