@@ -26,6 +26,7 @@ KNOWN_MODELS = {
     "BAAI/bge-small-en-v1.5": "bert 384 12 12 12 32 1536 30522 512 512",
     "BAAI/bge-base-en-v1.5": "bert 768 12 12 12 64 3072 30522 512 512",
     "BAAI/bge-large-en-v1.5": "bert 1024 24 16 16 64 4096 30522 512 512",
+    "BAAI/bge-m3": "xlm-roberta 1024 24 16 16 64 4096 250002 8194 8192",
     "intfloat/e5-base-v2": "bert 768 12 12 12 64 3072 30522 512 512",
     "sentence-transformers/all-MiniLM-L6-v2": "bert 384 6 12 12 32 1536 30522 512 256",
     "HuggingFaceTB/SmolLM2-135M-Instruct": "llama 576 30 9 3 64 1536 49152 8192 8192",
@@ -41,7 +42,8 @@ def known_model(name: str) -> dict | None:
     if name not in KNOWN_MODELS:
         return None
     family, *sizes = KNOWN_MODELS[name].split()
-    fixed = BERT if family == "bert" else DECODER | {"tie_word_embeddings": name not in UNTIED}
+    decoder = DECODER | {"tie_word_embeddings": name not in UNTIED}
+    fixed = {"bert": BERT, "xlm-roberta": BERT | {"pad_token_id": 1}}.get(family, decoder)
     return dict(zip(FIELDS, (family, *map(int, sizes)), strict=True)) | fixed
 
 

@@ -25,7 +25,11 @@ from ark_jax.runtime.log import Metrics, duration
 if typing.TYPE_CHECKING:  # it starts jax
     from ark_jax.estimate.targets import Target
 
-ENCODERS = ("retriever", "reranker")  # sections of models that are computed as the retriever is
+ENCODERS = (
+    "retriever",
+    "reranker",
+    "score",
+)  # sections of models that are computed as the retriever is
 KEPT = 3  # checkpoints at once, the last being written; each has weights and AdamW's two moments
 FEW_UPDATES = 10  # of a training stage
 HELD = ("embedding", "likelihoods")  # work whose memory is predicted, beside training
@@ -394,6 +398,7 @@ def _device_rows(costs: Sequence[Cost]) -> list[str]:
     ]
 
 
-def _table_row(stage: str, kind: str, *cells: str) -> str:
-    """A line of the table, with columns of fixed width."""
-    return (f"{stage:<11} {kind:<12}" + "".join(f"{cell:>13}" for cell in cells)).rstrip()
+def _table_row(stage: str, kind: str, first: str, *cells: str) -> str:
+    """A line of the table, with columns of fixed width; a long name takes room of the first one."""
+    left = f"{stage:<11} {kind}"
+    return "".join([left, first.rjust(37 - len(left)), *(f"{x:>13}" for x in cells)]).rstrip()

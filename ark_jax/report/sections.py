@@ -1,6 +1,7 @@
 """The sections that several recipes show: facts, training, examples, losses, time and cost."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from ark_jax.report import svg
@@ -23,7 +24,7 @@ def facts(items: Sequence[Sequence]) -> Section:
 
 
 def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
-    """Loss and learning rate of each stage.
+    """Loss and learning rate of each stage, and the cosines of what it compares, if recorded.
 
     Args:
         curves: stage -> the rows of its curve.jsonl.
@@ -31,7 +32,8 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
     figures = [_training_figure(i, *curve) for i, curve in enumerate(curves.items())]
     introduction = (
         "The contrastive loss of each stage, with the learning rate below it. The losses of two "
-        "stages cannot be compared, since their negatives differ."
+        "stages cannot be compared, since their negatives differ. Cosines are means over a batch; "
+        "training may lower both as long as those of negatives fall further."
     )
     body = [introduction, html.grid(figures)] if curves else []
     empty = "No stage was trained in this run, so there are no curves."
@@ -40,24 +42,26 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
 
 def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
     """The charts of one stage; `i` makes their ids unique."""
-    loss, rate = (
+    loss, *others = (
         svg.line_chart(
             f"{name}-{i}",
             f"{title} of {stage}",
             [row["step"] for row in rows],
-            [row[column] for row in rows],
+            [row.get(column, math.nan) for row in rows],
             x_title="step (updates)",
             y_title=f"{title.lower()} ({unit})",
             height=height,
-            noisy=column == "loss",
+            noisy=name != "rate",
         )
         for name, column, title, unit, height in (
             ("loss", "loss", "Loss", "nats", 210),
             ("rate", "learning_rate", "Learning rate", "per update", 130),
+            ("positive", "positive_cosine", "Positives", "mean cosine", 130),
+            ("negative", "negative_cosine", "Negatives", "mean cosine", 130),
         )
     )
     caption = f"{len(rows):,} steps" if loss else "No finite loss was recorded."
-    return html.figure(loss + rate, stage, caption)
+    return html.figure(loss + "".join(others), stage, caption)
 
 
 def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Mapping]) -> Section:

@@ -25,12 +25,14 @@ class ChunkRules:
         tokens: length of a chunk in tokens of the retriever; 0: as many as it reads.
         overlap: tokens that consecutive chunks share.
         titles: whether a chunk keeps the title and headings of its document.
+        sentences: most sentences of a chunk, without overlap; 0: `tokens` decide alone.
     """
 
     chunking: str = "sentences"
     tokens: int = 0
     overlap: int = 12
     titles: bool = True
+    sentences: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Cutter:
             limits = {"size": self._chunk_size(document, tokenizer), "overlap": rules.overlap}
             if rules.chunking == "sentences":
                 headings = [section.start for section in document.sections]
+                limits["sentences"] = rules.sentences
                 spans = sentence_chunks(document.text, tokenizer, **limits, breaks=headings)
             else:
                 spans = token_chunks(document.text, tokenizer, **limits)

@@ -37,6 +37,7 @@ def sentence_chunks(
     size: int,
     overlap: int,
     breaks: Iterable[int] = (),
+    sentences: int = 0,
     language: str = "en",
 ) -> list[Span]:
     """Cuts `text` into chunks of whole sentences, each as long as `size` tokens allow.
@@ -53,6 +54,7 @@ def sentence_chunks(
         size: tokens of the whole text that a chunk shares a character with, at most; only a single
             character may have more.
         breaks: offsets of headings, each of one line.
+        sentences: of a chunk, at most; a heading belongs to its next sentence. 0: as many as fit.
         language: ISO code, which decides after which abbreviations a sentence goes on. English
             stands in for a language that `sentencex` does not know.
 
@@ -72,6 +74,8 @@ def sentence_chunks(
     quoted = functools.partial(_quoted_sentence_starts, language=language)
     for find_starts in (quoted, *_FINER):
         units = units.divide(size, find_starts)
+    if sentences:
+        return list(_group(units, size, sentences, set(starts)))
     return list(_pack(units, size, overlap, {heading for heading, _ in headings}))
 
 
@@ -210,6 +214,21 @@ class _Units:
         if len(starts) == len(self):
             return self
         return _Units(self.text, self.offsets, starts)
+
+
+def _group(units: _Units, size: int, count: int, whole: set[int]) -> Iterator[Span]:
+    """Chunks of `count` sentences, or of as many as `size` tokens hold; none overlap.
+
+    Args:
+        whole: the characters where sentences start; other units are parts of long ones.
+    """
+    i = 0
+    while i < len(units):
+        fitting = max(bisect_right(units.last, units.first[i] + size), i + 1)
+        further = [k for k in range(i + 1, fitting) if units.starts[k] in whole]
+        j = further[count - 1] if len(further) >= count else fitting
+        yield Span(units.starts[i], units.ends[j - 1], units.tokens(i, j))
+        i = j
 
 
 def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterator[Span]:

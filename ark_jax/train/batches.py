@@ -1,6 +1,7 @@
 """Training examples: in a shuffled order, and as the masks of a batch."""
 
 import dataclasses
+import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,6 +33,16 @@ def split_pairs(examples: Sequence[Example]) -> list[Example]:
             for positive in example.positives
         ]
     return pairs
+
+
+def draw_negatives(examples: Sequence[Example], count: int, seed: int) -> list[Example]:
+    """The examples, each with at most `count` of its negatives, drawn for its own positives."""
+    drawn = []
+    for x in examples:
+        rng = random.Random(f"{seed} {x.question} {' '.join(x.positives)}")
+        negatives = rng.sample(x.negatives, min(count, len(x.negatives)))
+        drawn.append(dataclasses.replace(x, negatives=tuple(negatives)))
+    return drawn
 
 
 def shuffled_order(examples: Sequence[Example], *, epochs: int, seed: int, by: str) -> np.ndarray:

@@ -110,7 +110,7 @@ class ContrastiveObjective:
     loss: losses.Loss = losses.info_nce
 
     def __call__(self, trainable: Any, frozen: Any, batch: Mapping) -> tuple[jax.Array, dict]:
-        """The loss; see `fit.Objective`.
+        """The loss and `losses.mean_cosines`; see `fit.Objective`.
 
         Args:
             batch: `queries` and `passages`, each tokens and mask `[b t]`; `positive` and
@@ -121,16 +121,16 @@ class ContrastiveObjective:
             functools.partial(embed, model, self.cfg, self.pooling, self.width, tokens)
             for tokens in self.piece_tokens
         )
-        loss = losses.matryoshka(
+        compared = (
             encode_queries(*batch["queries"]),
             encode_in_pieces(encode_passages, self.pieces)(*batch["passages"]),
             batch["positive"],
             batch["negative"],
-            widths=self.matryoshka,
-            temperature=self.temperature,
-            loss=self.loss,
         )
-        return loss, {}
+        loss = losses.matryoshka(
+            *compared, widths=self.matryoshka, temperature=self.temperature, loss=self.loss
+        )
+        return loss, losses.mean_cosines(*compared)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -307,7 +307,9 @@ def _read_row(run: Run, state: State, queued: _QueuedStep, checkpoints: Checkpoi
     values = {name: float(value) for name, value in queued.metrics.items()}
     row = {"step": step, "loss": values["loss"], "learning_rate": queued.rate} | values
     if math.isfinite(row["loss"] + row["gradient_norm"]):
-        return row
+        return {
+            name: x for name, x in row.items() if math.isfinite(x)
+        }  # a mean over nothing is NaN
     checkpoints.save(step - 1, state, wait=True)
     path = run.folder / NON_FINITE
     texts = {name: str(value) for name, value in values.items()}  # JSON has no NaN

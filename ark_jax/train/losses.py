@@ -141,6 +141,24 @@ def matryoshka(
     return sum(losses) / len(losses)
 
 
+def mean_cosines(
+    queries: Float[Array, "b *t e"],
+    passages: Float[Array, "c *s e"],
+    positive: Bool[Array, "b c"] | Float[Array, "b c"],
+    negative: Bool[Array, "b c"],
+) -> dict[str, Float[Array, ""]]:
+    """`positive_cosine` and `negative_cosine`, means over the pairs of a mask; NaN without a pair.
+
+    A pair in both masks counts as positive. No gradient flows.
+    """
+    cosines = jax.lax.stop_gradient(_cosines(queries, passages))
+    masks = {"positive": positive > 0, "negative": negative & (positive == 0)}
+    return {
+        f"{name}_cosine": jnp.where(mask, cosines, 0).sum() / mask.sum()
+        for name, mask in masks.items()
+    }
+
+
 def two_margins(
     queries: Float[Array, "b e"],
     triples: Float[Array, "c e"],

@@ -135,6 +135,20 @@ def test_the_overlap_repeats_whole_sentences():
     assert " ".join(texts_of(text, without)) == text, "a part of a sentence is repeated"
 
 
+def test_chunks_can_hold_a_number_of_sentences():
+    """A sentence longer than a chunk is cut, and its parts are not chunks of their own words."""
+    text = "One came. Two came. Three came. " + "and " * 60 + "it ended. Four came."
+    cut = lambda n, size: texts_of(
+        text, sentence_chunks(text, BYTES, size=size, overlap=9, sentences=n)
+    )
+    ends = [f"{'and ' * 60}it ended.", "Four came."]
+    assert cut(1, 200) == ["One came.", "Two came.", "Three came.", *ends]
+    assert cut(2, 200) == ["One came. Two came.", f"Three came. {ends[0]}", ends[1]]
+    short = cut(1, 30)
+    assert short[:3] == ["One came.", "Two came.", "Three came."] and short[-1] == "Four came."
+    assert 3 < len(short) < 12 and " ".join(short) == text
+
+
 @pytest.mark.parametrize(
     "sentences",
     [

@@ -19,15 +19,10 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, stream_rows
-from ark_jax.recipes.ark.graph import load_candidates
-from ark_jax.recipes.core.models import load_generator
+from ark_jax.recipes.ark.graph import in_round, load_candidates
+from ark_jax.recipes.core.models import SCORER, encode, load_generator
 from ark_jax.recipes.core.split import uniform
-from ark_jax.recipes.documents.corpus import (
-    chunks_by_document,
-    evidence_chunks,
-    load_questions,
-    stored_chunks,
-)
+from ark_jax.recipes.documents.corpus import evidence_chunks, load_questions, training_chunks
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
 from ark_jax.text import prompts
@@ -100,6 +95,7 @@ class Weighing:
         answers: how several reference answers are reduced: first, max or mean.
         normalise: minmax scales each part to [0, 1] per question; none leaves it.
         forward, backward, retriever: the weights of S_f, S_b and S_v.
+        short: a chunk of fewer tokens has its score multiplied by its share of them.
     """
 
     answers: str
@@ -107,6 +103,7 @@ class Weighing:
     forward: float
     backward: float
     retriever: float
+    short: int = 0
 
 
 def align(
@@ -271,11 +268,15 @@ def _weigh(chunks: Mapping[str, list[dict]], weighing: Weighing) -> np.ndarray:
     }
     if weighing.normalise == "minmax":
         parts = {name: _minmax(values) for name, values in parts.items()}
-    return (
+    scores = (
         weighing.forward * parts["forward"]
         + weighing.backward * parts["backward"]
         + weighing.retriever * parts["retriever"]
     )
+    if weighing.short:
+        lengths = np.array([rows[0]["chunk_tokens"] for rows in chunks.values()])
+        scores *= np.minimum(lengths / weighing.short, 1)
+    return scores
 
 
 def _summaries(rows: list[dict]) -> dict[str, float]:
@@ -348,34 +349,84 @@ SHARDS = "shard-*.parquet"
 LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
 
-def score(context: Context, folder: Path) -> dict:
+def score(context: Context, folder: Path, *, number: int = 1) -> dict:
     """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard.
 
-    A question without answers has no scores. If nothing is left to score, no model is loaded.
+    A question without answers has no scores. If nothing is left to score, no model is loaded. A
+    later round takes S_f and S_b from the round before where it scored the same candidates.
+
+    Args:
+        number: of the round.
     """
     config, limit = context.config, context.config.score.candidates or None
-    chunks = stored_chunks(context).by_id
+    chunks = training_chunks(context).by_id
     answered = [question for question in load_questions(context, "train") if question.answers]
     questions = sorted(answered, key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
-    nearest = load_candidates(context)
+    nearest, known = load_candidates(context, number), SCHEMA.empty_table()
+    if number > 1:
+        known = read_table(context / in_round("score", number - 1) / "scores.parquet")
     candidates = lambda q: [(chunks[chunk], cos) for chunk, cos in nearest.get(q.id, ())[:limit]]
     last, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
     shards = _shards([questions[i] for i in unscored], config.score.shard)
     for i, shard in enumerate(shards, 1):
-        table = align(
-            load_generator(context),
-            templates,
-            shard,
-            {question.id: candidates(question) for question in shard},
-            references=config.score.references,
-            batch_tokens=config.generator.batch_tokens,
-            label=f"score {i}/{len(shards)}",
-        )
+        paired = {question.id: candidates(question) for question in shard}
+        if config.score.path and number == 1:
+            paired = _with_other_cosines(context, shard, paired)
+        table, paired = _score_again(known, paired)
+        if any(paired.values()):
+            scored = align(
+                load_generator(context),
+                templates,
+                shard,
+                paired,
+                references=config.score.references,
+                batch_tokens=config.generator.batch_tokens,
+                label=f"score {i}/{len(shards)}",
+            )
+            table = pa.concat_tables([table, scored])
         if is_first_process():
             path = folder / f"shard-{last + i:05d}.parquet"
             store_part(path, functools.partial(pq.write_table, table))
     return distributed.on_first_process(lambda: _join_shards(folder, questions))
+
+
+Paired = Mapping[str, Sequence[tuple[Chunk, float]]]  # question -> candidates with their cosines
+
+
+def _with_other_cosines(context: Context, questions: Sequence[Question], paired: Paired) -> Paired:
+    """The candidates with their cosines by `score.path`."""
+    from ark_jax.retrieval.late import similarities
+
+    chunks = list({x.id: x for pairs in paired.values() for x, _ in pairs}.values())
+    position = {chunk.id: i for i, chunk in enumerate(chunks)}
+    texts = [chunk.passage for chunk in chunks]
+    vectors = encode(context, SCORER, texts, "document", "embed chunks")
+    asked = [question.question for question in questions]
+    queries = encode(context, SCORER, asked, "query", "embed questions")
+
+    def compare(question: Question, query) -> list[tuple[Chunk, float]]:
+        own = [chunk for chunk, _ in paired[question.id]]
+        cosines = similarities(query, vectors[[position[chunk.id] for chunk in own]])
+        return list(zip(own, cosines.tolist(), strict=True)) if own else []
+
+    return {q.id: compare(q, query) for q, query in zip(questions, queries, strict=True)}
+
+
+def _score_again(known: pa.Table, paired: Paired) -> tuple[pa.Table, Paired]:
+    """Rows of earlier scores with the new cosines, and the candidates that have none."""
+    cosines = {(q, chunk.id): cosine for q, pairs in paired.items() for chunk, cosine in pairs}
+    own = known.filter(pc.is_in(known["question"], pa.array(list(paired), pa.string())))
+    rows = [
+        row | {"retriever": cosines[key]}
+        for row in stream_rows(own)
+        if (key := (row["question"], row["chunk"])) in cosines
+    ]
+    scored = {(row["question"], row["chunk"]) for row in rows}
+    left = {
+        q: [pair for pair in pairs if (q, pair[0].id) not in scored] for q, pairs in paired.items()
+    }
+    return pa.Table.from_pylist(rows, schema=SCHEMA), left
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
@@ -414,22 +465,26 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     return shards
 
 
-def choose_positives(context: Context, folder: Path) -> dict:
+def choose_positives(context: Context, folder: Path, *, number: int = 1) -> dict:
     """Stores each question's positives: its top M chunks by weighted score, or its marked chunks.
 
     Marked are the chunks of its evidence; without evidence and answers, those of its documents.
+
+    Args:
+        number: of the round.
     """
     settings = context.config.score
     fields = [field.name for field in dataclasses.fields(Weighing)]
     weighing = Weighing(**{name: settings[name] for name in fields})
-    rows = unify(read_table(context / "score" / "scores.parquet"), weighing)
+    scores = read_table(context / in_round("score", number) / "scores.parquet")
+    rows = unify(scores, weighing)
     questions = load_questions(context, "train")
     if share := settings.development:
         seed = context.config.seed
         questions = [q for q in questions if uniform(f"{seed} development {q.id}") >= share]
         kept = pa.array([question.id for question in questions], pa.string())
         rows = rows.filter(pc.is_in(rows["question"], kept))
-    chunks = chunks_by_document(context)
+    chunks = training_chunks(context).by_document
     # Only training by marked chunks keeps a question without answers.
     marked = with_documents(evidence_chunks(context, questions, chunks), questions, chunks)
     evidence = {

@@ -40,6 +40,19 @@ from ark_jax.train.config import ContrastiveConfig
 
 
 @dataclasses.dataclass(frozen=True)
+class DataSection(settings.DataSection):
+    """Documents, questions, the split, the chunks and the candidates."""
+
+    training_sentences: int = field(
+        0,
+        "Sentences of a chunk that is scored, mined and trained on, at most `chunk_tokens` long; "
+        "0: these are the chunks that are searched. The graph and the table use the latter.",
+        unit="sentences",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class RetrieverSection(settings.RetrieverSection):
     """The retriever before training."""
 
@@ -110,6 +123,13 @@ class GraphSection:
 class ScoreSection:
     """Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives."""
 
+    path: str = field(
+        "",
+        "Retriever whose cosine is S_v of eq. 5: a model folder, or Hub name; empty: "
+        "`retriever.path`.",
+        content="model",
+    )
+
     candidates: int = field(
         0,
         "Chunks to score for each question: those nearest to it under the base retriever; "
@@ -134,6 +154,13 @@ class ScoreSection:
     forward: float = field(1.0, "Weight of the forward score in eq. 6.", minimum=0)
     backward: float = field(1.0, "Weight of the backward score in eq. 6.", minimum=0)
     retriever: float = field(1.0, "Weight of the base retriever's cosine in eq. 6.", minimum=0)
+    short: int = field(
+        0,
+        "Chunks of fewer tokens have their score lowered in proportion; needs `normalise=minmax`. "
+        "0: none.",
+        unit="retriever tokens",
+        minimum=0,
+    )
     positives: int = field(2, "Best chunks that become positives.", unit="chunks", minimum=1)
     keep: float = field(
         0.6,
@@ -159,7 +186,7 @@ class ScoreSection:
 
 @dataclasses.dataclass(frozen=True)
 class MineSection:
-    """Hard negatives of stages 0, 2 and 3."""
+    """Hard negatives of stages 0, 2 and 3, and those of stage 1 under `first`."""
 
     by: str = field(
         "auto",
@@ -177,7 +204,19 @@ class MineSection:
     )
     top: int = field(20, "Candidates for each query.", unit="chunks", minimum=1)
     negatives: int = field(
-        20, "Hardest candidates that become negatives of a question.", unit="chunks", minimum=1
+        20, "Candidates that become negatives of a question.", unit="chunks", minimum=1
+    )
+    choose: str = field(
+        "hardest",
+        "Which candidates these are: the hardest, or drawn ones; for each pair under "
+        "`train.unit=pair` others.",
+        choices=("hardest", "random"),
+    )
+    first: str = field(
+        "none",
+        "Hard negatives of stage 1 beside other questions' positives: none (eq. 7), or as many "
+        "drawn from the other chunks of the question's documents.",
+        choices=("none", "document"),
     )
     margin: float = field(
         0.95,
@@ -201,6 +240,12 @@ class TrainSection(ContrastiveConfig):
     """Fine-tuning of the retriever in stages, as a curriculum."""
 
     save_every: int = 50
+    rounds: int = field(
+        1,
+        "Times that the stages are gone through. From the second on, the retriever of the round "
+        "before starts them, finds the candidates and hard negatives, and gives S_v.",
+        minimum=1,
+    )
     kind: str = field(
         "bi",
         "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
@@ -296,6 +341,7 @@ class Ark(Common):
     """A run of ARK."""
 
     recipe: str = field("ark", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    data: DataSection = DataSection()
     retriever: RetrieverSection = RetrieverSection()
     graph: GraphSection = GraphSection()
     score: ScoreSection = ScoreSection()
@@ -323,8 +369,7 @@ def ark(preset: str = "default") -> ConfigDict:
             `best` has a vector for each token, fused with BM25 as training questions decide.
             `paper` follows the publication; it and `official` need a language model,
             --config.llm.backend=openai, local or replay.
-            `official` follows the released code, without its bugs and without its discount on the
-            scores of short chunks, which had no effect in either study.
+            `official` follows the released code, without its bugs.
 
     Raises:
         ValueError: no such preset.
@@ -345,6 +390,7 @@ INCIDENTAL_FIELDS = (
     "graph.rules",
     "graph.shard",
     "score.candidates",
+    "score.path",
     "score.references",
     "score.shard",
     "train.save_every",
@@ -418,8 +464,9 @@ def ablations(config: ConfigDict) -> dict[str, dict]:
 
 def switches(config: ConfigDict) -> dict[str, dict]:
     """Runs that each take over one setting of paper or released code: run -> changed fields."""
+    needed = {"score.short": {"score.normalise": "minmax"}}
     return {
-        f"{preset}-{field}": {field: value}
+        f"{preset}-{field}": {field: value, **needed.get(field, {})}
         for preset in ("paper", "official")
         for field, value in differences(config, preset).items()
     }

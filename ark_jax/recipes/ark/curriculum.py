@@ -1,7 +1,9 @@
 """The curriculum: which stages train a retriever, from which model, on which negatives."""
 
 import dataclasses
+import functools
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ark_jax.data.records import Question
+from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark.alignment import load_next_best, load_positives
+from ark_jax.recipes.ark.graph import in_round
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import encode
 from ark_jax.recipes.documents.corpus import (
@@ -23,7 +26,7 @@ from ark_jax.recipes.documents.corpus import (
     load_questions,
     searched_in_training,
     searches_corpus,
-    stored_chunks,
+    training_chunks,
 )
 from ark_jax.recipes.documents.retrieve import HYDE, Systems, own_results
 from ark_jax.recipes.documents.written_questions import is_writing, joins_passages
@@ -31,25 +34,37 @@ from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
 
-# stage -> the communities whose rewritten questions mine its hard negatives. Stage 1 has none;
-# stage 0 trains without a curriculum, on all negatives at once, mined by the base model.
+# stage -> the communities whose rewritten questions mine its hard negatives. Stage 1 has none, or
+# drawn ones; stage 0 trains without a curriculum, on all negatives, mined by the base model.
 MINING_SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
 
 
 RERANKER = "reranker"  # the stage of train.kind=cross
 
 
-def stage_name(stage: int) -> str:
-    return f"stage{stage}"
+def stage_name(stage: int, number: int = 1) -> str:
+    """The name of a training stage in a round."""
+    return in_round(f"stage{stage}", number)
 
 
-def mine_name(stage: int) -> str:
-    return f"mine{stage}"
+def mine_name(stage: int, number: int = 1) -> str:
+    """The name of the stage that mines for a training stage in a round."""
+    return in_round(f"mine{stage}", number)
+
+
+def rounds(config) -> range:
+    """The numbers of the rounds."""
+    return range(1, config.train.rounds + 1)
+
+
+def trainings(config) -> list[tuple[int, int]]:
+    """(stage, round) of each training, in their order."""
+    return [(stage, number) for number in rounds(config) for stage in config.train.stages]
 
 
 def trained_stages(config) -> tuple[str, ...]:
     """The names of the training stages, in their order."""
-    return tuple(stage_name(stage) for stage in config.train.stages)
+    return tuple(stage_name(*training) for training in trainings(config))
 
 
 def systems(config) -> Systems:
@@ -65,15 +80,20 @@ def is_distilling(config) -> bool:
     return config.train.loss == "distil"
 
 
-def model_before(config, stage: int) -> str:
-    """The system from whose model a training stage starts."""
-    position = list(config.train.stages).index(stage)
-    return stage_name(config.train.stages[position - 1]) if position else "base"
+def model_before(config, stage: int, number: int = 1) -> str:
+    """The system from whose model a training stage of a round starts."""
+    position = trainings(config).index((stage, number))
+    return trained_stages(config)[position - 1] if position else "base"
 
 
-def miner_of(config, before: str) -> str:
+def round_base(config, number: int) -> str:
+    """The system from whose model a round starts."""
+    return model_before(config, config.train.stages[0], number)
+
+
+def miner_of(config, before: str, number: int = 1) -> str:
     """The system whose model finds hard negatives for a stage that starts from `before`."""
-    return before if config.mine.model == "previous" else "base"
+    return before if config.mine.model == "previous" else round_base(config, number)
 
 
 def epochs(train, stage: int) -> int:
@@ -81,9 +101,19 @@ def epochs(train, stage: int) -> int:
     return element(train, "epochs", stage - 1) if stage else sum(train.epochs)
 
 
+def has_negatives(config, stage: int) -> bool:
+    """Whether a training stage has hard negatives."""
+    return stage in MINING_SIZES or config.mine.first == "document"
+
+
+def draws(config, stage: int) -> bool:
+    """Whether the hard negatives of a training stage are drawn from all that may serve."""
+    return stage not in MINING_SIZES or config.mine.choose == "random"
+
+
 def last_mining(config) -> int | None:
     """The last training stage that has hard negatives; None if none has."""
-    return next((n for n in reversed(config.train.stages) if n in MINING_SIZES), None)
+    return next((n for n in reversed(config.train.stages) if has_negatives(config, n)), None)
 
 
 def mines_by(config) -> str:
@@ -101,7 +131,7 @@ def mines_by(config) -> str:
 
 def mines_by_graph(config) -> bool:
     """Whether hard negatives are mined by questions that were rewritten from a graph."""
-    return mines_by(config) == "rewritten" and last_mining(config) is not None
+    return mines_by(config) == "rewritten" and bool(MINING_SIZES.keys() & set(config.train.stages))
 
 
 def builds_graph(config) -> bool:
@@ -115,10 +145,10 @@ def asks_writer(config) -> bool:
     return builds_graph(config) or writes or config.search.expand == HYDE
 
 
-def training_inputs(stage: int) -> tuple[str, ...]:
-    """The stages whose outputs a training stage learns from."""
-    mined = (mine_name(stage),) if stage in MINING_SIZES else ()
-    return ("data", "positives", *mined)
+def training_inputs(config, stage: int, number: int) -> tuple[str, ...]:
+    """The stages whose outputs a training stage of a round learns from."""
+    mined = (mine_name(stage, number),) if has_negatives(config, stage) else ()
+    return ("data", in_round("positives", number), *mined)
 
 
 POSITIVES = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
@@ -137,6 +167,7 @@ class _Corpus:
     positives: dict[str, list[int]]  # question -> its positives
     pools: dict[str, Sequence[int]]  # question -> the chunks that are searched for it
     given: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
+    own: dict[str, list[int]]  # question -> the chunks of its documents, if they are drawn from
 
     def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
         """The cosine of a question with each of these chunks, float32 `[c]`."""
@@ -145,28 +176,39 @@ class _Corpus:
         return similarities(self.queries[question][0], self.vectors[chunks])
 
 
-def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
+def mine(context: Context, folder: Path, *, stage: int, before: str, number: int = 1) -> dict:
     """Stores hard negatives for one training stage, and the positives, each with its cosine.
 
     Negatives of the input come first, then mined ones; both begin with the hardest. `miner_of` says
     whose model mines. The difficulty of a negative is the cosine of the most similar positive minus
-    its own.
+    its own. Where training `draws` negatives, all that may serve are stored.
 
     Args:
         before: the system from whose model the training stage starts.
+        number: of the round.
+
+    Raises:
+        ValueError: `mine.first=document`, but a question names no document.
     """
-    config, system = context.config, miner_of(context.config, before)
-    corpus = _encode_corpus(context, system)
-    queries = corpus.queries
-    if mines_by(config) == "rewritten":
-        queries = _encode_rewritten(context, system, stage, set(queries))
-    search = _candidate_search(config, corpus, queries)
+    config, system = context.config, miner_of(context.config, before, number)
+    scored = context / in_round("positives", number)
+    draws_own = stage not in MINING_SIZES
+    corpus = _encode_corpus(context, system, scored, draws_own=draws_own)
+    if draws_own:
+        search = functools.partial(_own_chunks, corpus)
+    elif mines_by(config) == "rewritten":
+        queries = _encode_rewritten(context, system, stage, set(corpus.queries))
+        search = _candidate_search(config, corpus, queries)
+    else:
+        search = _candidate_search(config, corpus, corpus.queries)
+    keep = sys.maxsize if draws(config, stage) else config.mine.negatives
 
     def store_rows() -> dict:
-        tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
-        for question, own in own_results(context, corpus.questions, stored_chunks(context)).items():
+        tally, spared = _Tally(), load_next_best(scored, config.mine.spare)
+        own_chunks = own_results(context, corpus.questions, training_chunks(context))
+        for question, own in own_chunks.items():
             spared[question] = [*spared.get(question, ()), *own]
-        rows = _negative_rows(config.mine, corpus, search(), spared, tally)
+        rows = _negative_rows(config.mine.margin, keep, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
         save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)
         return {
@@ -190,9 +232,9 @@ def load_negatives(folder: Path) -> dict[str, list[str]]:
     return negatives
 
 
-def _encode_corpus(context: Context, system: str) -> _Corpus:
+def _encode_corpus(context: Context, system: str, scored: Path, *, draws_own: bool) -> _Corpus:
     """The training questions and the chunks searched for them, embedded by a system's model."""
-    chunks, positives = stored_chunks(context), load_positives(context / "positives")
+    chunks, positives = training_chunks(context), load_positives(scored)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     is_shared, groups = searches_corpus(context), chunks.by_document
     searched = searched_in_training(questions, chunks, whole=is_shared)
@@ -211,6 +253,7 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
         positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
         pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
         given={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
+        own=_own_documents(questions, searched.position, groups) if draws_own else {},
     )
 
 
@@ -247,6 +290,31 @@ def _candidate_search(
         }
 
     return rank_candidates
+
+
+def _own_documents(
+    questions: Sequence[Question],
+    position: Callable[[str], int],
+    chunks: Mapping[str, Sequence[Chunk]],
+) -> dict[str, list[int]]:
+    """question -> the chunks of its documents; ValueError for a question that names none."""
+    if nameless := [question.id for question in questions if not question.documents]:
+        raise ValueError(
+            f"config.mine.first=document draws from the documents of a question, and question "
+            f"{nameless[0]!r} names none: set config.mine.first=none"
+        )
+    own = lambda q: (chunk for document in q.documents for chunk in chunks.get(document, ()))
+    return {q.id: [position(chunk.id) for chunk in own(q)] for q in questions}
+
+
+def _own_chunks(corpus: _Corpus) -> dict[str, Ranking]:
+    """question -> the chunks of its documents, nearest first."""
+    found = {}
+    for question, own in corpus.own.items():
+        cosines = corpus.cosines(question, own)
+        order = np.argsort(-cosines, kind="stable")
+        found[question] = Ranking(np.array(own, np.int32)[order], cosines[order])
+    return found
 
 
 def _encode_rewritten(
@@ -287,7 +355,8 @@ def _positive_rows(corpus: _Corpus) -> Iterator[dict]:
 
 
 def _negative_rows(
-    settings,
+    margin: float,
+    keep: int,
     corpus: _Corpus,
     mined: Mapping[str, Ranking],
     spared: Mapping[str, Sequence[str]],
@@ -296,7 +365,7 @@ def _negative_rows(
     """Yields the rows of NEGATIVES, and counts them in `tally`.
 
     Args:
-        settings: `config.mine`.
+        margin, keep: as `mining.choose_negatives` takes them.
         spared: question -> chunk ids that are no negatives of it.
     """
     from ark_jax.retrieval import mining
@@ -314,10 +383,10 @@ def _negative_rows(
             positives,
             cosine=cosine,
             first_copy=originals,
-            margin=settings.margin,
+            margin=margin,
             trusted=set(given),
             spared={chunk for chunk in candidates if corpus.chunk_ids[chunk] in spared_ids},
-            keep=settings.negatives,
+            keep=keep,
         )
         nearest = max(cosine[chunk] for chunk in positives)
         gaps = [nearest - cosine[chunk] for chunk, _ in negatives]

@@ -21,11 +21,12 @@ from ark_jax.recipes.documents.corpus import (
     Passages,
     SearchedChunks,
     candidate_chunks,
+    chunks_by_document,
     encode_passages,
     load_questions,
     searched_in_training,
     searches_corpus,
-    stored_chunks,
+    training_chunks,
 )
 from ark_jax.recipes.documents.retrieve import own_results, without
 from ark_jax.recipes.documents.written_questions import hash_order
@@ -39,19 +40,27 @@ SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine"
 Pools = dict[str, np.ndarray]  # question -> positions of chunks among those searched, int32
 
 
-def find_candidates(context: Context, folder: Path) -> dict:
+def in_round(stage: str, number: int) -> str:
+    """The name of a stage in a round of `train.rounds`; in the first one it is the plain name."""
+    return stage if number == 1 else f"round{number}-{stage}"
+
+
+def find_candidates(context: Context, folder: Path, *, system: str = "base") -> dict:
     """Stores the candidates of every training question with their cosines, nearest first.
 
     They are the chunks of its documents. If the whole corpus is searched, they are the first chunks
     of its documents, and those that the base retriever finds by the question, and BM25 by the
     question with and without its answers, fused by reciprocal rank.
+
+    Args:
+        system: whose retriever it is, if not the base one.
     """
-    chunks, questions = stored_chunks(context), load_questions(context, "train")
+    chunks, questions = training_chunks(context), load_questions(context, "train")
     whole = searches_corpus(context)
     searched = searched_in_training(questions, chunks, whole=whole)
-    vectors, cut = encode_passages(context, "base", searched.texts, "embed chunks")
+    vectors, cut = encode_passages(context, system, searched.texts, "embed chunks")
     texts = [question.question for question in questions]
-    queries = encode(context, "base", texts, "query", "embed questions")
+    queries = encode(context, system, texts, "query", "embed questions")
     groups = chunks.by_document
     if whole:
         pools = _search_corpus(context, questions, chunks, searched, (queries, vectors))
@@ -120,9 +129,22 @@ def _candidate_rows(
 
 
 def distinct_candidates(context: Context) -> set[str]:
-    """The ids of all training questions' candidates."""
+    """The ids of all training questions' candidates, or of the searched chunks that share text."""
     table = read_table(context / "candidates" / "candidates.parquet", columns=["chunk"])
-    return set(table["chunk"].unique().to_pylist())
+    ids = set(table["chunk"].unique().to_pylist())
+    if not context.config.data.training_sentences:
+        return ids
+    trained, searched = training_chunks(context).by_id, chunks_by_document(context)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for chunk in map(trained.__getitem__, ids):
+        spans.setdefault(chunk.document, []).append((chunk.start, chunk.end))
+    sharing = set()
+    for document, own in spans.items():
+        for chunk in searched.get(document, ()):
+            first, last = chunk.start, chunk.end
+            if any(start < last and first < end for start, end in own):
+                sharing.add(chunk.id)
+    return sharing
 
 
 class StoredCandidates(LookedUp[list[tuple[str, float]]]):
@@ -143,9 +165,9 @@ class StoredCandidates(LookedUp[list[tuple[str, float]]]):
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
 
-def load_candidates(context: Context) -> StoredCandidates:
-    """What the candidates stage stored."""
-    table = read_table(context / "candidates" / "candidates.parquet")
+def load_candidates(context: Context, number: int = 1) -> StoredCandidates:
+    """What the candidates stage of a round stored."""
+    table = read_table(context / in_round("candidates", number) / "candidates.parquet")
     return StoredCandidates(table if len(table) else SCHEMA.empty_table())
 
 
@@ -292,7 +314,7 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
         similarities = vectors @ _encode_one_vector(context, [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
-    finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest_nodes)
+    finder = SeedFinder(graph, Passages(training_chunks(context)), nearest_nodes)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:

@@ -16,7 +16,7 @@ from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls, rewriting_calls
-from ark_jax.recipes.ark.graph import join_by_community
+from ark_jax.recipes.ark.graph import in_round, join_by_community
 from ark_jax.recipes.core.ask import llm_settings
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
 from ark_jax.recipes.documents import (
@@ -27,7 +27,12 @@ from ark_jax.recipes.documents import (
     plan,
     retrieve,
 )
-from ark_jax.recipes.documents.corpus import load_questions, searches_corpus, stored_chunks
+from ark_jax.recipes.documents.corpus import (
+    load_questions,
+    searches_corpus,
+    stored_chunks,
+    training_chunks,
+)
 from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import (
     is_writing,
@@ -70,6 +75,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("no stage reads a graph, so none is built")
     if config.llm.backend == "none" and curriculum.asks_writer(config):
         notes.append("rules extract, rewrite and write; no language model is asked")
+    if config.train.rounds > 1 and sizes.whole:
+        notes.append("no likelihood is counted of candidates that a later round finds anew")
     notes += baselines.notes_for_plan(context, done)
     tested = len(sizes.held_out)
     notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
@@ -94,8 +101,8 @@ class _Sizes:
         pool: chunks that a training question searches, in the mean.
         scored: of these, how many are scored.
         kept: training questions that are learned from.
-        passage, question, asked: texts of the searched chunks, of the training questions and of the
-            held-out ones.
+        passage, learned, question, asked: texts of the searched chunks, of those that are trained
+            on, of the training questions and of the held-out ones.
         stored: vectors of passages that are kept on disk.
     """
 
@@ -108,6 +115,7 @@ class _Sizes:
     scored: float
     kept: int
     passage: Texts
+    learned: Texts
     question: Texts
     asked: Texts
     stored: float
@@ -118,7 +126,8 @@ class _Sizes:
         train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
         whole = searches_corpus(context)
         scope = "corpus" if whole else "document"
-        searched, places = retrieve.chunks_in_scope(scope, train, chunks)
+        searched, _ = retrieve.chunks_in_scope(scope, train, chunks)
+        learned, places = retrieve.chunks_in_scope(scope, train, training_chunks(context))
         pool = sum(map(len, places)) / len(places)
         candidates = min(config.data.candidates, pool) if whole else pool
         keeps_all = config.score.supervision == "gold" or curriculum.is_distilling(config)
@@ -136,15 +145,16 @@ class _Sizes:
             scored=min(config.score.candidates or candidates, candidates),
             kept=math.ceil(len(train) * share),
             passage=passage,
+            learned=measure(config.retriever.path, learned, plan.PASSAGE),
             question=measure(config.retriever.path, train, plan.QUESTION),
             asked=measure(config.retriever.path, held_out, plan.QUESTION),
             stored=whole * vectors,
         )
 
-    @property
-    def searched_anew(self) -> Texts:
+    def anew(self, texts: Texts) -> Texts:
         """The passages to embed where another stage has stored those of the whole corpus."""
-        return self.passage.with_count(0 if self.whole else self.passage.count)
+        is_stored = self.whole and texts == self.passage  # sentences that are trained on are not
+        return texts.with_count(0 if is_stored else texts.count)
 
 
 def _embed(stage: str, *kinds: Texts, stored: float = 0) -> list[Work]:
@@ -158,7 +168,7 @@ def _prepare(context: Context, sizes: _Sizes) -> list[Work]:
     config = context.config
     found = sizes.passage.with_count(sizes.found)
     works = _embed("baselines", found, sizes.asked, stored=sizes.stored)
-    works += _embed("candidates", sizes.searched_anew, sizes.question)
+    works += _embed("candidates", sizes.anew(sizes.learned), sizes.question)
     if curriculum.builds_graph(config):
         line = LINE / CHARACTERS
         entities = ENTITIES * sizes.passage.count * sizes.passage.mean
@@ -178,7 +188,17 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
     if not pairs:  # of a question without answers there is none
         return pairs, []
     by_document = plan.expected_distinct(sizes.pool, sizes.scored, len(train) / sizes.documents)
-    return pairs, _likelihoods(context, "score", sizes.documents * by_document, 2 * pairs)
+    passages = sizes.documents * by_document
+    works = _likelihoods(context, "score", passages, 2 * pairs)
+    if path := context.config.score.path:
+        kinds = (
+            (training_chunks(context), plan.PASSAGE, passages),
+            (train, plan.QUESTION, len(train)),
+        )
+        for items, text, count in kinds:
+            mean = measure(path, items, text).mean
+            works.append(Work("score", "score", "embedding", count, mean))
+    return pairs, works
 
 
 def _train(config, sizes: _Sizes) -> list[Work]:
@@ -194,19 +214,22 @@ def _train(config, sizes: _Sizes) -> list[Work]:
         groups = 1
     elif config.train.order == "document":
         groups = max(batch * sizes.documents / len(sizes.train), 1)
-    for stage in config.train.stages:
+    for stage, number in curriculum.trainings(config):
         learned = positives
-        if stage in curriculum.MINING_SIZES:
-            versions = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
+        if number > 1 and stage == config.train.stages[0]:
+            works += _embed(in_round("candidates", number), sizes.learned, sizes.question)
+        if curriculum.has_negatives(config, stage):
+            sources = len(curriculum.MINING_SIZES.get(stage, ()))
+            versions = sources * curriculum.mines_by_graph(config)
             rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
-            name = curriculum.mine_name(stage)
-            works += _embed(name, sizes.passage, sizes.question, rewritten)
+            name = curriculum.mine_name(stage, number)
+            works += _embed(name, sizes.learned, sizes.question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         epochs = curriculum.epochs(config.train, stage)
         steps = math.ceil(epochs * rows / config.train.batch)
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
-        step = (sizes.question.with_count(batch), sizes.passage.with_count(passages))
-        name = curriculum.stage_name(stage)
+        step = (sizes.question.with_count(batch), sizes.learned.with_count(passages))
+        name = curriculum.stage_name(stage, number)
         amounts = {"step": step, "objective": "" if keeps_tokens(config) else "contrastive"}
         works.append(Work(name, "retriever", "training", steps, **amounts))
     return works
@@ -240,7 +263,7 @@ def _retrieve(config, sizes: _Sizes) -> list[Work]:
         )
     if sizes.kept < len(sizes.train):
         for _ in ("base", *tuned):
-            works += _embed(choice.STAGE, sizes.searched_anew, sizes.question)
+            works += _embed(choice.STAGE, sizes.anew(sizes.passage), sizes.question)
     return works
 
 
@@ -260,7 +283,8 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
         pairs: likelihoods.
     """
     folder, train = context.config.generator.path, load_questions(context, "train")
-    passage = measure(folder, stored_chunks(context), plan.PASSAGE).mean
+    chunks = training_chunks(context) if stage == "score" else stored_chunks(context)
+    passage = measure(folder, chunks, plan.PASSAGE).mean
     ends = measure(folder, train, plan.QUESTION).mean + plan.measure_answers(train, folder).mean
     return [
         Work(stage, "generator", "likelihoods", prefixes, passage),

@@ -15,15 +15,16 @@ from ark_jax.recipes.ark import curriculum, graph, plan, report, train
 from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
 from ark_jax.recipes.ark.config import Ark
 from ark_jax.recipes.ark.curriculum import (
-    MINING_SIZES,
     RERANKER,
     asks_writer,
     builds_graph,
+    has_negatives,
     is_distilling,
     last_mining,
     mine_name,
     mines_by_graph,
     model_before,
+    round_base,
     stage_name,
     systems,
     trained_stages,
@@ -62,6 +63,7 @@ def check_ark(config) -> None:
     _check_prompts(config.prompts)
     _check_graph(config.graph)
     _check_model(config)
+    _check_score(config.score)
     _check_stages(config.train)
     _check_teacher(config)
     _check_reranker(config)
@@ -99,6 +101,15 @@ def _check_model(config) -> None:
             "config.llm.backend=none, but the presets paper and official have a language model "
             "extract and rewrite: set --config.llm.backend=openai, local or replay, or take "
             "--config=ark:default"
+        )
+
+
+def _check_score(score) -> None:
+    """Refuses a factor on scores below 0, which would raise them."""
+    if score.short and score.normalise != "minmax":
+        raise ValueError(
+            f"config.score.short={score.short} lowers scores above 0, and those of "
+            f"config.score.normalise={score.normalise} are below: set normalise=minmax, or short=0"
         )
 
 
@@ -229,11 +240,17 @@ def _rewriting_stages(config) -> list[Stage]:
 def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
     stages = []
-    for stage in config.train.stages:
-        given = {"stage": stage, "before": model_before(config, stage)}
-        if stage in MINING_SIZES:
-            stages.append(Stage(mine_name(stage), functools.partial(curriculum.mine, **given)))
-        stages.append(Stage(stage_name(stage), functools.partial(train.train_stage, **given)))
+    for stage, number in curriculum.trainings(config):
+        given = {"stage": stage, "before": model_before(config, stage, number)}
+        if number > 1:
+            given["number"] = number
+            if stage == config.train.stages[0]:
+                stages += _scoring_stages(config, number)
+        if has_negatives(config, stage):
+            mine = functools.partial(curriculum.mine, **given)
+            stages.append(Stage(mine_name(stage, number), mine))
+        train_stage = functools.partial(train.train_stage, **given)
+        stages.append(Stage(stage_name(stage, number), train_stage))
     if config.train.merge != 1:
         last = trained_stages(config)[-1]
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
@@ -242,6 +259,18 @@ def _training_stages(config) -> list[Stage]:
         train_reranker = functools.partial(train.train_reranker, mined=last_mining(config))
         stages.append(Stage(RERANKER, train_reranker))
     return stages
+
+
+def _scoring_stages(config, number: int) -> list[Stage]:
+    """A later round's candidates, scores and positives, by the retriever of the round before."""
+    name = functools.partial(graph.in_round, number=number)
+    find = functools.partial(graph.find_candidates, system=round_base(config, number))
+    choose = functools.partial(choose_positives, number=number)
+    return [
+        Stage(name("candidates"), find),
+        Stage(name("score"), functools.partial(score, number=number)),
+        Stage(name("positives"), choose, alone=True),
+    ]
 
 
 def _closing_stages(config) -> list[Stage]:

@@ -25,11 +25,17 @@ from ark_jax.recipes.ark.curriculum import (
     stage_name,
     systems,
     trained_stages,
+    trainings,
 )
 from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.corpus import Passages, load_questions, stored_chunks
+from ark_jax.recipes.documents.corpus import (
+    Passages,
+    load_questions,
+    stored_chunks,
+    training_chunks,
+)
 from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
@@ -38,11 +44,11 @@ from ark_jax.report.page import Section, format_number, html
 from ark_jax.report.results import judge_verdicts, result_table, results
 
 
-def load_cosines(context: Context, stage: int) -> dict[str, list[float]]:
-    """`positive`, `negative` -> the cosines of a stage's passages to their questions."""
+def load_cosines(context: Context, mined: str) -> dict[str, list[float]]:
+    """`positive`, `negative` -> the cosines of passages to their questions, as a stage mined."""
 
     def load_column(name: str) -> list[float]:
-        table = read_table(context / mine_name(stage) / f"{name}.parquet")
+        table = read_table(context / mined / f"{name}.parquet")
         return table["cosine"].to_pylist() if len(table) else []  # without rows it has no columns
 
     return {"positive": load_column("positives"), "negative": load_column("negatives")}
@@ -102,7 +108,7 @@ def load_community(context: Context, limit: int = 200) -> dict:
 
 def load_examples(
     context: Context,
-    mined: Sequence[int],
+    mined: Mapping[str, str],
     texts: Mapping[str, str],
     *,
     with_rewrites: bool,
@@ -111,7 +117,7 @@ def load_examples(
     """At most `count` training questions, evenly spread, with positives, hard negatives and scores.
 
     Args:
-        mined: the stages that have hard negatives.
+        mined: training stage -> the one that mined its hard negatives.
         texts: chunk id -> passage.
     """
     positives = load_positives(context / "positives")
@@ -122,7 +128,7 @@ def load_examples(
     key = lambda row: (row["question"], row["chunk"])
     raw = {key(row): row for row in rows("score", "scores") if row["answer"] == 0}
     unified = {key(row): row["score"] for row in rows("positives", "positives")}
-    negatives = {stage: rows(mine_name(stage), "negatives") for stage in mined}
+    negatives = {stage: rows(name, "negatives") for stage, name in mined.items()}
     rewritten = rows("rewrite", "rewritten") if with_rewrites else []
 
     def passage(question: str, chunk: str, cosine: float | None = None) -> dict:
@@ -149,9 +155,7 @@ def load_examples(
             },
             "positives": [passage(question.id, chunk) for chunk in positives[question.id]],
             "negatives": {
-                stage_name(stage): [
-                    passage(question.id, row["chunk"], row["cosine"]) for row in own(found)[:4]
-                ]
+                stage: [passage(question.id, row["chunk"], row["cosine"]) for row in own(found)[:4]]
                 for stage, found in negatives.items()
             },
         }
@@ -349,9 +353,13 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     rows = load_rows(context / "evaluate" / "questions.parquet")
-    texts = Passages(stored_chunks(context))
+    texts, trained_texts = (Passages(x(context)) for x in (stored_chunks, training_chunks))
     held_out = {question.id: question for question in load_questions(context, "held_out")}
-    mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
+    mined = {
+        stage_name(*training): mine_name(*training)
+        for training in trainings(config)
+        if mine_name(*training) in counts
+    }
     names = ("base", systems(config).last)
     curriculum = trained_stages(config)
     trained = [name for name in (*curriculum, RERANKER) if name in counts]
@@ -366,11 +374,11 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         _candidates(chosen),
         sections.training({name: load_curve(context / name / "curve.jsonl") for name in trained}),
         separation(
-            {stage_name(stage): load_cosines(context, stage) for stage in mined},
-            {stage_name(stage): counts[mine_name(stage)] for stage in mined},
+            {stage: load_cosines(context, name) for stage, name in mined.items()},
+            {stage: counts[name] for stage, name in mined.items()},
         ),
         community(load_community(context) if "communities" in counts else {}),
-        examples(load_examples(context, mined, texts, with_rewrites="rewrite" in counts)),
+        examples(load_examples(context, mined, trained_texts, with_rewrites="rewrite" in counts)),
         sections.moves(*find_moves(rows, names, held_out, evaluated["gold"], texts, is_cut)),
         sections.answers(**answers_shown(config, rows, names, held_out, is_cut)),
         judge_verdicts(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import statistics
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -30,14 +31,19 @@ from ark_jax.recipes.ark.curriculum import (
     trained_stages,
     training_inputs,
 )
-from ark_jax.recipes.ark.graph import load_candidates
+from ark_jax.recipes.ark.graph import in_round, load_candidates
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
 from ark_jax.recipes.core.models import WARM_READER, load_retriever
 from ark_jax.recipes.core.tables import as_markdown
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.corpus import Passages, gold_passages, load_questions, stored_chunks
+from ark_jax.recipes.documents.corpus import (
+    Passages,
+    gold_passages,
+    load_questions,
+    training_chunks,
+)
 from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, headline
 from ark_jax.recipes.documents.reader import reading_prompt
 from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_gold, teach
@@ -51,16 +57,22 @@ from ark_jax.train import trainer_formats
 from ark_jax.train.config import LanguageModelConfig
 
 
-def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
-    """The `Example`s of a training stage; the texts of questions and of chunks, each by id."""
+def load_examples(
+    context: Context, stage: int, number: int = 1
+) -> tuple[list, dict[str, str], Passages]:
+    """The `Example`s of a training stage; the texts of questions and of chunks, each by id.
+
+    Args:
+        number: of the round.
+    """
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
-    settings, scored = context.config.train, context / "positives"
+    settings, scored = context.config.train, context / in_round("positives", number)
     questions = {question.id: question for question in load_questions(context, "train")}
-    mined = stage in curriculum.MINING_SIZES
-    negatives = load_negatives(context / curriculum.mine_name(stage)) if mined else {}
-    passages = Passages(stored_chunks(context))
+    mined = curriculum.has_negatives(context.config, stage)
+    negatives = load_negatives(context / mine_name(stage, number)) if mined else {}
+    passages = Passages(training_chunks(context))
     copies = {}
     if settings.merge_copies:
         numbers = distributed.on_first_process(
@@ -79,27 +91,43 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
             dataclasses.replace(example, shares=tuple(shares[example.question].values()))
             for example in examples
         ]
+    if settings.unit == "pair":
+        examples = batches.split_pairs(examples)
+    if mined and curriculum.draws(context.config, stage):
+        seed = _seed(context.config, stage, number)
+        examples = batches.draw_negatives(examples, context.config.mine.negatives, seed)
     return examples, {id: question.question for id, question in questions.items()}, passages
 
 
 def learned_questions(context: Context) -> Collection[str]:
     """The ids of the training questions that any stage learns from."""
-    load = load_scores if curriculum.is_distilling(context.config) else load_positives
-    return load(context / "positives")
+    config = context.config
+    load = load_scores if curriculum.is_distilling(config) else load_positives
+    names = [in_round("positives", number) for number in curriculum.rounds(config)]
+    return {question for name in names for question in load(context / name)}
 
 
-def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
+def _seed(config, stage: int, number: int) -> int:
+    """The seed of a training stage in a round."""
+    return config.seed + stage + 10 * (number - 1)
+
+
+def train_stage(
+    context: Context, folder: Path, *, stage: int, before: str, number: int = 1
+) -> dict:
     """Trains the retriever on one stage of the curriculum; stores it under `model`.
 
     Args:
         before: the system from whose model it starts.
+        number: of the round.
     """
     from ark_jax.models import lora
-    from ark_jax.train import batches, contrastive, example_files
+    from ark_jax.train import contrastive, example_files
 
-    config, name = context.config, curriculum.stage_name(stage)
-    run = training_run(context.metrics, folder, name, label=f"stage {stage}")
-    examples, questions, passages = load_examples(context, stage)
+    config, name = context.config, stage_name(stage, number)
+    label = f"stage {stage}" + f" of round {number}" * (number > 1)
+    run = training_run(context.metrics, folder, name, label=label)
+    examples, questions, passages = load_examples(context, stage, number)
 
     def write_examples() -> None:
         """Stores the examples, unless an interrupted run did."""
@@ -109,8 +137,6 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
 
     distributed.on_first_process(write_examples)
     examples = example_files.read_examples(folder / "examples")
-    if config.train.unit == "pair":
-        examples = batches.split_pairs(examples)
     tuned, adapter, curve = contrastive.train(
         load_retriever(context, before),
         examples,
@@ -120,10 +146,11 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         run,
         epochs=curriculum.epochs(config.train, stage),
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
-        seed=config.seed + stage,
-        use_negatives=stage in curriculum.MINING_SIZES,
+        seed=_seed(config, stage, number),
+        use_negatives=curriculum.has_negatives(config, stage),
         loss=load_loss(config),
     )
+    _warn_of_falling_positives(curve, label)
     tuned.save_pretrained(folder / "model")
     if adapter:
         # A base in the workdir is named relative to it, so that the files do not depend on where
@@ -134,6 +161,35 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     # that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
     return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
+
+
+FELL = 0.05  # by which a mean cosine of positives falls only if something is wrong
+
+
+def _warn_of_falling_positives(curve: Sequence[dict], label: str) -> None:
+    """Says so if positives end farther from their questions, and no farther above negatives.
+
+    Contrastive training may lower the cosines of positives as long as those of negatives fall
+    further. Means of the first and the last quarter of the steps are compared.
+    """
+    rows = [row for row in curve if "positive_cosine" in row and "negative_cosine" in row]
+    few = len(rows) // 4
+    if not few:
+        return
+    (positive, negative), (last_positive, last_negative) = (
+        [
+            statistics.fmean(row[f"{kind}_cosine"] for row in part)
+            for kind in ("positive", "negative")
+        ]
+        for part in (rows[:few], rows[-few:])
+    )
+    gap, last_gap = positive - negative, last_positive - last_negative
+    if last_positive < positive - FELL and last_gap <= gap:
+        say(
+            f"  warning: {label}: the mean cosine of positives fell from {positive:.2f} to "
+            f"{last_positive:.2f}, and their distance to negatives from {gap:.2f} to "
+            f"{last_gap:.2f}; lower config.train.learning_rates, or look at what is positive"
+        )
 
 
 def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
@@ -175,9 +231,9 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
     _check_inputs(context, stages)
     folder = context.workdir / f"export-{format}"
     folder.mkdir(exist_ok=True)
-    for stage in context.config.train.stages:
-        examples, questions, passages = load_examples(context, stage)
-        path = folder / f"{stage_name(stage)}.jsonl"
+    for training in curriculum.trainings(context.config):
+        examples, questions, passages = load_examples(context, *training)
+        path = folder / f"{stage_name(*training)}.jsonl"
         rows = trainer_formats.format_rows(format, examples, questions, passages)
         count = _write_lines(path, rows)
         say(f"  {mirror.address(path)}: {count:,} rows{_file_summary(format, examples)}")
@@ -185,11 +241,12 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
     """Raises Interrupted if an input of a training stage is not up to date."""
-    read = {name for stage in context.config.train.stages for name in training_inputs(stage)}
+    config, trainings = context.config, curriculum.trainings(context.config)
+    read = {name for training in trainings for name in training_inputs(config, *training)}
     examined = examine(stages, context.config, context.workdir, verify=read)
     statuses = {status.stage: status for status in examined}
-    for stage in context.config.train.stages:
-        for name in training_inputs(stage):
+    for stage, number in trainings:
+        for name in training_inputs(config, stage, number):
             status = statuses[name]
             if status.state != "done":
                 why = f" ({status.why})" if status.why else ""
@@ -220,7 +277,7 @@ def _file_summary(format: str, examples: Sequence) -> str:
     shorter = sum(len(example.negatives) < longest for example in usable)
     up_to = "up to " if shorter else ""
     negatives = f"{up_to}{longest} hard negatives each" if longest else "no hard negatives"
-    summary = f" of {len(usable):,} questions, {negatives}"
+    summary = f" of {len({x.question for x in usable}):,} questions, {negatives}"
     if shorter and format == "sentence-transformers":
         summary += f"; those of {shorter:,} questions are repeated to fill the columns"
     if dropped := len(examples) - len(usable):
@@ -301,10 +358,11 @@ def load_lists(context: Context, stage: int | None) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
-    mined = {} if stage is None else load_negatives(context / mine_name(stage))
-    folder = context / "positives"
+    last = config.train.rounds
+    mined = {} if stage is None else load_negatives(context / mine_name(stage, last))
+    folder = context / in_round("positives", last)
     positives, scored = load_positives(folder), load_scores(folder)
-    passages = Passages(stored_chunks(context))
+    passages = Passages(training_chunks(context))
     lists = []
     for question in load_questions(context, "train"):
         if question.id not in positives:
@@ -329,7 +387,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has an answer and a passage that holds it.
     """
-    config, chunks = context.config, stored_chunks(context)
+    config, chunks = context.config, training_chunks(context)
     questions = _pooled_questions(context, chunks)
     if not questions:
         raise ValueError(
@@ -407,7 +465,7 @@ def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
         context,
         folder,
         chosen=choice.load_choice(context, chosen_by),
-        examples=read_manifest(context / "positives")["counts"]["questions"],
+        examples=len(learned_questions(context)),
         curriculum=curriculum,
         method=METHOD,
     )

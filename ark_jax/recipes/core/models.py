@@ -9,12 +9,15 @@ from ark_jax.runtime.log import say
 from ark_jax.text.token_vectors import Vectors
 
 WARM_READER = "warm"  # the stage that trains the reader, if there is one
+SCORER = "scorer"  # the system whose retriever is `score.path`
 
 
 def retriever_path(context: Context, system: str) -> str:
     """The folder or hub name of a system's retriever, as `load_retriever` explains."""
     if system == "base":
         return context.config.retriever.path
+    if system == SCORER:
+        return context.config.score.path
     if not context.is_fresh(system):
         compared = {Path(path).name: path for path in context.config.evaluate.retrievers}
         if system in compared:

@@ -58,6 +58,15 @@ def stored_chunks(context: Context) -> StoredChunks:
     return StoredChunks(context / "data")
 
 
+TRAINING = "training"  # the folder of the chunks that are trained on, where they are others
+
+
+def training_chunks(context: Context) -> StoredChunks:
+    """The chunks that are trained on: those of the corpus, or of `data.training_sentences`."""
+    others = context.config.data.get("training_sentences", 0)
+    return StoredChunks(context / "data" / TRAINING) if others else stored_chunks(context)
+
+
 def chunks_by_document(context: Context) -> Mapping[str, list[Chunk]]:
     """document id -> its chunks, in the order of the text."""
     return stored_chunks(context).by_document

@@ -1,6 +1,7 @@
 """The data stage: documents and questions are read, split and cut into chunks."""
 
 import collections
+import dataclasses
 import functools
 import itertools
 import statistics
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import save_chunks
+from ark_jax.data.chunk_files import StoredChunks, save_chunks
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.reading import Reading
 from ark_jax.data.records import Chunk, Corpus, Document, Question
@@ -17,7 +18,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.core.split import Split, id_set, split_questions, trains_by_marks
 from ark_jax.recipes.documents import written_questions
-from ark_jax.recipes.documents.corpus import POOL_FILE, save_documents, save_questions
+from ark_jax.recipes.documents.corpus import POOL_FILE, TRAINING, save_documents, save_questions
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
@@ -50,6 +51,7 @@ def ingest(context: Context, folder: Path) -> dict:
         functools.partial(map_stored, folder, "chunks"),
     )
     save_chunks(_count_by_document(chunks, sizes), folder)
+    counts = _cut_for_training(documents, config, folder)
     forget_shards(folder)
     choice = settings.pool
     if choice == "auto" and any(map(_is_judged, parts.train)):
@@ -64,6 +66,7 @@ def ingest(context: Context, folder: Path) -> dict:
         "format": corpus.format,
         "documents": len(ids),
         "chunks": sizes.total(),
+        **counts,
         "train_questions": len(parts.train),
         "held_out_questions": len(parts.held_out),
         "unused_questions": len(parts.unused),
@@ -71,6 +74,22 @@ def ingest(context: Context, folder: Path) -> dict:
         "pool": pool,
         **_count_useless(corpus, test, parts, sizes),
     }
+
+
+def _cut_for_training(documents: Iterable[Document], config, folder: Path) -> dict[str, int]:
+    """Stores the chunks of `data.training_sentences`, if it is set, and counts them."""
+    sentences = config.data.get("training_sentences", 0)
+    if not sentences:
+        return {}
+    rules = dataclasses.replace(
+        _chunk_rules(config.data), chunking="sentences", overlap=0, sentences=sentences
+    )
+    run = functools.partial(map_stored, folder, "training")
+    (folder / TRAINING).mkdir(exist_ok=True)
+    save_chunks(
+        cut_documents(documents, None, config.retriever.path, rules, run), folder / TRAINING
+    )
+    return {"training_chunks": len(StoredChunks(folder / TRAINING))}
 
 
 def _is_judged(question: Question) -> bool:

@@ -73,6 +73,11 @@ def unified(table: pa.Table, **changes) -> dict[str, dict[str, float]]:
             {"answers": "first", "normalise": "minmax", "backward": 0.5},
             {"a": 1 + 0.5 + 1 / 3, "b": 0.0, "c": 0.5 + 0.25 + 1},
         ),
+        # c has 20 tokens; generate_pos.py:580-585, score *= tokens / 10 if tokens < 10
+        (
+            {"answers": "first", "normalise": "minmax", "backward": 0.5, "short": 40},
+            {"a": 1 + 0.5 + 1 / 3, "b": 0.0, "c": (0.5 + 0.25 + 1) * 20 / 40},
+        ),
     ],
 )
 def test_alignment_scores_equal_values_computed_by_hand(changes, expected):

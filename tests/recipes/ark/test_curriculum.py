@@ -23,7 +23,7 @@ from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine, named
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
-from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark import config, train
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
@@ -241,6 +241,47 @@ def test_every_stage_has_a_learning_rate_schedule_of_its_own_length(finished):
         assert finished.counts[f"stage{stage}"]["steps"] == steps
 
 
+def test_the_curve_has_the_mean_cosines_of_positives_and_negatives(retriever, tmp_path):
+    """Before the first update, in a batch of all questions with their own negatives."""
+    c = settings(retriever)
+    c.train.stages, c.train.batch, c.train.denominator, c.train.merge_copies = (2,), 8, "own", False
+    run(c, tmp_path)
+    opened = Retriever.from_pretrained(str(retriever))
+    texts = {x.id: x.text for x in CHUNKS}
+    cosines = {"positives": [], "negatives": []}
+    for e in example_files.read_examples(tmp_path / "stage2" / "examples"):
+        asked = next(q.question for q in QUESTIONS if q.id == e.question)
+        query = opened.encode([asked], kind="query")[0]
+        for kind, own in cosines.items():
+            chunks = [texts[x] for x in getattr(e, kind)]
+            own += (opened.encode(chunks, kind="document") @ query).tolist()
+    row = curve(tmp_path, "stage2")[0]
+    assert row["positive_cosine"] == pytest.approx(np.mean(cosines["positives"]), abs=1e-4)
+    assert row["negative_cosine"] == pytest.approx(np.mean(cosines["negatives"]), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "warns"),
+    [
+        ((0.44, 0.50), (0.26, 0.36), False),  # stage 1 on FairytaleQA, and stage 2
+        ((0.49, 0.48), (0.30, 0.29), False),
+        ((0.80, 0.60), (0.60, 0.30), False),  # negatives fall further
+        ((0.80, 0.60), (0.60, 0.45), True),
+        ((0.80, 0.78), (0.60, 0.60), False),  # too little
+    ],
+)
+def test_falling_positives_that_gain_nothing_are_warned_of(positive, negative, warns, capsys):
+    ramp = lambda ends: np.interp(range(20), (4, 15), ends).tolist()
+    rows = [
+        {"positive_cosine": p, "negative_cosine": n}
+        for p, n in zip(ramp(positive), ramp(negative), strict=True)
+    ]
+    train._warn_of_falling_positives([*rows[:9], {"loss": 1.0}, *rows[9:]], "stage 1")
+    said = capsys.readouterr().out
+    assert ("warning: stage 1: the mean cosine of positives fell from 0.80" in said) == warns
+    train._warn_of_falling_positives(rows[:3], "stage 1")  # too few to compare
+
+
 @pytest.mark.parametrize("chosen", [(2, 3), (2,), (3,)], ids=str)
 def test_starting_from_an_earlier_stage_gives_the_same_bytes(chosen, retriever, finished, tmp_path):
     """From what an earlier stage left, with the settings of the stages by their numbers."""
@@ -272,7 +313,7 @@ def test_without_a_curriculum_one_stage_uses_all_negatives(retriever, tmp_path):
 
 
 def test_a_batch_can_count_pairs_of_question_and_positive(retriever, tmp_path):
-    """Steps of 3 pairs. The examples on disk stay whole, for the report."""
+    """Steps of 3 pairs."""
     c = settings(retriever)
     c.train.unit, c.train.stages, c.train.epochs = "pair", (1,), (2, 0, 0)
     run(c, tmp_path)
@@ -280,9 +321,11 @@ def test_a_batch_can_count_pairs_of_question_and_positive(retriever, tmp_path):
     assert pairs > len(POSITIVES)
     assert len(curve(tmp_path, "stage1")) == math.ceil(2 * pairs / 3)
     examples = example_files.read_examples(tmp_path / "stage1" / "examples")
-    assert {e.question: len(e.positives) for e in examples} == {
-        question: len(chunks) for question, chunks in POSITIVES.items()
-    }
+    assert [(e.question, *e.positives) for e in examples] == [
+        (question, chunk if chunk != "b#4" else "a#4")  # its copy
+        for question, chunks in sorted(POSITIVES.items())
+        for chunk in chunks
+    ]
 
 
 def test_presets_and_variants_follow_the_colon_of_a_config_path():

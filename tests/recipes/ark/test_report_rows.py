@@ -36,7 +36,7 @@ def test_cosines_are_loaded_for_a_stage_without_negatives(context):
     save_rows(ROWS, context / "mine2" / "positives.parquet")
     save_rows([], context / "mine2" / "negatives.parquet")
     positive = [row["cosine"] for row in ROWS]
-    assert report.load_cosines(context, 2) == {"positive": positive, "negative": []}
+    assert report.load_cosines(context, "mine2") == {"positive": positive, "negative": []}
 
 
 def test_the_first_quarantined_replies_are_shown(context):
