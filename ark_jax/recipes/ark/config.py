@@ -33,7 +33,7 @@ from ml_collections import ConfigDict
 
 from ark_jax.recipes.core import settings
 from ark_jax.recipes.core.presets import named, vary, with_preset
-from ark_jax.recipes.core.settings import Common
+from ark_jax.recipes.core.settings import Common, RewriterSection
 from ark_jax.schema import field
 from ark_jax.train.config import ContrastiveConfig
 
@@ -63,6 +63,21 @@ class GraphSection:
         True,
         "Whether rules extract and rewrite where `llm.backend` is none. The presets paper and "
         "official follow sources that ask a model, so such a run is refused.",
+    )
+    per: str = field(
+        "corpus",
+        "What has a graph: the corpus, or each context, which is a document: entities of different "
+        "documents then stay apart, and seeds come from the documents that a question names, or "
+        "from any if it names none.",
+        choices=("corpus", "context"),
+    )
+    seeds: str = field(
+        "rules",
+        "What finds the seeds of PageRank. rules: the first of five that finds a node for an "
+        "answer; model: the model of `llm` names the entities of the first answer, and nodes with "
+        "these names are the seeds, or else those of the five pairs with the most words in common. "
+        "Without such nodes, and where `llm.backend` is none, rules do.",
+        choices=("rules", "model"),
     )
     gleanings: int = field(
         0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
@@ -279,6 +294,13 @@ class RerankerSection:
 class ReaderSection(settings.ReaderSection):
     """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
 
+    form: str = field(
+        "chat",
+        "What a reader gets and gives. chat: a turn of a chat; its answer is the reply's first "
+        "line. text: a local reader continues the prompt as a plain text; its answer is the whole "
+        "reply.",
+        choices=("chat", "text"),
+    )
     warm: bool = field(
         False,
         "Whether the local reader first learns to answer, from the training questions' own "
@@ -301,6 +323,7 @@ class Ark(Common):
     mine: MineSection = MineSection()
     train: TrainSection = TrainSection()
     reranker: RerankerSection = RerankerSection()
+    rewriter: RewriterSection = RewriterSection()
     reader: ReaderSection = ReaderSection()
 
 
@@ -314,6 +337,12 @@ PUBLISHED = {
     "retriever.path": "Qwen/Qwen3-Embedding-0.6B",
     "generator.path": "mistralai/Mistral-7B-Instruct-v0.2",
     "graph.rules": False,  # section 4.2: Gemini-2.5-Flash extracts, Gemini-2.5-Pro rewrites
+    "graph.per": "context",  # 3.1: "from the context"; generate_kg has one graph a document
+    "graph.seeds": "model",  # 3.2.2: entities from the answer
+    # Listings 2, 3 and 5, and the code's backward prompt, which the paper does not print.
+    **dict.fromkeys(("prompts.rewrite", "prompts.forward", "prompts.backward"), "ark"),
+    **dict.fromkeys(("prompts.read", "prompts.judge"), "ark"),
+    "reader.form": "text",  # Listing 4 ends in "Answer:"; the code uses no chat template
     "graph.tolerance": 1e-4,
     "score.backward": 0.3,
     "score.positives": 10,
@@ -324,12 +353,19 @@ PUBLISHED = {
     "train.order": "question",
 }
 PAPER = PUBLISHED | {
+    "rewriter.model": "gemini-2.5-pro",  # section 4.2
+    "prompts.extract": "ark",  # Listing 1
+    "evaluate.max_new_tokens": 128,  # 4.2, "original evaluation protocol": LongBench's for one text
     "graph.teleport": 0.85,
     "train.denominator": "own",
     "train.unit": "pair",
     "train.learning_rates": (6e-6, 6e-6, 6e-6),  # Table 6
 }
 OFFICIAL = PUBLISHED | {
+    "rewriter.temperature": 0.7,  # alignment.yaml
+    "prompts.extract": "ark_code",  # prompts/entity_extraction.py
+    "evaluate.max_new_tokens": 512,  # llm.yaml
+    "reader.temperature": 0.1,
     "graph.floor": 0.0,
     "score.references": 1,
     "score.answers": "first",

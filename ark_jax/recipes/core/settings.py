@@ -298,6 +298,21 @@ class LLMSection(EndpointSection):
 
 
 @dataclasses.dataclass(frozen=True)
+class RewriterSection(EndpointSection):
+    """The language model that rewrites questions, where it is not that of `llm`."""
+
+    backend: str = field(
+        "",
+        "Source of replies, as of `llm`; empty: that of `llm`, with its address and key.",
+        choices=("", *MODEL_BACKENDS),
+    )
+    model: str = field("", "Model name that the endpoint knows; empty: `llm.model`.")
+    temperature: float = field(
+        -1.0, "Sampling temperature; 0: greedy; -1: `llm.temperature`.", minimum=-1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class QuestionsSection:
     """Questions and answers that the language model of `llm` writes from passages, and filters."""
 
@@ -346,7 +361,7 @@ class QuestionsSection:
 
 @dataclasses.dataclass(frozen=True)
 class PromptsSection:
-    """Prompt texts: a file, or a packaged variant such as `story`; empty: the packaged text."""
+    """Prompt texts: a file, or a packaged variant such as `ark`; empty: the packaged text."""
 
     extract: str = field("", "Extracts entities and relations from a chunk.", content="prompt")
     glean: str = field(
@@ -356,6 +371,7 @@ class PromptsSection:
     rewrite: str = field(
         "", "Rewrites a question from the entities of a community.", content="prompt"
     )
+    seeds: str = field("", "Names the entities of an answer.", content="prompt")
     forward: str = field("", "Scores the answer given question and chunk.", content="prompt")
     backward: str = field("", "Scores the question given answer and chunk.", content="prompt")
     read: str = field("", "Answers a question from retrieved passages.", content="prompt")
