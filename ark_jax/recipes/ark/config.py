@@ -33,7 +33,7 @@ from ml_collections import ConfigDict
 
 from ark_jax.recipes.core import settings
 from ark_jax.recipes.core.presets import named, vary, with_preset
-from ark_jax.recipes.core.settings import Common, RewriterSection
+from ark_jax.recipes.core.settings import Common
 from ark_jax.schema import field
 from ark_jax.train.config import ContrastiveConfig
 
@@ -288,6 +288,21 @@ class RerankerSection:
     )
     epochs: int = field(1, "Passes over the training questions.", unit="epochs", minimum=1)
     learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class RewriterSection(settings.EndpointSection):
+    """The language model that rewrites questions, where it is not that of `llm`."""
+
+    backend: str = field(
+        "",
+        "Source of replies, as of `llm`; empty: that of `llm`, with its address and key.",
+        choices=("", *settings.MODEL_BACKENDS),
+    )
+    model: str = field("", "Model name that the endpoint knows; empty: `llm.model`.")
+    temperature: float = field(
+        -1.0, "Sampling temperature; 0: greedy; -1: `llm.temperature`.", minimum=-1
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -298,21 +298,6 @@ class LLMSection(EndpointSection):
 
 
 @dataclasses.dataclass(frozen=True)
-class RewriterSection(EndpointSection):
-    """The language model that rewrites questions, where it is not that of `llm`."""
-
-    backend: str = field(
-        "",
-        "Source of replies, as of `llm`; empty: that of `llm`, with its address and key.",
-        choices=("", *MODEL_BACKENDS),
-    )
-    model: str = field("", "Model name that the endpoint knows; empty: `llm.model`.")
-    temperature: float = field(
-        -1.0, "Sampling temperature; 0: greedy; -1: `llm.temperature`.", minimum=-1
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class QuestionsSection:
     """Questions and answers that the language model of `llm` writes from passages, and filters."""
 
