@@ -258,19 +258,17 @@ class KnowledgeGraph(GraphFormats):
             raise ValueError(
                 f"{len(vectors)} vectors for {len(self)} nodes: give one a node, of `texts()`"
             )
-        groups = [np.arange(len(self))]
-        if contexts is not None:
-            groups = list(map(np.array, self.nodes_by_context(contexts).values()))
-        pairs, cosines = [np.zeros((0, 2), np.int32)], [np.zeros(0, np.float32)]
-        for nodes in groups:
-            similar, values = near_pairs(vectors[nodes], threshold, nearest=nearest)
-            pairs.append(nodes.astype(np.int32)[similar])
-            cosines.append(values)
-        similar = np.concatenate(pairs)
+        find = lambda vectors: near_pairs(vectors, threshold, nearest=nearest)
+        if contexts is None or not len(self):
+            similar, cosines = find(vectors)
+            return dataclasses.replace(self, similar=similar, cosines=cosines)
+        found = []
+        for nodes in self.nodes_by_context(contexts).values():
+            pairs, cosines = find(vectors[nodes])
+            found.append((np.array(nodes, np.int32)[pairs], cosines))
+        similar, cosines = map(np.concatenate, zip(*found, strict=True))
         order = np.lexsort((similar[:, 1], similar[:, 0]))
-        return dataclasses.replace(
-            self, similar=similar[order], cosines=np.concatenate(cosines)[order]
-        )
+        return dataclasses.replace(self, similar=similar[order], cosines=cosines[order])
 
     def nodes_by_context(self, contexts: Mapping[str, str]) -> dict[str, list[int]]:
         """context -> its nodes, ascending; `contexts` is that of `from_tables`."""
@@ -370,8 +368,8 @@ class KnowledgeGraph(GraphFormats):
             nodes, {"name": TEXT, "type": TEXT, "descriptions": TEXTS, "chunks": TEXTS}
         )
         if pc.count_distinct(names).as_py() < len(names):
-            firsts = (TextListColumn(chunks).first(row) for row in range(len(names)))
-            if len(set(zip(names.to_pylist(), firsts, strict=True))) < len(names):
+            first = TextListColumn(chunks).first
+            if len({(str(name), first(row)) for row, name in enumerate(names)}) < len(names):
                 check_unique(nodes, "name", names.to_pylist())
 
         def edges(

@@ -436,14 +436,8 @@ def _entity_line(graph, node: int) -> str:
 
 def _as_json(question: Question, graph, nodes: Sequence[int]) -> str:
     """The input of the paper's prompt (Listing 2)."""
-    entities = [
-        {
-            "name": graph.names[node],
-            "type": graph.types[node],
-            "descriptions": graph.descriptions[node],
-        }
-        for node in nodes
-    ]
+    columns = {"name": "names", "type": "types", "descriptions": "descriptions"}
+    entities = [{key: getattr(graph, name)[i] for key, name in columns.items()} for i in nodes]
     original = {"original_question": question.question, "answer": question.answers[0]}
     return json.dumps(original | {"entities": entities}, ensure_ascii=False, indent=1)
 

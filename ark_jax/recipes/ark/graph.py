@@ -219,10 +219,8 @@ def build_graph(context: Context, folder: Path) -> dict:
     vectors = _encode_one_vector(context, graph.texts(), "document", "embed entities")
     settings = context.config.graph
     say(f"  cosines of entities: {_describe_cosines(vectors)}")
-    if contexts is None:
-        graph = graph.with_similar(vectors, settings.similarity, NEAREST)
-    else:
-        graph = graph.with_similar(vectors, settings.similarity, contexts=contexts)
+    nearest = NEAREST if contexts is None else 0
+    graph = graph.with_similar(vectors, settings.similarity, nearest, contexts)
     if is_first_process():
         graph.save(folder)
         np.save(folder / "vectors.npy", vectors)
@@ -329,15 +327,9 @@ def _find_seeds(
         within = None
         if contexts and question.documents:
             within = set().union(*(nodes.get(id, ()) for id in question.documents))
-        seeds.append(
-            finder.find(
-                question.question,
-                question.answers,
-                chunk_ids,
-                named=named.get(question.id, ()),
-                within=within,
-            )
-        )
+        names = named.get(question.id, ())
+        asked = question.question, question.answers, chunk_ids
+        seeds.append(finder.find(*asked, named=names, within=within))
     return seeds
 
 

@@ -106,13 +106,15 @@ def _check_model(config) -> None:
 
 
 def _check_rewriter(rewriter) -> None:
-    """Refuses an address or a path that nothing reads."""
+    """Refuses an address or a path that nothing reads, and an endpoint without a model."""
     for name, backend in (("base_url", "openai"), ("path", "local")):
         if rewriter[name] and not rewriter.backend:
             raise ValueError(
                 f"config.rewriter.{name}={rewriter[name]!r} is not read, since the empty "
                 f"config.rewriter.backend is that of llm: set config.rewriter.backend={backend}"
             )
+    if rewriter.backend == "openai" and not rewriter.model:
+        raise ValueError("config.rewriter.model is empty: name a model of its endpoint")
     check_base_url(rewriter.base_url, "rewriter")
 
 

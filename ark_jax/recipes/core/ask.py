@@ -55,13 +55,10 @@ def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSetti
 
 def _own_settings(rewriter, llm) -> dict[str, object]:
     """Fields of the rewriter that may be empty, which then are those of `llm`."""
+    temperature = llm.temperature if rewriter.temperature < 0 else rewriter.temperature
     is_other = rewriter.backend or rewriter.model
-    return {
-        "model": rewriter.model or llm.model,
-        "temperature": llm.temperature if rewriter.temperature < 0 else rewriter.temperature,
-        # Another model has another price.
-        "price": rewriter.price or (() if is_other else llm.price),
-    }
+    price = rewriter.price or (() if is_other else llm.price)
+    return {"model": rewriter.model or llm.model, "temperature": temperature, "price": price}
 
 
 def ask(
