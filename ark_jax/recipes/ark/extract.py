@@ -313,9 +313,10 @@ def name_seeds(context: Context, folder: Path) -> dict:
     """Stores the entities that the language model finds in each training question's answer."""
     calls = seed_calls(context)
     answers = ask(context, calls, SEEDS, _seeds_remark)
-    names = {item: parse_questions(*texts) for item, texts in answers.texts.items()}
-    question_of = lambda call: call.item.removeprefix(f"{SEEDS}/")
-    rows = [{"question": question_of(call), "names": names[call.item]} for call in calls]
+    rows = [
+        {"question": item.removeprefix(f"{SEEDS}/"), "names": parse_questions(*texts)}
+        for item, texts in answers.texts.items()
+    ]
     save_rows(rows, folder / f"{SEEDS}.parquet")
     return {
         "calls": len(calls),

@@ -384,6 +384,13 @@ def test_an_address_of_a_rewriter_that_nothing_reads_is_refused(field, value):
         check_ark(c)
 
 
+def test_a_rewriter_behind_its_own_address_needs_a_model():
+    c = config.ark()
+    c.rewriter.backend = "openai"
+    with pytest.raises(ValueError, match=r"^config\.rewriter\.model is empty: name"):
+        check_ark(c)
+
+
 def test_a_plan_counts_and_prices_the_calls_of_both_models(world, mesh, tmp_path):
     c = context_of(world, tmp_path, backend="openai").config
     planned = plan.estimate(RECIPE, c)
