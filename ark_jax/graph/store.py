@@ -145,7 +145,8 @@ class KnowledgeGraph(GraphFormats):
         def mark(table: pa.Table, *columns: str) -> pa.Table:
             marks = pa.array([str(number(chunk)) for chunk in table["chunk"].to_pylist()], TEXT)
             for name in columns:
-                marked = pc.binary_join_element_wise(marks, table[name], _MARK)
+                texts = table[name].cast(TEXT)  # an empty column may have no type
+                marked = pc.binary_join_element_wise(marks, texts, _MARK)
                 table = table.set_column(table.column_names.index(name), name, marked)
             return table
 
