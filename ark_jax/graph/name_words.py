@@ -11,6 +11,7 @@ from ark_jax.data.stored_strings import HashedStrings
 from ark_jax.data.text_columns import TextColumn
 from ark_jax.graph.store import fold
 
+ROUNDING = 1e-9  # may leave out no node: 3 words are enough of 9 for a similarity of 1/2
 _WORD = re.compile(r"\w+")
 
 
@@ -121,8 +122,7 @@ class NameIndex:
         any len(target) - s + 1 words of `target`, so it is enough to look up the rarest ones.
         """
         for place, length in enumerate(self._lengths):
-            # Rounding may not leave out a node: 3 words are enough of 9 for 1/2.
-            shared = max(1, math.ceil((len(target) + length) * least / (1 + least) - 1e-9))
+            shared = max(1, math.ceil((len(target) + length) * least / (1 + least) - ROUNDING))
             if shared <= min(len(target), length):
                 nodes = [self._nodes_with_word(word, place) for word in target]
                 nodes.sort(key=len)

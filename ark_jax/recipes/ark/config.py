@@ -66,9 +66,8 @@ class GraphSection:
     )
     per: str = field(
         "corpus",
-        "What has a graph: the corpus, or each context, which is a document: entities of different "
-        "documents then stay apart, and seeds come from the documents that a question names, or "
-        "from any if it names none.",
+        "What has a graph: the corpus, or each context, which is a document. Seeds then come from "
+        "the documents that a question names, or from any if it names none.",
         choices=("corpus", "context"),
     )
     seeds: str = field(

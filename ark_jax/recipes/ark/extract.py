@@ -320,7 +320,6 @@ def name_seeds(context: Context, folder: Path) -> dict:
     save_rows(rows, folder / f"{SEEDS}.parquet")
     return {
         "calls": len(calls),
-        "without_a_name": sum(not row["names"] for row in rows),
         "drifted_prompts": len(answers.drifted),
         "llm": dataclasses.asdict(answers.usage),
     }

@@ -312,7 +312,6 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
         amounts = VERSION * config.graph.rewrites, LINE * nodes * (not ready)
         add_calls("rewrite", calls, *amounts, role="rewriter")
-        # An error about its price names its section, and a local model is that of a section.
         section = section_of(config, "rewriter") if rewriter == "local" else "rewriter"
         works[-1] = dataclasses.replace(works[-1], model=section)
     if config.search.expand == HYDE:
