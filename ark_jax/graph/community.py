@@ -5,8 +5,9 @@ A community ends where the log-ranks fall most.
 
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ark_jax.graph.store import KnowledgeGraph, fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 RANK_DECIMALS = 5  # of a log-rank; smaller differences are rounding
+PAIRS = 5  # of a model's name and a node that share words, as in ARK's released code
 FOLDED_CHUNKS = 1 << 13  # folded texts that are cached
 
 
@@ -24,7 +26,7 @@ class Seeds:
     """Seed nodes, and the rule of `SeedFinder.find` that chose them."""
 
     nodes: list[int]
-    rule: str  # exact | overlap | mention | question | embedding
+    rule: str  # model | shared | exact | overlap | mention | question | embedding
 
     @property
     def node_set(self) -> tuple[int, ...]:
@@ -59,10 +61,20 @@ class SeedFinder:
         self._mentioned_nodes = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
 
     def find(
-        self, question: str, answers: Sequence[str], chunks: Sequence[str], limit: int = 5
+        self,
+        question: str,
+        answers: Sequence[str],
+        chunks: Sequence[str],
+        limit: int = 5,
+        *,
+        named: Sequence[str] = (),
+        within: Container[int] | None = None,
     ) -> Seeds:
         """Finds the seeds of one question by the first rule that applies.
 
+        model: nodes whose names equal those that a model named, all of them.
+        shared: nodes of the PAIRS pairs of such a name and a node with the largest Jaccard
+            similarity of their words above 0.
         exact: nodes whose name equals an answer.
         overlap: nodes whose name shares at least half of the words with an answer, the largest
             share first.
@@ -76,18 +88,29 @@ class SeedFinder:
             answers: accepted answers.
             chunks: ids of the chunks that the question may be answered from.
             limit: largest number of seeds.
+            named: names of entities that a language model found in an answer.
+            within: nodes that may be seeds; None: all.
         """
-        exact = {i for answer in answers for i in self._names.nodes_named(fold(answer))}
-        if exact:
-            return Seeds(sorted(exact)[:limit], "exact")
-        if overlapping := self._names.overlapping(map(words, answers)):
-            return Seeds(overlapping[:limit], "overlap")
         question_words = words(question)
-        if mentioned := self._mentioned(question_words, answers, chunks):
-            return Seeds(mentioned[:limit], "mention")
-        if named := self._names.nodes_named_in(question_words):
-            return Seeds(named[:limit], "question")
-        return Seeds(list(self.nearest(f"{question} {' '.join(answers)}"))[:limit], "embedding")
+        rules = {
+            "model": lambda: self._named(named),
+            "shared": lambda: self._names.overlapping(map(words, named), 0),
+            "exact": lambda: self._named(answers),
+            "overlap": lambda: dict.fromkeys(self._names.overlapping(map(words, answers))),
+            "mention": lambda: self._mentioned(question_words, answers, chunks),
+            "question": lambda: self._names.nodes_named_in(question_words),
+            "embedding": lambda: self.nearest(f"{question} {' '.join(answers)}"),
+        }
+        most = {"model": None, "shared": PAIRS}  # the other rules have `limit`
+        for rule, ranked in rules.items():
+            allowed = (int(i) for i in ranked() if within is None or i in within)
+            if nodes := list(itertools.islice(allowed, most.get(rule, limit))):
+                return Seeds(list(dict.fromkeys(nodes)), rule)
+        return Seeds([], "embedding")
+
+    def _named(self, names: Sequence[str]) -> list[int]:
+        """The nodes with one of these names, in ascending order."""
+        return sorted({i for name in names for i in self._names.nodes_named(fold(name))})
 
     def _mentioned(
         self, question_words: frozenset[str], answers: Sequence[str], chunks: Sequence[str]

@@ -7,6 +7,7 @@ without repeats. Self-loops are dropped, and their number is logged.
 """
 
 import bz2
+import collections
 import dataclasses
 import gzip
 import json
@@ -141,16 +142,17 @@ class GraphFormats:
         source, target = self.edges.T
         degree = np.bincount(self.edges.ravel(), minlength=len(self))
         # Ids depend on names only, so that equal graphs give equal files.
-        names = list(self.names)
+        names = _labels(self)
         ids = [uuid.uuid5(uuid.NAMESPACE_URL, name) for name in names]
         joined = lambda lists: pc.binary_join(lists.arrow, _SEPARATOR)
-        named = lambda nodes: self.names.arrow.take(pa.array(nodes))
+        titles = pa.chunked_array([pa.array(names, TEXT)])
+        named = lambda nodes: titles.take(pa.array(nodes))
         pq.write_table(
             pa.table(
                 {
                     "id": pa.array(map(str, ids), TEXT),
                     "human_readable_id": np.arange(len(self)),
-                    "title": self.names.arrow,
+                    "title": titles,
                     "type": self.types.arrow,
                     "description": joined(self.descriptions),
                     "text_unit_ids": self.chunks.arrow,
@@ -270,17 +272,27 @@ def _graphml_data(kind: str, attributes: dict) -> str:
     return "".join(elements)
 
 
+def _labels(graph) -> list[str]:
+    """The names; equal ones, of different contexts, with their first chunk."""
+    names = list(graph.names)
+    counts = collections.Counter(names)
+    return [
+        f"{name} [{graph.chunks.first(node)}]" if counts[name] > 1 else name
+        for node, name in enumerate(names)
+    ]
+
+
 def _node_attributes(graph) -> Iterator[tuple[str, dict]]:
     """Every node as networkx takes it: its name and attributes."""
     for name, kind, texts, chunks in zip(
-        graph.names, graph.types, graph.descriptions, graph.chunks, strict=True
+        _labels(graph), graph.types, graph.descriptions, graph.chunks, strict=True
     ):
         yield name, {"type": kind, "descriptions": texts, "chunks": chunks}
 
 
 def _edge_attributes(graph) -> Iterator[tuple[str, str, dict]]:
     """Every pair of joined nodes once, with the attributes of relation and similarity edge."""
-    names = list(graph.names)
+    names = _labels(graph)
     similar = {
         tuple(ends): cosine
         for ends, cosine in zip(graph.similar.tolist(), graph.cosines.tolist(), strict=True)

@@ -1,5 +1,6 @@
 """Finds nodes by the words of their names. The index takes some 40 bytes for each word."""
 
+import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Set
@@ -10,6 +11,7 @@ from ark_jax.data.stored_strings import HashedStrings
 from ark_jax.data.text_columns import TextColumn
 from ark_jax.graph.store import fold
 
+ROUNDING = 1e-9  # may leave out no node: 3 words are enough of 9 for a similarity of 1/2
 _WORD = re.compile(r"\w+")
 
 
@@ -96,30 +98,31 @@ class NameIndex:
         numbers = self._word_numbers[start : self._ends[node]]
         return frozenset(self._words[number] for number in numbers)
 
-    def overlapping(self, targets: Iterable[Set[str]]) -> list[int]:
-        """The nodes whose names have a Jaccard similarity of at least 1/2 with one of `targets`.
+    def overlapping(self, targets: Iterable[Set[str]], least: float = 0.5) -> list[int]:
+        """The nodes whose names have a Jaccard similarity of at least `least`, and above 0, with
+        one of `targets`; a node comes once for each of these.
 
         The most similar come first.
         """
-        shares: dict[int, float] = {}
+        pairs = []
         for target in targets:
-            for i in set(self._overlap_candidates(target)):
+            for i in set(self._overlap_candidates(target, least)):
                 name_words = self.words(i)
                 share = len(name_words & target) / len(name_words | target)
-                shares[i] = max(share, shares.get(i, 0.0))
-        ordered = sorted((-share, i) for i, share in shares.items() if share >= 0.5)
-        return [i for _, i in ordered]
+                if share >= least:
+                    pairs.append((-share, i))
+        return [i for _, i in sorted(pairs)]
 
-    def _overlap_candidates(self, target: Set[str]) -> Iterator[int]:
-        """Every node whose name has a Jaccard similarity of at least 1/2 with `target`, and some
-        others; nodes may repeat.
+    def _overlap_candidates(self, target: Set[str], least: float = 0.5) -> Iterator[int]:
+        """Every node whose name has a Jaccard similarity of at least `least` with `target`, and a
+        word in common, and some others; nodes may repeat.
 
         Names of n and m words that share s have a similarity of s / (n + m - s), which is at least
-        1/2 if s >= (n + m) / 3. A name that shares s words with `target` has at least one of any
-        len(target) - s + 1 words of `target`, so it is enough to look up the rarest ones.
+        t if s >= (n + m) t / (1 + t). A name that shares s words with `target` has at least one of
+        any len(target) - s + 1 words of `target`, so it is enough to look up the rarest ones.
         """
         for place, length in enumerate(self._lengths):
-            shared = -(-(len(target) + length) // 3)
+            shared = max(1, math.ceil((len(target) + length) * least / (1 + least) - ROUNDING))
             if shared <= min(len(target), length):
                 nodes = [self._nodes_with_word(word, place) for word in target]
                 nodes.sort(key=len)

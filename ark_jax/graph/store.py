@@ -10,7 +10,7 @@ import itertools
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from ark_jax.graph.parquet import (
 )
 from ark_jax.runtime.storage import local_path
 
+_MARK = "\x1f"  # after the number of a context
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
 _ARTICLES = re.compile(rf"(?:the [{re.escape(_OUTER)}]*+)*+")  # a reply may repeat them endlessly
 _SCHEMAS = {
@@ -71,7 +72,7 @@ class KnowledgeGraph(GraphFormats):
     as lists.
     """
 
-    names: TextColumn  # all different
+    names: TextColumn  # all different, at least in one context
     types: TextColumn
     descriptions: TextListColumn
     chunks: TextListColumn  # ids of the chunks that mention node i
@@ -116,9 +117,18 @@ class KnowledgeGraph(GraphFormats):
 
     @classmethod
     def from_tables(
-        cls, entities: pa.Table, relations: pa.Table, *, fold: Callable[[str], str] = fold
+        cls,
+        entities: pa.Table,
+        relations: pa.Table,
+        *,
+        fold: Callable[[str], str] = fold,
+        contexts: Mapping[str, str] | None = None,
     ) -> "KnowledgeGraph":
         """As `from_records`, of tables whose columns are the fields of the records.
+
+        Args:
+            contexts: chunk id -> its context. Each has a graph of its own then, and the result is
+                all of them side by side: equal names in two contexts are two nodes.
 
         Raises:
             ValueError: a cell is empty.
@@ -126,8 +136,28 @@ class KnowledgeGraph(GraphFormats):
         for table, label in ((entities, "entities"), (relations, "relations")):
             for name in table.column_names:
                 check_filled(label, name, table[name])
-        nodes, edges = merge_facts(entities, relations, fold)
-        return cls._from_merged(nodes, edges)
+        if contexts is None:
+            return cls._from_merged(*merge_facts(entities, relations, fold))
+        # The number of its context before each name keeps nodes apart until all are merged.
+        numbers: dict[str, int] = {}
+        number = lambda chunk: numbers.setdefault(contexts[chunk], len(numbers))
+
+        def mark(table: pa.Table, *columns: str) -> pa.Table:
+            marks = pa.array([str(number(chunk)) for chunk in table["chunk"].to_pylist()], TEXT)
+            for name in columns:
+                texts = table[name].cast(TEXT)  # an empty column may have no type
+                marked = pc.binary_join_element_wise(marks, texts, _MARK)
+                table = table.set_column(table.column_names.index(name), name, marked)
+            return table
+
+        def fold_after_mark(name: str) -> str:
+            mark, _, rest = name.partition(_MARK)
+            return mark + _MARK + folded if (folded := fold(rest)) else ""
+
+        marked = mark(entities, "name"), mark(relations, "source", "target")
+        graph = cls._from_merged(*merge_facts(*marked, fold_after_mark))
+        names = TextColumn(name.partition(_MARK)[2] for name in graph.names)
+        return dataclasses.replace(graph, names=names)
 
     @classmethod
     def _from_merged(cls, nodes: Nodes, edges: Edges) -> "KnowledgeGraph":
@@ -209,10 +239,16 @@ class KnowledgeGraph(GraphFormats):
         return graph
 
     def with_similar(
-        self, vectors: np.ndarray, threshold: float, nearest: int = 0
+        self,
+        vectors: np.ndarray,
+        threshold: float,
+        nearest: int = 0,
+        contexts: Mapping[str, str] | None = None,
     ) -> "KnowledgeGraph":
         """Adds similarity edges between all nodes whose unit vectors `[n e]` have cosine ≥
         `threshold`, or with `nearest` between each node and that many nearest ones.
+
+        With `contexts`, as of `from_tables`, only nodes of one context are joined.
 
         Raises:
             ValueError: there is not one vector for each node, or as `near_pairs`.
@@ -223,8 +259,24 @@ class KnowledgeGraph(GraphFormats):
             raise ValueError(
                 f"{len(vectors)} vectors for {len(self)} nodes: give one a node, of `texts()`"
             )
-        similar, cosines = near_pairs(vectors, threshold, nearest=nearest)
-        return dataclasses.replace(self, similar=similar, cosines=cosines)
+        find = lambda vectors: near_pairs(vectors, threshold, nearest=nearest)
+        if contexts is None or not len(self):
+            similar, cosines = find(vectors)
+            return dataclasses.replace(self, similar=similar, cosines=cosines)
+        found = []
+        for nodes in self.nodes_by_context(contexts).values():
+            pairs, cosines = find(vectors[nodes])
+            found.append((np.array(nodes, np.int32)[pairs], cosines))
+        similar, cosines = map(np.concatenate, zip(*found, strict=True))
+        order = np.lexsort((similar[:, 1], similar[:, 0]))
+        return dataclasses.replace(self, similar=similar[order], cosines=cosines[order])
+
+    def nodes_by_context(self, contexts: Mapping[str, str]) -> dict[str, list[int]]:
+        """context -> its nodes, ascending; `contexts` is that of `from_tables`."""
+        nodes: dict[str, list[int]] = {}
+        for node in range(len(self)):
+            nodes.setdefault(contexts[self.chunks.first(node)], []).append(node)
+        return nodes
 
     def texts(self) -> TextColumn:
         """Name and descriptions of every node, the text that is embedded for similarity."""
@@ -317,7 +369,9 @@ class KnowledgeGraph(GraphFormats):
             nodes, {"name": TEXT, "type": TEXT, "descriptions": TEXTS, "chunks": TEXTS}
         )
         if pc.count_distinct(names).as_py() < len(names):
-            check_unique(nodes, "name", names.to_pylist())
+            first = TextListColumn(chunks).first
+            if len({(str(name), first(row)) for row, name in enumerate(names)}) < len(names):
+                check_unique(nodes, "name", names.to_pylist())
 
         def edges(
             path: Path, number: str, minimum: float, **list_types: pa.DataType

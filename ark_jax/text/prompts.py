@@ -15,8 +15,8 @@ def load_template(name: str, path: str = "", *, target: str = "") -> str:
     """Reads the template `name`.
 
     Args:
-        path: the user's own file, or the name of a packaged variant ("story" is read_story.txt).
-            Empty reads the packaged default.
+        path: the user's own file, or the name of a packaged variant ("story" is read_story.txt),
+            which may have other slots. Empty reads the packaged default.
         target: the slot that a scored template must end in: the model scores the tokens of its
             value.
 
@@ -24,10 +24,11 @@ def load_template(name: str, path: str = "", *, target: str = "") -> str:
         ValueError: the file cannot be read, it lacks a slot of the packaged template, or it does
             not end in its target.
     """
-    text = _packaged(name)
-    if path:
-        text = _packaged(f"{name}_{path}") or _read_own_template(name, path)
-    missing = _slots(_packaged(name)) - _slots(text)
+    text = _packaged(f"{name}_{path}" if path else name)
+    missing: set[str] = set()
+    if path and not text:
+        text = _read_own_template(name, path)
+        missing = _slots(_packaged(name)) - _slots(text)
     if missing:
         slots = ", ".join(f"{{{slot}}}" for slot in sorted(missing))
         raise ValueError(f"prompt {path or name}: no slot {slots}; add it to the text")

@@ -77,7 +77,7 @@ def test_config_files_equal_the_packaged_presets(name):
         ),
         ("train.bacth=3", "no field 'train.bacth' (did you mean --config.train.batch?); `ark-jax"),
         ("clip=1", "did you mean --config.train.clip?"),
-        ("temperature=1", "or --config.reader.temperature or --config.train.temperature?"),
+        ("temperature=1", "or --config.rewriter.temperature or --config.train.temperature?"),
         ("nothing.alike.at_all=1", "`ark-jax config` lists all"),
         ("trian.batch", "no field 'trian.batch' (did you mean --config.train.batch?)"),
         ("train.batch.size=1", "no field 'train.batch.size' (did you mean --config.train.batch?"),

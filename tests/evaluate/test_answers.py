@@ -172,9 +172,10 @@ def test_every_kind_of_reading_prompt_is_packaged():
     folder = importlib.resources.files("ark_jax.text") / "templates"
     names = [path.name for path in folder.iterdir() if path.name.startswith("read_")]
     kinds = [name.removeprefix("read_").removesuffix(".txt") for name in names]
-    assert sorted(kinds) == ["article", "plain", "story"]
+    datasets = ["multihop", "narrativeqa", "qasper"]  # LongBench's
+    assert sorted(kinds) == sorted(["ark", "article", "plain", "story", *datasets])
     texts = [prompts.load_template("read", kind) for kind in ("", *kinds)]
-    assert len(set(texts)) == 4
+    assert len(set(texts)) == 8
 
 
 def test_a_users_reading_prompt_is_read_without_byte_order_mark_and_line_break(tmp_path):

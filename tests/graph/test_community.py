@@ -181,6 +181,48 @@ def test_the_number_of_seeds_is_limited():
     assert seeds.find("?", ["nobody"], [], limit=2).nodes == [5, 4]
 
 
+@pytest.mark.parametrize(
+    "named, within, rule, nodes",
+    [
+        (["THE DIPPER", "Marrowgate"], None, "model", [1, 3]),
+        (["THE DIPPER", "Marrowgate"], {0, 1, 2}, "model", [1]),
+        (["Captain Lemuel of Sorrel"], None, "shared", [2, 4]),
+        (["Captain Lemuel of Sorrel"], {4}, "shared", [4]),
+        (["nobody"], None, "exact", [0]),
+        ([], {1, 5}, "embedding", [5, 1]),  # no other rule has a node among these
+        ([], set(), "embedding", []),
+    ],
+)
+def test_entities_that_a_model_named_come_before_the_rules(named, within, rule, nodes):
+    """ARK, src/community/extraction.py:275: equal names; generate_neg.py:244: else Jaccard."""
+    seeds, _ = finder()
+    found = seeds.find("?", ["the Long Staff"], [], limit=5, named=named, within=within)
+    assert (found.rule, found.nodes) == (rule, nodes)
+
+
+def test_at_most_five_pairs_of_shared_words_become_seeds():
+    """A node that two names share words with takes two of the five places."""
+    names = ["mill", "old mill", "mill lane", "ford mill", "weir mill", "mill pond at the weir"]
+    graph = dataclasses.replace(numbered(6, []), names=names, chunks=[[]] * 6)
+    seeds = SeedFinder(graph, {}, lambda text: [])
+    jaccard = lambda a, b: len(words(a) & words(b)) / len(words(a) | words(b))
+    named = ["the mill by the ford", "a weir or mill"]
+    pairs = sorted((-jaccard(name, names[i]), i) for name in named for i in range(6))[:5]
+    assert len({i for _, i in pairs}) < 5
+    assert seeds.find("?", [], [], named=named).nodes == list(dict.fromkeys(i for _, i in pairs))
+
+
+@settings(deadline=None)
+@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=12), st.data())
+def test_overlaps_from_the_index_equal_those_of_a_full_scan(nodes, data):
+    target = data.draw(st.sets(st.sampled_from("abcdefg")))
+    least = data.draw(st.sampled_from([0, 0.2, 1 / 3, 0.5, 2 / 3, 1]))
+    index = NameIndex([" ".join(sorted(name)) for name in nodes])
+    share = lambda i: len(nodes[i] & target) / len(nodes[i] | target)
+    expected = [i for i in range(len(nodes)) if share(i) >= least and share(i) > 0]
+    assert index.overlapping([target], least) == sorted(expected, key=lambda i: (-share(i), i))
+
+
 def scan(
     graph: KnowledgeGraph,
     texts: dict[str, str],

@@ -42,7 +42,7 @@ def test_an_edge_to_a_missing_node_is_refused(table, field, edge, tmp_path):
             r"nodes\.parquet: column 'name' is of type int64, not string",
         ),
         ("nodes", "name", ["a", "b", None, "d"], r"nodes\.parquet: row 2, name is empty"),
-        ("nodes", "name", ["a", "b", "b", "d"], r"nodes\.parquet: row 2, name 'b' repeats row 1"),
+        ("nodes", "name", ["a", "a", "c", "d"], r"nodes\.parquet: row 1, name 'a' repeats row 0"),
         (
             "nodes",
             "chunks",

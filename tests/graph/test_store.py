@@ -8,6 +8,7 @@ import unicodedata
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from support.graphs import numbered
 from support.paths import DATA
 from support.records import records
 
-from ark_jax.graph.extract import Relation
+from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.store import KnowledgeGraph, fold
 
 
@@ -132,6 +133,30 @@ def test_folding_is_idempotent_in_every_case_and_normal_form(name):
     if folded:
         forms.append(f'  the "{name}"\n')
     assert set(map(fold, forms)) == {folded}
+
+
+def test_contexts_keep_equal_names_apart_and_each_is_its_own_graph():
+    """Two contexts side by side are the graphs of their records; one may have no relation."""
+    facts = [Entity("The Mill", "place", "Old.", "a1"), Entity("Ford", "place", "", "a2")]
+    facts += [Entity("MILL", "firm", "New.", "b1"), Entity("mill", "place", "Wet.", "a2")]
+    tables = lambda entities, relations: [
+        pa.Table.from_pylist([dataclasses.asdict(row) for row in rows])
+        if rows
+        else pa.table({field.name: [] for field in dataclasses.fields(kind)})
+        for kind, rows in ((Entity, entities), (Relation, relations))
+    ]
+    contexts = {"a1": "a", "a2": "a", "b1": "b"}
+    for relations in ([], [Relation("Mill", "Ford", "By it.", 2.0, "a2")]):
+        graph = KnowledgeGraph.from_tables(*tables(facts, relations), contexts=contexts)
+        assert graph.nodes_by_context(contexts) == {"a": [0, 1], "b": [2]}
+        alone = KnowledgeGraph.from_records([x for x in facts if x.chunk != "b1"], relations)
+        for name in ("names", "types", "descriptions", "chunks"):
+            assert list(getattr(graph, name))[:2] == list(getattr(alone, name))
+        assert list(graph.names)[2:] == ["MILL"] and graph.types[2] == "firm"
+        assert graph.edges.tolist() == alone.edges.tolist()
+        # Equal vectors join the nodes of a context alone.
+        similar = graph.with_similar(np.ones((3, 1), np.float32), 0.5, contexts=contexts)
+        assert similar.similar.tolist() == [[0, 1]]
 
 
 def test_a_name_with_many_repeated_articles_is_folded_quickly():

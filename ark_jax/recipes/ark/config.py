@@ -78,6 +78,20 @@ class GraphSection:
         "Whether rules extract and rewrite where `llm.backend` is none. The presets paper and "
         "official follow sources that ask a model, so such a run is refused.",
     )
+    per: str = field(
+        "corpus",
+        "What has a graph: the corpus, or each context, which is a document. Seeds then come from "
+        "the documents that a question names, or from any if it names none.",
+        choices=("corpus", "context"),
+    )
+    seeds: str = field(
+        "rules",
+        "What finds the seeds of PageRank. rules: the first of five that finds a node for an "
+        "answer; model: the model of `llm` names the entities of the first answer, and nodes with "
+        "these names are the seeds, or else those of the five pairs with the most words in common. "
+        "Without such nodes, and where `llm.backend` is none, rules do.",
+        choices=("rules", "model"),
+    )
     gleanings: int = field(
         0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
     )
@@ -322,9 +336,31 @@ class RerankerSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class RewriterSection(settings.EndpointSection):
+    """The language model that rewrites questions, where it is not that of `llm`."""
+
+    backend: str = field(
+        "",
+        "Source of replies, as of `llm`; empty: that of `llm`, with its address and key.",
+        choices=("", *settings.MODEL_BACKENDS),
+    )
+    model: str = field("", "Model name that the endpoint knows; empty: `llm.model`.")
+    temperature: float = field(
+        -1.0, "Sampling temperature; 0: greedy; -1: `llm.temperature`.", minimum=-1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class ReaderSection(settings.ReaderSection):
     """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
 
+    form: str = field(
+        "chat",
+        "What a reader gets and gives. chat: a turn of a chat; its answer is the reply's first "
+        "line. text: a local reader continues the prompt as a plain text; its answer is the whole "
+        "reply.",
+        choices=("chat", "text"),
+    )
     warm: bool = field(
         False,
         "Whether the local reader first learns to answer, from the training questions' own "
@@ -348,6 +384,7 @@ class Ark(Common):
     mine: MineSection = MineSection()
     train: TrainSection = TrainSection()
     reranker: RerankerSection = RerankerSection()
+    rewriter: RewriterSection = RewriterSection()
     reader: ReaderSection = ReaderSection()
 
 

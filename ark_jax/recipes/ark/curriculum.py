@@ -134,6 +134,12 @@ def mines_by_graph(config) -> bool:
     return mines_by(config) == "rewritten" and bool(MINING_SIZES.keys() & set(config.train.stages))
 
 
+def asks_for_seeds(config) -> bool:
+    """Whether a language model names the seeds of PageRank."""
+    by_model = config.graph.seeds == "model" and config.llm.backend != "none"
+    return by_model and mines_by_graph(config)
+
+
 def builds_graph(config) -> bool:
     """Whether a stage reads a graph: to mine, or to write questions from two passages."""
     return mines_by_graph(config) or joins_passages(config)

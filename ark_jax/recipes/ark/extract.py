@@ -1,4 +1,4 @@
-"""The texts of a language model for ARK: entities and relations, and rewritten questions."""
+"""The texts of a language model for ARK: entities, relations, seeds and rewritten questions."""
 
 import collections
 import contextlib
@@ -22,7 +22,7 @@ from ark_jax.llm.rule_based import extract_graph
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import RowsFile, read_table, save_rows, save_stream, stream_rows
-from ark_jax.recipes.ark.graph import distinct_candidates
+from ark_jax.recipes.ark.graph import SEEDS, distinct_candidates
 from ark_jax.recipes.core.ask import ask
 from ark_jax.recipes.documents.corpus import (
     chunks_by_document,
@@ -298,6 +298,41 @@ def _gleaning_call(
     return complete.Call(f"glean{len(passes)}/{chunk_id}", "glean", turns)
 
 
+def seed_calls(context: Context) -> Sequence[complete.Call]:
+    """A call for each training question that has an answer: its first one, as in the sources."""
+    template = prompts.load_template(SEEDS, context.config.prompts.seeds)
+    questions = [question for question in load_questions(context, "train") if question.answers]
+
+    def seed_call(question: Question) -> complete.Call:
+        prompt = prompts.fill(template, answer=question.answers[0])
+        return complete.Call(f"{SEEDS}/{question.id}", SEEDS, (prompt,))
+
+    return distributed.LazySequence(seed_call, questions)
+
+
+def name_seeds(context: Context, folder: Path) -> dict:
+    """Stores the entities that the language model finds in each training question's answer."""
+    calls = seed_calls(context)
+    answers = ask(context, calls, SEEDS, _seeds_remark)
+    rows = [
+        {"question": item.removeprefix(f"{SEEDS}/"), "names": parse_questions(*texts)}
+        for item, texts in answers.texts.items()
+    ]
+    save_rows(rows, folder / f"{SEEDS}.parquet")
+    return {
+        "calls": len(calls),
+        "drifted_prompts": len(answers.drifted),
+        "llm": dataclasses.asdict(answers.usage),
+    }
+
+
+def _seeds_remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
+    """What is wrong with a reply, for the model; None if it holds a list, maybe an empty one."""
+    if any("[" in split_thought(text).answer for text in texts):
+        return None
+    return "No list could be read from your reply. Reply with a JSON list of names only."
+
+
 SCHEMA = pa.schema((name, pa.string()) for name in ("question", "size", "text"))
 
 
@@ -330,6 +365,7 @@ def rewriting_calls(
             answer=question.answers[0],
             entities="\n".join(_entity_line(graph, node) for node in row["nodes"]),
             count=count,
+            input=_as_json(question, graph, row["nodes"]) if "{input}" in template else "",
         )
         names = [graph.names[node] for node in row["nodes"]]
         fields = {
@@ -353,7 +389,7 @@ def rewrite(context: Context, folder: Path) -> dict:
     count, calls = context.config.graph.rewrites, rewriting_calls(context)
     original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
     accept = lambda call, texts, cut: rewrite_remark(parse_questions(*texts), original(call), count)
-    answers = ask(context, calls, "rewrite", accept)
+    answers = ask(context, calls, "rewrite", accept, role="rewriter")
     communities = _load_communities(context)
     if len(communities):  # else it has no columns
         communities = communities.select(["question", "size"])
@@ -397,6 +433,14 @@ def _load_communities(context: Context) -> pa.Table:
 def _entity_line(graph, node: int) -> str:
     """An entity as a prompt shows it."""
     return f"- {graph.names[node]} ({graph.types[node]}): {graph.descriptions.first(node)}"
+
+
+def _as_json(question: Question, graph, nodes: Sequence[int]) -> str:
+    """The input of the paper's prompt (Listing 2)."""
+    columns = {"name": "names", "type": "types", "descriptions": "descriptions"}
+    entities = [{key: getattr(graph, name)[i] for key, name in columns.items()} for i in nodes]
+    original = {"original_question": question.question, "answer": question.answers[0]}
+    return json.dumps(original | {"entities": entities}, ensure_ascii=False, indent=1)
 
 
 def _rewrite_item(community: dict) -> str:

@@ -15,7 +15,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.data.stored_strings import LookedUp, RowsByText
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import read_array, read_table, save_rows, save_stream
+from ark_jax.pipeline.tables import load_rows, read_array, read_table, save_rows, save_stream
 from ark_jax.recipes.core.models import encode
 from ark_jax.recipes.documents.corpus import (
     Passages,
@@ -26,6 +26,7 @@ from ark_jax.recipes.documents.corpus import (
     load_questions,
     searched_in_training,
     searches_corpus,
+    stored_chunks,
     training_chunks,
 )
 from ark_jax.recipes.documents.retrieve import own_results, without
@@ -207,22 +208,27 @@ def seed_ranks(context: Context, graph, seeds: Sequence[Sequence[int]]) -> Itera
 
 
 COMMUNITY_SIZES = ("large", "small")  # of a question's two communities
-NEAREST = 1000  # entities that similarity may join to each one
-RULES = ("exact", "overlap", "mention", "question", "embedding")  # by which seeds are chosen
+NEAREST = 1000  # entities that similarity may join to each one, in the graph of a corpus
+SEEDS = "seeds"  # the stage that has a language model name them; its file, calls and prompt
+# by which seeds are chosen
+RULES = ("model", "shared", "exact", "overlap", "mention", "question", "embedding")
 
 
 def build_graph(context: Context, folder: Path) -> dict:
     """Stores the knowledge graph, with similarity edges beside the relations.
+
+    With `graph.per=context` it is the graphs of all documents side by side.
 
     Raises:
         ValueError: the extraction gave no entity.
     """
     from ark_jax.graph.store import KnowledgeGraph
 
-    graph = KnowledgeGraph.from_tables(
-        read_table(context / "extract" / "entities.parquet"),
-        read_table(context / "extract" / "relations.parquet"),
-    )
+    facts = [
+        read_table(context / "extract" / f"{name}.parquet") for name in ("entities", "relations")
+    ]
+    contexts = _contexts(context)
+    graph = KnowledgeGraph.from_tables(*facts, contexts=contexts)
     if not len(graph):
         config = context.config
         by_rules = config.llm.backend == "none" and not config.graph.openie
@@ -236,11 +242,20 @@ def build_graph(context: Context, folder: Path) -> dict:
     vectors = _encode_one_vector(context, graph.texts(), "document", "embed entities")
     settings = context.config.graph
     say(f"  cosines of entities: {_describe_cosines(vectors)}")
-    graph = graph.with_similar(vectors, settings.similarity, NEAREST)
+    nearest = NEAREST if contexts is None else 0
+    graph = graph.with_similar(vectors, settings.similarity, nearest, contexts)
     if is_first_process():
         graph.save(folder)
         np.save(folder / "vectors.npy", vectors)
     return graph.summary()
+
+
+def _contexts(context: Context) -> Mapping[str, str] | None:
+    """chunk id -> its document, if each has a graph of its own; else None."""
+    if context.config.graph.per == "corpus":
+        return None
+    chunks = stored_chunks(context).by_id
+    return LookedUp(chunks, lambda id: chunks[id].document)
 
 
 def _encode_one_vector(
@@ -275,18 +290,24 @@ def _describe_cosines(vectors: np.ndarray) -> str:
     return ", ".join(f"{share:g} % below {quantile:.2f}" for share, quantile in quantiles)
 
 
-def find_communities(context: Context, folder: Path) -> dict:
-    """Stores the large and the small community of every training question, with seeds and ranks."""
+def find_communities(context: Context, folder: Path, *, by_model: bool = False) -> dict:
+    """Stores the large and the small community of every training question, with seeds and ranks.
+
+    Args:
+        by_model: whether a language model has named entities of the answers (`graph.seeds`).
+    """
     from ark_jax.graph.store import KnowledgeGraph
 
     context.enter_mesh()
     graph = KnowledgeGraph.load(context / "graph")
     questions = load_questions(context, "train")
-    seeds = _find_seeds(context, graph, questions)
+    seeds = _find_seeds(context, graph, questions, by_model=by_model)
     # Questions with the same answer often have the same seeds.
-    seed_sets = list(dict.fromkeys(seed.node_set for seed in seeds))
+    seed_sets = list(dict.fromkeys(seed.node_set for seed in seeds if seed.nodes))
     cut = functools.partial(_cut_communities, settings=context.config.graph)
     communities = dict(zip(seed_sets, map(cut, seed_ranks(context, graph, seed_sets)), strict=True))
+    # Documents may have no entity; the rewriter then sees the question alone.
+    communities[()] = {size: {"nodes": [], "ranks": []} for size in COMMUNITY_SIZES}
     rows = [
         {
             "question": question.id,
@@ -303,23 +324,35 @@ def find_communities(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), **counts}
 
 
-def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
+def _find_seeds(
+    context: Context, graph: KnowledgeGraph, questions: list[Question], *, by_model: bool
+) -> list:
     """The `community.Seeds` of each question."""
     from ark_jax.graph.community import SeedFinder
 
     vectors = read_array(context / "graph" / "vectors.npy")
 
     def nearest_nodes(text: str) -> np.ndarray:
-        """The five nodes with the largest cosines to a text."""
+        """All nodes, those with the largest cosines to a text first."""
         similarities = vectors @ _encode_one_vector(context, [text], "query")[0]
-        return np.argsort(-similarities, kind="stable")[:5]
+        return np.argsort(-similarities, kind="stable")
 
+    rows = load_rows(context / SEEDS / f"{SEEDS}.parquet") if by_model else []
+    named = {row["question"]: row["names"] for row in rows}
+    contexts = _contexts(context)
+    nodes = graph.nodes_by_context(contexts) if contexts else {}
     finder = SeedFinder(graph, Passages(training_chunks(context)), nearest_nodes)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:
         chunk_ids = [chunk for chunk, _ in candidates.get(question.id, ())]
-        seeds.append(finder.find(question.question, question.answers, chunk_ids))
+        # A question that names no document may be about any.
+        within = None
+        if contexts and question.documents:
+            within = set().union(*(nodes.get(id, ()) for id in question.documents))
+        names = named.get(question.id, ())
+        asked = question.question, question.answers, chunk_ids
+        seeds.append(finder.find(*asked, named=names, within=within))
     return seeds
 
 

@@ -15,9 +15,14 @@ from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum
-from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls, rewriting_calls
-from ark_jax.recipes.ark.graph import in_round, join_by_community
-from ark_jax.recipes.core.ask import llm_settings
+from ark_jax.recipes.ark.extract import (
+    extracted_chunks,
+    extraction_calls,
+    rewriting_calls,
+    seed_calls,
+)
+from ark_jax.recipes.ark.graph import SEEDS, in_round, join_by_community
+from ark_jax.recipes.core.ask import llm_settings, section_of
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
 from ark_jax.recipes.documents import (
     baselines,
@@ -46,6 +51,7 @@ from ark_jax.recipes.documents.written_questions import (
 # question, of a written question with answer and evidence, and of a passage of HyDE.
 EXTRACTED, ENTITIES = 4.7, 0.074
 LINE, VERSION, PAIR, PASSAGE = 125, 133, 330, 520
+NAMES = 30  # characters of the list of entities in an answer, a guess
 CHARACTERS = 4.2  # in a token
 # The size of a community between its smallest, 0, and its largest, 1; in the demo .22 to .36.
 COMMUNITY_SHARE = 0.25
@@ -73,7 +79,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("all is at most this, as if no written question were dropped")
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
-    if config.llm.backend == "none" and curriculum.asks_writer(config):
+    by_rules = config.llm.backend == "none" and not config.rewriter.backend
+    if by_rules and curriculum.asks_writer(config):
         notes.append("rules extract, rewrite and write; no language model is asked")
     if config.train.rounds > 1 and sizes.whole:
         notes.append("no likelihood is counted of candidates that a later round finds anew")
@@ -293,15 +300,15 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
 
 
 def _calls(context: Context, done: set[str], join) -> list[Work]:
-    """The calls of extraction, gleaning, writing and rewriting, and of HyDE; none of rules."""
+    """The calls of extraction, gleaning, writing, seeds, rewriting and HyDE; none of rules."""
     config, works, train = context.config, [], load_questions(context, "train")
     asks = config.llm.backend != "none"
     own = config.llm.path if config.llm.backend == "local" else ""
     folder = own or config.generator.path
 
-    def add_calls(stage: str, calls: Sequence, *characters: float) -> None:
+    def add_calls(stage: str, calls: Sequence, *characters: float, role: str = "llm") -> None:
         """Adds the calls of a stage; `characters` are those of `pending_calls`."""
-        settings = llm_settings(config, "questions" if stage == "questions" else "llm")
+        settings = llm_settings(config, role)
         works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
     if asks and curriculum.builds_graph(config) and not config.graph.openie:
@@ -316,15 +323,21 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
             works.append(dataclasses.replace(once, label="gleaning", **fields))
     if is_writing(config) and not writes_by_rules(config):
         calls = question_calls(context, materials_to_ask(context, join))
-        add_calls("questions", calls, PAIR * config.questions.per_passage)
-    if asks and curriculum.mines_by_graph(config):
+        add_calls("questions", calls, PAIR * config.questions.per_passage, role="questions")
+    if curriculum.asks_for_seeds(config):
+        add_calls(SEEDS, seed_calls(context), NAMES)
+    rewriter = config[section_of(config, "rewriter")].backend
+    if rewriter != "none" and curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]
         calls = rewriting_calls(context, None if ready else empty)
         sizes = config.graph.large, config.graph.small
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
-        add_calls("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
+        amounts = VERSION * config.graph.rewrites, LINE * nodes * (not ready)
+        add_calls("rewrite", calls, *amounts, role="rewriter")
+        section = section_of(config, "rewriter") if rewriter == "local" else "rewriter"
+        works[-1] = dataclasses.replace(works[-1], model=section)
     if config.search.expand == HYDE:
         calls = retrieve.passage_calls(context, load_questions(context, "held_out"))
         add_calls("baselines", calls, PASSAGE)

@@ -16,6 +16,7 @@ from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
 from ark_jax.recipes.ark.config import Ark
 from ark_jax.recipes.ark.curriculum import (
     RERANKER,
+    asks_for_seeds,
     asks_writer,
     builds_graph,
     has_negatives,
@@ -29,11 +30,12 @@ from ark_jax.recipes.ark.curriculum import (
     systems,
     trained_stages,
 )
-from ark_jax.recipes.ark.extract import extract, rewrite
-from ark_jax.recipes.ark.graph import build_graph, find_communities, join_by_community
+from ark_jax.recipes.ark.extract import extract, name_seeds, rewrite
+from ark_jax.recipes.ark.graph import SEEDS, build_graph, find_communities, join_by_community
 from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
-from ark_jax.recipes.core.checks import check_shared_sections
+from ark_jax.recipes.core.checks import check_base_url, check_shared_sections
 from ark_jax.recipes.core.models import WARM_READER
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
@@ -64,6 +66,7 @@ def check_ark(config) -> None:
     _check_graph(config.graph)
     _check_model(config)
     _check_score(config.score)
+    _check_rewriter(config.rewriter)
     _check_stages(config.train)
     _check_teacher(config)
     _check_reranker(config)
@@ -111,6 +114,19 @@ def _check_score(score) -> None:
             f"config.score.short={score.short} lowers scores above 0, and those of "
             f"config.score.normalise={score.normalise} are below: set normalise=minmax, or short=0"
         )
+
+
+def _check_rewriter(rewriter) -> None:
+    """Refuses an address or a path that nothing reads, and an endpoint without a model."""
+    for name, backend in (("base_url", "openai"), ("path", "local")):
+        if rewriter[name] and not rewriter.backend:
+            raise ValueError(
+                f"config.rewriter.{name}={rewriter[name]!r} is not read, since the empty "
+                f"config.rewriter.backend is that of llm: set config.rewriter.backend={backend}"
+            )
+    if rewriter.backend == "openai" and not rewriter.model:
+        raise ValueError("config.rewriter.model is empty: name a model of its endpoint")
+    check_base_url(rewriter.base_url, "rewriter")
 
 
 def _check_teacher(config) -> None:
@@ -233,8 +249,13 @@ def _graph_stages(config) -> list[Stage]:
 
 def _rewriting_stages(config) -> list[Stage]:
     """From a graph to questions rewritten with its communities."""
-    alone = config.llm.backend != "local"
-    return [Stage("communities", find_communities), Stage("rewrite", rewrite, alone=alone)]
+    alone = lambda role: config[section_of(config, role)].backend != "local"
+    rewriting = Stage("rewrite", rewrite, alone=alone("rewriter"))
+    if not asks_for_seeds(config):
+        return [Stage("communities", find_communities), rewriting]
+    seeding = Stage(SEEDS, name_seeds, alone=alone("llm"))
+    find = functools.partial(find_communities, by_model=True)
+    return [seeding, Stage("communities", find), rewriting]
 
 
 def _training_stages(config) -> list[Stage]:
@@ -300,6 +321,7 @@ def unused_sections(config) -> list[str]:
         "llm": asks_writer(config),
         "graph": builds_graph(config),
         "judge": config.judge.repeats,
+        "rewriter": config.rewriter.backend and mines_by_graph(config),
         "reranker": config.train.kind == "cross",
     }
     return [section for section, is_read in read.items() if not is_read]

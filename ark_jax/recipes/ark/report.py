@@ -27,6 +27,7 @@ from ark_jax.recipes.ark.curriculum import (
     trained_stages,
     trainings,
 )
+from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.documents import choice
@@ -324,6 +325,7 @@ LEGEND = (  # marks of the graph, and their meaning
     ("relation", "M0 10L20 10", "relation"),
     ("similar", "M0 10L20 10", "similar names or descriptions"),
 )
+WRITERS = ("extract", "seeds", "rewrite", "questions")  # stages that may ask a language model
 SCORES = ("forward", "backward", "retriever", "score")
 SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
 # Losses that a stage always counts, and losses that a stage counts only if there are any.
@@ -444,7 +446,10 @@ def _graph_facts(config, counts: Counts) -> list[list]:
         "openai": config.llm.model,
         "local": f"{local}, on this run's devices",
     }
-    return [["Graph", size], ["LLM", llm[config.llm.backend]]]
+    facts = [["Graph", size], ["LLM", llm[config.llm.backend]]]
+    if config.rewriter.model and config[section_of(config, "rewriter")].backend == "openai":
+        facts.append(["Rewriter", config.rewriter.model])
+    return facts
 
 
 def _written_facts(written: Mapping) -> list[list]:
@@ -458,7 +463,7 @@ def _written_facts(written: Mapping) -> list[list]:
 
 def _losses(counts: Counts) -> list[list]:
     """[label, count] of everything that was rejected, cut or left out."""
-    asking = [counts[stage] for stage in ("extract", "rewrite", "questions") if stage in counts]
+    asking = [counts[stage] for stage in WRITERS if stage in counts]
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
     extracted, written = [], []

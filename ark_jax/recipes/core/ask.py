@@ -1,4 +1,4 @@
-"""Calls of a language model in one of a run's roles: extraction and rewriting, reading, judging."""
+"""Calls of a language model in one of a run's roles: extraction, rewriting, reading, judging."""
 
 import contextlib
 import dataclasses
@@ -17,22 +17,30 @@ from ark_jax.runtime.log import say
 PROMPTS = 1 << 15  # at once, on each device; many, since the last replies leave slots unused
 
 
+def section_of(config, role: str) -> str:
+    """The section of the config that says where a role's replies come from."""
+    uses_llm = role == "questions" or (role == "rewriter" and not config.rewriter.backend)
+    return "llm" if uses_llm else role
+
+
 def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSettings:
     """The settings of a role: its own section, and `config.llm` for fields that it lacks.
 
     A local model is named by its digest, so that replies belong to the weights that wrote them. If
     it draws its replies at random, the seed is part of the name. The role "questions" is that of
-    `config.llm`, unless its replies are recorded.
+    `config.llm`, unless its replies are recorded; what the role "rewriter" leaves empty is too.
 
     Args:
         path: a local model in place of the one that the config names.
     """
     recording = config.questions.replies if role == "questions" else ""
-    section = config.llm if role == "questions" else config[role]
+    section = config[section_of(config, role)]
     named: dict[str, object] = {"backend": "replay" if recording else section.backend}
+    if role == "rewriter":
+        named |= _own_settings(config.rewriter, config.llm)
     if named["backend"] == "local":
         digest = model_digest(path or section.path or config.generator.path)
-        seed = f" {config.seed}" if section.temperature else ""
+        seed = f" {config.seed}" if named.get("temperature", section.temperature) else ""
         named["model"] = f"{digest} {config.generator.dtype}{seed}"
     # A stage depends on each setting that it reads, so it reads none that it does not need.
     replies = recording or (config.llm.replies if named["backend"] == "replay" else "")
@@ -43,6 +51,14 @@ def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSetti
         if field.name not in named:
             named[field.name] = (section if field.name in section else config.llm)[field.name]
     return complete.LLMSettings(**named)
+
+
+def _own_settings(rewriter, llm) -> dict[str, object]:
+    """Fields of the rewriter that may be empty, which then are those of `llm`."""
+    temperature = llm.temperature if rewriter.temperature < 0 else rewriter.temperature
+    is_other = rewriter.backend or rewriter.model
+    price = rewriter.price or (() if is_other else llm.price)
+    return {"model": rewriter.model or llm.model, "temperature": temperature, "price": price}
 
 
 def ask(
@@ -59,7 +75,7 @@ def ask(
     Args:
         label: what progress lines call this.
         accept: returns what is wrong with a reply, which is then asked for again, or None.
-        role: llm, questions, reader or judge.
+        role: llm, rewriter, questions, reader or judge.
         stop: strings before which a local model's replies end.
         form: how a local reader gets its prompts; None: as turns of a chat.
 
@@ -67,6 +83,9 @@ def ask(
         RuntimeError, ValueError: as `complete.complete`.
     """
     path = reader_path(context) if role == "reader" else ""
+    # An error names the section in which its fields are set.
+    inherits = role == "rewriter" and section_of(context.config, role) == "llm"
+    own_fields = ("model", "temperature", "price") if inherits else context.config[role]
     settings = llm_settings(context.config, role, path)
     write = _LocalWriter(context, settings, role, label, stop, form, path)
     replies = context.workdir / "llm" / "replies.jsonl"
@@ -75,7 +94,7 @@ def ask(
         distributed.file_per_process(replies)
         if local
         else contextlib.nullcontext(replies) as cache,
-        errors_of_role(role, context.config[role]),
+        errors_of_role(role, own_fields),
     ):
         answers = complete.complete(calls, settings, cache, label, accept, write)
     _say_usage(label, answers.usage)
@@ -131,7 +150,7 @@ class _LocalWriter:
     @property
     def _section(self) -> str:
         """The section of the config that names the model."""
-        return "llm" if self.role == "questions" else self.role
+        return section_of(self.context.config, self.role)
 
     def _write_group(
         self, lm, conversations: Conversations, receive: Receive, first_place: int, label: str
@@ -175,8 +194,8 @@ class _LocalWriter:
         return self.form.for_model(lm, *turns) if self.form else lm.chat(list(turns))
 
     def _too_long(self, size: int, most: int) -> str:
-        reads = self.role == "reader"
-        limit = "evaluate.max_new_tokens" if reads else f"{self._section}.max_tokens"
+        own = self._section if "max_tokens" in self.context.config[self._section] else "llm"
+        limit = "evaluate.max_new_tokens" if self.role == "reader" else f"{own}.max_tokens"
         return (
             f"{size:,} tokens and {self.settings.max_tokens:,} for the reply are more than the "
             f"{most:,} that the model takes: set config.{limit} or config.data.chunk_tokens lower"

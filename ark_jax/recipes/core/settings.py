@@ -346,7 +346,7 @@ class QuestionsSection:
 
 @dataclasses.dataclass(frozen=True)
 class PromptsSection:
-    """Prompt texts: a file, or a packaged variant such as `story`; empty: the packaged text."""
+    """Prompt texts: a file, or a packaged variant such as `ark`; empty: the packaged text."""
 
     extract: str = field("", "Extracts entities and relations from a chunk.", content="prompt")
     glean: str = field(
@@ -356,6 +356,7 @@ class PromptsSection:
     rewrite: str = field(
         "", "Rewrites a question from the entities of a community.", content="prompt"
     )
+    seeds: str = field("", "Names the entities of an answer.", content="prompt")
     forward: str = field("", "Scores the answer given question and chunk.", content="prompt")
     backward: str = field("", "Scores the question given answer and chunk.", content="prompt")
     read: str = field("", "Answers a question from retrieved passages.", content="prompt")

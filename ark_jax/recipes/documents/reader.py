@@ -14,6 +14,7 @@ from ark_jax.recipes.documents.retrieve import Rankings
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 from ark_jax.text import prompts
+from ark_jax.text.thoughts import split_thought
 
 
 def retrieved_passages(
@@ -108,17 +109,23 @@ def reading_prompt(config) -> ReadingPrompt:
     """The form of the reader's prompts.
 
     A tuned reader keeps the form that it was trained on; `config.prompts.read` may replace the
-    template. A reader that this run trains continues a plain text, as those of BAR-RAG do. Any
-    other reader gets the template `read` as a turn of a chat.
+    template. A reader that this run trains continues a plain text, as those of BAR-RAG do, and so
+    does one of `reader.form=text`. Any other gets the template `read` as a turn of a chat.
     """
     words = config.prompts.read or (PLAIN if trains_reader(config) else "")
-    named = ReadingPrompt(prompts.load_template("read", words), chat=not trains_reader(config))
+    chat = not trains_reader(config) and not _continues_text(config)
+    named = ReadingPrompt(prompts.load_template("read", words), chat=chat)
     if config.reader.backend != "local" or not config.reader.path:
         return named
     trained = ReadingPrompt.read(config.reader.path)
     if trained is None:
         return named
     return dataclasses.replace(trained, template=named.template) if config.prompts.read else trained
+
+
+def _continues_text(config) -> bool:
+    """Whether `reader.form`, which some recipes lack, is text."""
+    return config.reader.get("form") == "text"
 
 
 def answer_prompts(
@@ -155,5 +162,7 @@ def answer_prompts(
             f"first having {next(iter(result['rejected'].values()))}, or config.evaluate.passages"
         )
     shorten = (lambda reply: form.parse(reply, 0).answer) if form else str.strip
+    if form and _continues_text(context.config):
+        shorten = lambda reply: split_thought(reply).answer.strip()
     answers = {call.turns[0]: shorten(result["texts"][call.item][-1]) for call in calls}
     return answers, {"unanswered": len(result["rejected"]), "llm": result["llm"]}

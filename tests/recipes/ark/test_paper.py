@@ -16,13 +16,16 @@ PAPER = {
     "generator.path": MISTRAL,  # 4.2: "Mistral-7B-Instruct-v0.2 as the default generator"
     "llm.backend": "none",  # 4.2: a model - must be set
     "llm.model": "gemini-2.5-flash",  # Table 4: "LLM Gemini-2.5 Flash"
-    "prompts.extract": "",  # Listing 1 - own words
-    "prompts.rewrite": "",  # Listing 2 - own words
-    "prompts.forward": "",  # Listing 3 - no instruction
-    "prompts.backward": "",  # B.2: not printed
-    "prompts.read": "",  # Listing 4 - own words
-    "prompts.judge": "",  # Listing 5 - own words, no disqualification
+    "rewriter.model": "gemini-2.5-pro",  # 4.2: "We then employ Gemini-2.5-Pro"
+    "prompts.extract": "ark",  # Listing 1 - own words
+    "prompts.rewrite": "ark",  # Listing 2 - own words
+    "prompts.forward": "ark",  # Listing 3 - own words
+    "prompts.backward": "ark",  # B.2: not printed - as the code's
+    "prompts.read": "ark",  # Listing 4 - own words
+    "prompts.judge": "ark",  # Listing 5 - own words
     "graph.rules": False,  # 4.2: "Gemini-2.5-Flash ... for OpenIE"
+    "graph.per": "context",  # 3.1: "an LLM-derived KG from the context"
+    "graph.seeds": "model",  # 3.2.2: "identify entities from the QA pair"
     "graph.gleanings": 0,  # Algorithm 2: "llm_output <- LLM(prompt, chunk)"
     "graph.similarity": 0.8,  # Table 4: "τ 0.8"
     "graph.teleport": 0.85,  # Table 4: "PPR α 0.85"; eq. 1: "α denotes the teleport probability"
@@ -60,29 +63,34 @@ PAPER = {
     "train.merge": 1.0,  # Algorithm 3: "return Fine-tuned retriever"
     "evaluate.answers": ("answer_f1",),  # 4.2: "report F1 score"
     "evaluate.passages": 5,  # 4.2: "the top-5 retrieved chunks"
-    "evaluate.max_new_tokens": 32,  # not said
+    "evaluate.max_new_tokens": 128,  # 4.2: "original evaluation protocol" - LongBench's for QA
     "reader.backend": "local",  # 4.2: "the default generator"
+    "reader.form": "text",  # Listing 4 ends in "Answer:"
     "judge.model": "gpt-4.1",  # 4.2: "We use GPT-4.1 to evaluate win rates"
     "judge.repeats": 0,  # 4.2: "over five runs" - none unless asked for
 }
 OFFICIAL = {  # valleysprings/ARK a5c127b
     "data.titles": False,  # generate_pos.py: the prompt has the chunk alone
-    "data.chunking": "tokens",  # alignment.yaml: chunk_method: "sentence" - as its graph
-    "data.chunk_tokens": 0,  # alignment.yaml: chunk_size: 1 - as its graph, 512
+    "data.training_sentences": 1,  # alignment.yaml: chunk_method: "sentence", chunk_size: 1
+    "data.chunking": "tokens",  # graph_builder.py: --chunk_size 512
+    "data.chunk_tokens": 0,  # the same
     "data.chunk_overlap": 12,  # graph_builder.py: --chunk_overlap 12
     "retriever.path": QWEN,  # training.yaml: model_name_or_path: "./model/raw/qwen3"
     "retriever.vectors": "text",  # training.yaml: task_type: embedding
     "generator.path": MISTRAL,  # llm.yaml: generator.model: "...Mistral-7B-Instruct-v0.2"
     "llm.backend": "none",  # llm.yaml: default_provider: "gpt" - must be set
     "llm.model": "gemini-2.5-flash",  # llm.yaml: llm_api.gpt.model
-    "llm.temperature": 0.0,  # query_generation.py: temperature=0.7 - replies that repeat
-    "prompts.extract": "",  # prompts/entity_extraction.py - own words
-    "prompts.rewrite": "",  # prompts/query_gen.py - own words
-    "prompts.forward": "",  # generate_pos.py:399 - no instruction
-    "prompts.backward": "",  # generate_pos.py:431 - no instruction
-    "prompts.read": "",  # dataset_prompts.py - one for all, own words
-    "prompts.judge": "",  # llm_eval_prompt.py - own words
+    "llm.temperature": 0.0,  # not given - replies that repeat
+    "rewriter.temperature": 0.7,  # query_generation.py: temperature=0.7
+    "prompts.extract": "ark_code",  # prompts/entity_extraction.py - own words
+    "prompts.rewrite": "ark",  # prompts/query_gen.py - own words
+    "prompts.forward": "ark",  # generate_pos.py:399 - own words
+    "prompts.backward": "ark",  # generate_pos.py:431 - own words
+    "prompts.read": "ark",  # dataset_prompts.py - one for all, own words
+    "prompts.judge": "ark",  # llm_eval_prompt.py - own words
     "graph.rules": False,  # graph_builder.py: --llm_provider
+    "graph.per": "context",  # graph_builder.py: one graph for each distinct context
+    "graph.seeds": "model",  # generate_neg.py:261: a model names entities of answers[0]
     "graph.gleanings": 0,  # construction.py: one call for a chunk
     "graph.similarity": 0.8,  # augment_kg.sh: threshold 0.8
     "graph.teleport": 0.15,  # alignment.yaml: ppr.alpha: 0.85, networkx's damping
@@ -92,6 +100,8 @@ OFFICIAL = {  # valleysprings/ARK a5c127b
     "graph.small": (3, 10),  # alignment.yaml: min_k: 3, max_k: 10
     "graph.rewrites": 10,  # alignment.yaml: num_queries: 10
     "score.candidates": 0,  # generate_pos.py: all chunks
+    "score.path": "BAAI/bge-m3",  # generate_pos.sh:73: ./model/raw/bge-m3
+    "score.short": 10,  # generate_pos.py:580: score *= tokens / 10
     "score.references": 1,  # generate_pos.py:562: answers[0]
     "score.answers": "first",
     "score.normalise": "minmax",  # alignment.yaml: normalize_scores: true
@@ -104,7 +114,9 @@ OFFICIAL = {  # valleysprings/ARK a5c127b
     "mine.by": "rewritten",  # generate_neg.py: --mode matching
     "mine.model": "base",  # generate_neg.py:477: training.yaml's model
     "mine.top": 10,  # alignment.yaml: top_k: 10
-    "mine.negatives": 20,  # alignment.yaml: num_negatives: 20 - the hardest, not drawn ones
+    "mine.negatives": 20,  # alignment.yaml: num_negatives: 20
+    "mine.choose": "random",  # data_generator.py: random.sample of the union
+    "mine.first": "document",  # data_generator.py:76: random chunks of the same document
     "mine.margin": 0.0,  # generate_neg.py:506: minus the positives
     "mine.spare": 0,  # the same
     "train.kind": "bi",  # training.yaml: task_type: embedding
@@ -112,8 +124,8 @@ OFFICIAL = {  # valleysprings/ARK a5c127b
     "train.epochs": (3, 4, 3),  # training.yaml: epochs: 3, 4, 3
     "train.learning_rates": (1e-5, 8e-6, 4e-6),  # training.yaml: 1e-5, 8.0e-6, 4.0e-6
     "train.warmup": 0.1,  # training.yaml: warmup_steps: 50, 0, 0 - a share
-    "train.unit": "question",  # data_generator.py: a row a positive - no positive is a negative
-    "train.batch": 16,  # training.yaml: per_device_train_batch_size: 32 - 16 questions
+    "train.unit": "pair",  # data_generator.py: a row a positive
+    "train.batch": 128,  # training.yaml: per_device_train_batch_size: 32 - on four devices
     "train.loss": "info_nce",  # training.yaml: loss_type: infonce
     "train.denominator": "batch",  # ms-swift: INFONCE_USE_BATCH is True by default
     "train.temperature": 0.1,  # ms-swift: INFONCE_TEMPERATURE is 0.1 by default
@@ -125,6 +137,7 @@ OFFICIAL = {  # valleysprings/ARK a5c127b
     "evaluate.passages": 5,  # run_inference.py: top 5
     "evaluate.max_new_tokens": 512,  # llm.yaml: generator.max_new_tokens: 512
     "reader.backend": "local",  # llm.yaml: generator.provider: "vllm"
+    "reader.form": "text",  # run_inference.py: the prompt without a chat template
     "reader.temperature": 0.1,  # llm.yaml: generator.temperature: 0.1
     "judge.model": "gpt-4.1",  # run_pairwise_eval.py prints it - it asks another
     "judge.repeats": 0,  # run_pairwise_eval.py: one pass - none unless asked for

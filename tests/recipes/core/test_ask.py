@@ -12,7 +12,7 @@ from ark_jax.recipes.core.ask import ask, llm_settings
 from ark_jax.runtime.log import Metrics
 
 
-@pytest.mark.parametrize("role", ["llm", "reader", "judge"])
+@pytest.mark.parametrize("role", ["llm", "rewriter", "reader", "judge"])
 def test_the_reply_key_of_a_local_model_covers_dtype_and_seed(role, tmp_path):
     c = config.ark()
     c.generator.path, c[role].backend, c[role].temperature = str(tmp_path), "local", 0.0
