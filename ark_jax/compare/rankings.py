@@ -107,18 +107,19 @@ def _parse_system(word: str) -> System:
     Raises:
         ValueError: it names none.
     """
-    name, _, reranker = word.strip().partition(_RERANK)
+    name, reranks, reranker = word.strip().partition(_RERANK)
     rest = name.removesuffix(f"+{TURNS}")
     base = rest.removesuffix(f"+{HYDE}")
     model = base.removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
     turns, expands = rest != name, base != rest
     match = _FILE.fullmatch(name)
-    if match and not (turns or expands or (reranker and match[1] != RUN)):
+    if match and not (turns or expands or (reranks and match[1] != RUN)):
         return System(name, "", match[1], False, False, reranker, match[2], match[3] or "")
-    if name in UNRANKED and not reranker:
+    if name in UNRANKED and not reranks:
         return System(name, "", READER)
     is_words = model == WORDS
-    if match or not model or name in UNRANKED or (is_words and (expands or base != WORDS)):
+    is_other = match or name.startswith(f"{READER}:") or (reranks and not reranker)
+    if is_other or not model or (is_words and (expands or base != WORDS)):
         raise ValueError(
             f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25, MODEL+hyde, "
             f"MODEL+turns, MODEL+rerank:FOLDER, run:FILE, answers:FILE, {', '.join(UNRANKED)}"

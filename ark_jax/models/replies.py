@@ -1,7 +1,7 @@
 """Replies of a local model in the form of an endpoint's, as a file of replies keeps them."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
@@ -14,7 +14,7 @@ def write_replies(
     *,
     max_new_tokens: int,
     fix: str,
-    **options: object,
+    **options: Any,
 ) -> int:
     """Replies to each prompt that the model has room for; returns how many these are.
 
