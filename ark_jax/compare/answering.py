@@ -64,6 +64,7 @@ class Answered:
         answers: "" where there is no answer.
         passages: system -> what each question's answer rests on.
         values: of metrics that do not follow from the answers alone.
+        remarks: sentences.
     """
 
     answers: Columns
@@ -142,7 +143,7 @@ def _passages(
     if task is None or system.name in (ALONE, STEPS):
         return [[]] * len(questions)
     if system.name == DOCUMENT:
-        return [[task.texts[id] for id in question.documents] for question in questions]
+        return [[task.texts.get(id, "") for id in question.documents] for question in questions]
     if system.name == ORACLE:
         needed = map(task.gold.__getitem__, (question.id for question in questions))
         rankings = [

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.compare import imported
-from ark_jax.compare.answering import Answered, Answering, Values, judge_answers, read_answers
+from ark_jax.compare.answering import (
+    JUDGED,
+    Answered,
+    Answering,
+    Values,
+    judge_answers,
+    read_answers,
+)
 from ark_jax.compare.questions import Task, build_index, make_task, open_index, read_asked
 from ark_jax.compare.rankings import (
     ANSWERS,
@@ -251,7 +258,7 @@ def _answer_all(
         joined, remark = imported.join_answers(system, outputs[system.name], questions)
         answered.answers[system.name] = joined
         answered.remarks.append(remark)
-    if answering.judge and answered.answers:
+    if answering.judge and not JUDGED.keys().isdisjoint(metrics):
         reference = next(x.name for x in systems if x.name in answered.answers)
         values, remark = judge_answers(answering.judge, answered, questions, reference)
         answered.values.update(values)

@@ -114,7 +114,8 @@ def _parse_system(word: str) -> System:
     turns, expands = rest != name, base != rest
     match = _FILE.fullmatch(name)
     if match and not (turns or expands or (reranks and match[1] != RUN)):
-        return System(name, "", match[1], False, False, reranker, match[2], match[3] or "")
+        file = {"file": match[2], "part": match[3] or ""}
+        return System(name, "", match[1], reranker=reranker, **file)
     if name in UNRANKED and not reranks:
         return System(name, "", READER)
     is_words = model == WORDS

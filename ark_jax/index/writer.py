@@ -109,7 +109,13 @@ class Writer:
             generate = functools.partial(self._generate, form, max_new_tokens, label)
         calls = {x: complete.Call(f"{label}/{prompts.text_digest(x)}", label, (x,)) for x in filled}
         check = lambda call, texts, is_cut: accept(texts)
-        done = complete.complete(list(calls.values()), settings, self.cache, label, check, generate)
+        try:
+            done = complete.complete(
+                list(calls.values()), settings, self.cache, label, check, generate
+            )
+        except RuntimeError as error:
+            error.args = (str(error).replace("config.llm.base_url", "--endpoint"),)
+            raise
         refused = {x: done.rejected[y.item] for x, y in calls.items() if y.item in done.rejected}
         return {x: done.texts[y.item] for x, y in calls.items() if x not in refused}, refused
 
