@@ -142,12 +142,10 @@ class Evaluate(Comparing, ReaderFlags):
     )
 
     def check(self) -> None:
-        """Refuses flags that do not fit each other."""
+        """Refuses a judge without its endpoint, too."""
         super().check()
         if self.judge and not self.endpoint:
             raise bad_flag(self.verb, "--judge=NAME needs --endpoint=URL, where the judge is")
-        if self.k < 1:
-            raise bad_flag(self.verb, f"--k={self.k}: must be at least 1")
 
     def run(self) -> int:
         self.check()

@@ -104,7 +104,7 @@ def read_answers(
             remarks.append(remark)
         if needs_replies(metrics):
             replies, refused = answering.reader.ask(
-                filled.values(), "read answers", form=form, max_new_tokens=_tokens(form)
+                filled.values(), "read", form=form, max_new_tokens=_tokens(form)
             )
             parse = lambda x, form=form, replies=replies: (
                 parse_answer(form, replies[x][-1], ()).text if x in replies else ""

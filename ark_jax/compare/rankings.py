@@ -113,20 +113,20 @@ def _parse_system(word: str) -> System:
     model = base.removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
     turns, expands = rest != name, base != rest
     match = _FILE.fullmatch(name)
-    if match and not (turns or expands or (reranks and match[1] != RUN)):
+    is_words, is_whole = model == WORDS, bool(model and (reranker or not reranks))
+    if is_whole and match and not (turns or expands or (reranks and match[1] != RUN)):
         file = {"file": match[2], "part": match[3] or ""}
         return System(name, "", match[1], reranker=reranker, **file)
-    if name in UNRANKED and not reranks:
+    if is_whole and name in UNRANKED and not reranks:
         return System(name, "", READER)
-    is_words = model == WORDS
-    is_other = match or name.startswith(f"{READER}:") or (reranks and not reranker)
-    if is_other or not model or (is_words and (expands or base != WORDS)):
-        raise ValueError(
-            f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25, MODEL+hyde, "
-            f"MODEL+turns, MODEL+rerank:FOLDER, run:FILE, answers:FILE, {', '.join(UNRANKED)}"
-        )
-    by = "bm25" if is_words else "dense" if base == model else "hybrid"
-    return System(name, "" if is_words else model, by, expands, turns, reranker)
+    is_search = is_whole and not match and not name.startswith(f"{READER}:")
+    if is_search and not (is_words and (expands or base != WORDS)):
+        by = "bm25" if is_words else "dense" if base == model else "hybrid"
+        return System(name, "" if is_words else model, by, expands, turns, reranker)
+    raise ValueError(
+        f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25, MODEL+hyde, "
+        f"MODEL+turns, MODEL+rerank:FOLDER, run:FILE, answers:FILE, {', '.join(UNRANKED)}"
+    )
 
 
 def _check_indices(models: Iterable[str]) -> None:

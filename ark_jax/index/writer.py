@@ -94,7 +94,7 @@ class Writer:
 
         Args:
             filled: prompts, of which equal ones are sent once.
-            label: of the progress line.
+            label: of the progress line, and the kind of the calls.
             form: of the prompts.
             max_new_tokens: of a reply of a local model.
             accept: texts of the replies so far -> what is wrong with them, or None.

@@ -205,6 +205,7 @@ def test_a_second_turn_searches_for_what_the_model_asks(place, tmp_path):
     ("words", "message"),
     [
         (["a", "bm25+rerank:"], "names no system"),
+        (["a", "run:f.trec+rerank:"], "names no system"),
         (["a", "answers:f.json+rerank:s"], "names no system"),
         (["a", "run:f.trec+turns"], "names no system"),
         (["a", "reader:alone+rerank:s"], "names no system"),
