@@ -131,15 +131,10 @@ def compare(
     of_rankings, of_answers = imported.choose_metrics(metrics, systems, answering)
     outputs = {system.name: imported.read_output(system) for system in systems if system.file}
     ordered = sorted(systems, key=lambda system: system.name != reference)
+    task = None
     if any(system.model for system in systems):
         task = _make_task(systems, data, corpus, folder, scope, rules, reading)
-        questions = task.questions
-        cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in of_rankings]
-        depth = max([DEPTH, answering.passages, *cutoffs])
-        rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, answering.reader)
-    else:
-        task, questions = None, read_asked(data, reading)
-        rankings, remarks = {x.name: [[]] * len(questions) for x in systems}, []
+    questions = task.questions if task else read_asked(data, reading)
     if of_answers and not any(question.answers for question in questions):
         asked = next((x.file or x.name for x in systems if not x.ranks), metrics and "--reader")
         if asked:
@@ -148,6 +143,11 @@ def compare(
                 "the questions"
             )
         of_answers = ()
+    rankings, remarks = {x.name: [[]] * len(questions) for x in systems}, []
+    if task:
+        cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in of_rankings]
+        depth = max([DEPTH, answering.passages, *cutoffs])
+        rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, answering.reader)
     answered = _answer_all(ordered, outputs, questions, task, rankings, answering, of_answers)
     tested = _Measured(
         questions, task, rankings, answered.answers, answered.values, of_rankings, of_answers

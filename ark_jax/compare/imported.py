@@ -52,7 +52,10 @@ def choose_metrics(
     ):
         if chosen and not has_any:
             raise ValueError(f"--metrics: {chosen[0]} measures {kind}; {fix}")
-    if only_answers and not of_answers:
+    if judge and not judged:
+        of_answers += ("judge_overall",)
+    reads = reader is not None and not any(system.expands or system.turns for system in systems)
+    if (only_answers or reads) and not of_answers:
         raise ValueError(f"--metrics: add one that measures answers: {', '.join(MEASURES)}")
     if "rouge_l" in of_answers:
         check_rouge()

@@ -11,6 +11,7 @@ from support import llm_server, pairs, tiny
 from ark_jax.compare import answering
 from ark_jax.compare.answering import Answering
 from ark_jax.compare.comparison import compare
+from ark_jax.compare.imported import choose_metrics
 from ark_jax.compare.rankings import parse_systems
 from ark_jax.index.index import Index
 from ark_jax.index.writer import Writer
@@ -227,6 +228,16 @@ def test_words_that_name_no_row_are_refused(words, message):
         (["a"], ["answer_likelihood"], "measures answers; add answers:FILE"),
     ],
 )
-def test_a_row_without_its_model_is_refused(systems, metrics, message, place, tmp_path):
+def test_a_metric_or_row_without_its_model_is_refused(systems, metrics, message, place, tmp_path):
     with pytest.raises(ValueError, match=message):
         run(place, systems, tmp_path, metrics=metrics)
+
+
+def test_a_reader_without_a_metric_of_answers_is_refused(place, tmp_path):
+    writer = Writer.endpoint("http://localhost:1/v1", "m", tmp_path / "replies.jsonl")
+    options = {"metrics": ["recall@1"], "answering": Answering(writer)}
+    with pytest.raises(ValueError, match="add one that measures answers: answer_f1"):
+        run(place, ("a",), tmp_path, **options)
+    judging = Answering(writer, judge=writer)
+    systems = parse_systems(["a", "reader:alone"])
+    assert choose_metrics(["mrr"], systems, judging) == (("mrr",), ("judge_overall",))
