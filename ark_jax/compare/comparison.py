@@ -218,7 +218,7 @@ def _rank_all(
     """
     own = own_chunks(task.questions, task.index.chunks.by_document, same_id)
     own_of, spare = [own.get(question.id, ()) for question in task.questions], most_chunks(own)
-    searching = [system for system in systems if system.searches]
+    searching = [system for system in systems if system.ranks and not system.file]
     found, remarks = rank(task, searching, depth + spare, reader and reader.write), []
     rankings = {}
     for system in systems:

@@ -61,11 +61,6 @@ class System:
         """Whether it ranks passages."""
         return self.by not in (ANSWERS, READER)
 
-    @property
-    def searches(self) -> bool:
-        """Whether it searches the index, other than the ranking of a file."""
-        return self.ranks and not self.file
-
 
 def parse_systems(words: Sequence[str]) -> list[System]:
     """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`, of which all but
