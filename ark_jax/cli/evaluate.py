@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from ark_jax.cli import runs
 from ark_jax.cli.check import ReadingFlags
-from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
 if TYPE_CHECKING:
+    from ark_jax.compare.answering import Answering
     from ark_jax.compare.comparison import Comparison
 
 
@@ -102,9 +103,23 @@ class Evaluate(Comparing, ReaderFlags):
         "--models=NAMES",
         "retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search` fuses them; "
         "the first one decides how documents are cut; MODEL+hyde has the language model of "
-        "--reader, or of --endpoint, write passages to search for; run:FILE are rankings of "
-        "another system (TREC, JSONL, JSON, Parquet), answers:FILE its answers; of a file of "
-        "several systems, FILE#NAME",
+        "--reader write passages to search for, A+turns a sentence for a second search; "
+        "A+rerank:FOLDER orders what A finds by a pair scorer; run:FILE are rankings of another "
+        "system (TREC, JSONL, JSON, Parquet), answers:FILE its answers; of a file of several "
+        "systems, FILE#NAME; reader:alone, reader:steps, reader:oracle and reader:document are the "
+        "reader without passages, with reasoning, with the passages that hold the evidence, with "
+        "whole documents",
+    )
+    reader: str = flag(
+        "--reader=MODEL",
+        "folder or hub name of a language model that answers from what each system finds",
+        "",
+    )
+    k: int = flag("--k=N", "how many passages it reads", 5)
+    judge: str = flag(
+        "--judge=NAME",
+        "a model of --endpoint that compares each system's answers with those of the reference",
+        "",
     )
     reference: str = flag(
         "--reference=NAME", "the system that the others are tested against: the first", ""
@@ -112,16 +127,25 @@ class Evaluate(Comparing, ReaderFlags):
     metrics: str = flag(
         "--metrics=NAMES",
         "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map; of answers "
-        "exact_match,answer_f1,any_hit; also answer_accuracy, list_f1, first_hit and rouge_l",
+        "exact_match,answer_f1,any_hit; also answer_accuracy, list_f1, first_hit, rouge_l, of a "
+        "local reader answer_likelihood, and of a judge judge_overall, judge_faithfulness and "
+        "judge_conciseness",
         "",
     )
 
     example = "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/"
     remarks = (
-        "Where a document is one passage, means are trec_eval's. Intervals and tests draw "
+        "Where a document is one passage, means are trec_eval's. Replies of language models are "
+        "kept in the cache, so that a second run asks for none of them. Intervals and tests draw "
         "documents, since questions about one are not independent. Without --out the vectors stay "
         "in the cache. With --config or --workdir it is the stage of a run."
     )
+
+    def check(self) -> None:
+        """Refuses a judge without its endpoint, too."""
+        super().check()
+        if self.judge and not self.endpoint:
+            raise bad_flag(self.verb, "--judge=NAME needs --endpoint=URL, where the judge is")
 
     def run(self) -> int:
         self.check()
@@ -132,8 +156,16 @@ class Evaluate(Comparing, ReaderFlags):
             _split_names(self.models),
             reference=self.reference,
             metrics=_split_names(self.metrics),
-            write=self.open_reader().write if self.reader else None,
+            answering=self.open_answering(),
         )
+
+    def open_answering(self) -> "Answering":
+        """The reader and the judge of the flags."""
+        from ark_jax.compare.answering import Answering
+
+        reader = self.open_writer(self.reader) if self.reader else None
+        judge = self.open_writer(self.judge) if self.judge else None
+        return Answering(reader, self.k, judge)
 
 
 class Baselines(Comparing):

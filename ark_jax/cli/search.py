@@ -18,6 +18,7 @@ from ark_jax.runtime import log
 if TYPE_CHECKING:
     from ark_jax.index import index as indices
     from ark_jax.index.reader import Reader
+    from ark_jax.index.writer import Writer
 
 HYDE = "hyde"
 JSON = "one line of JSON"
@@ -124,18 +125,20 @@ class ReaderFlags(Flags):
                 self.verb, "--endpoint needs --reader=NAME, the model that the endpoint knows"
             )
 
+    def open_writer(self, name: str) -> "Writer":
+        """The language model of a name, at the endpoint or on the devices of this process."""
+        from ark_jax.index.writer import Writer
+
+        if self.endpoint:
+            return Writer.endpoint(self.endpoint, name, _replies_file())
+        return Writer.local(name, _replies_file())
+
     def open_reader(self) -> "Reader":
         """The reader of the flags; without any, the generator that runs take by default."""
         from ark_jax.index.reader import Reader
-        from ark_jax.runtime.storage import cache_folder
 
         if self.endpoint:
-            cache = cache_folder() / "ask" / "replies.jsonl"
-            try:
-                return Reader.endpoint(self.endpoint, self.reader, cache)
-            except (RuntimeError, ValueError) as error:
-                message = str(error).replace("llm.model", "--reader")
-                raise type(error)(message.replace("llm.base_url", "--endpoint")) from None
+            return Reader.endpoint(self.endpoint, self.reader, _replies_file())
         name = self.reader
         if not name:
             from ark_jax.recipes.core import models
@@ -147,6 +150,13 @@ class ReaderFlags(Flags):
                 "better one"
             )
         return Reader.local(name)
+
+
+def _replies_file() -> Path:
+    """The file in the cache that keeps the replies of language models."""
+    from ark_jax.runtime.storage import cache_folder
+
+    return cache_folder() / "ask" / "replies.jsonl"
 
 
 class IndexFlags(ReaderFlags):

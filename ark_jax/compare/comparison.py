@@ -6,15 +6,25 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.compare import imported
+from ark_jax.compare.answering import (
+    JUDGED,
+    Answered,
+    Answering,
+    Values,
+    judge_answers,
+    read_answers,
+)
 from ark_jax.compare.questions import Task, build_index, make_task, open_index, read_asked
 from ark_jax.compare.rankings import (
     ANSWERS,
+    READER,
     RUN,
     WORDS,
     System,
     find_reference,
     parse_systems,
     rank,
+    rerank,
 )
 from ark_jax.data import readers
 from ark_jax.data.evidence import left_out, most_chunks, own_chunks
@@ -24,12 +34,12 @@ from ark_jax.evaluate import retrieval
 from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.index.folder import is_index
 from ark_jax.index.index import absolute_model
+from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
 from ark_jax.recipes.core.tables import questions_by_group, tabulate
 from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.retrieval.chunks import ChunkRules
-from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
 
 SEED, CLUSTER = 0, "document"  # of intervals and tests
@@ -84,7 +94,7 @@ def compare(
     metrics: Sequence[str] = (),
     scope: str = "auto",
     rules: ChunkRules | None = None,
-    write: Write | None = None,
+    answering: Answering | None = None,
     same_id: str = "auto",
     reading: Reading = readers.AS_IT_IS,
 ) -> Comparison:
@@ -96,8 +106,7 @@ def compare(
     vectors are kept.
 
     Args:
-        models: folders or hub names of retrievers, the folder of an index, "bm25", "MODEL+bm25",
-            and either with "+hyde"; "run:FILE" and "answers:FILE", of what other systems wrote.
+        models: systems, as `rankings.parse_systems` reads them.
         data: questions, with documents or without, in a format that `data.readers` knows.
         corpus: documents to search, instead of those of `data`.
         folder: where an index is made, if none is among the models; None: in the cache, where one
@@ -107,7 +116,8 @@ def compare(
             `imported.RETRIEVAL` and `imported.SHOWN`.
         scope: see `questions.make_task`.
         rules: how documents are cut; None: `ChunkRules()`.
-        write: the language model of "MODEL+hyde", such as `Reader.write`.
+        answering: the language model that answers from the passages of each system, and that
+            writes for "MODEL+hyde" and "MODEL+turns". It reads only if a metric measures answers.
         same_id: whether results hold the document with a question's id; see `evidence.own_chunks`.
         reading: how the files of data and corpus are read.
 
@@ -115,27 +125,47 @@ def compare(
         BadInput: an input has problems; it lists all of them.
         FileNotFoundError, ValueError: a model or an argument cannot be used.
     """
-    systems = parse_systems(models)
-    if write is None and any(system.expands for system in systems):
-        raise ValueError("--models: +hyde needs a language model; name it with --reader=MODEL")
+    systems, answering = parse_systems(models), answering or Answering()
+    _check_reader(systems, answering)
     reference = find_reference(reference, systems, models)
-    of_rankings, of_answers = imported.choose_metrics(metrics, systems)
+    of_rankings, of_answers = imported.choose_metrics(metrics, systems, answering)
     outputs = {system.name: imported.read_output(system) for system in systems if system.file}
     ordered = sorted(systems, key=lambda system: system.name != reference)
-    if all(system.by == ANSWERS for system in systems):
-        task, questions = None, read_asked(data, reading)
-        rankings, remarks = dict.fromkeys(outputs, [[]] * len(questions)), []
-    else:
+    task = None
+    if any(system.model for system in systems):
         task = _make_task(systems, data, corpus, folder, scope, rules, reading)
-        questions = task.questions
+    questions = task.questions if task else read_asked(data, reading)
+    if of_answers and not any(question.answers for question in questions):
+        asked = next((x.file or x.name for x in systems if not x.ranks), metrics and "--reader")
+        if asked:
+            raise ValueError(
+                f"{data}: no question has an answer, so {asked} cannot be measured; add answers to "
+                "the questions"
+            )
+        of_answers = ()
+    rankings, remarks = {x.name: [[]] * len(questions) for x in systems}, []
+    if task:
         cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in of_rankings]
-        depth = max([DEPTH, *cutoffs])
-        rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, write)
-    answers, answer_remarks = _join_answers(systems, outputs, questions, data)
-    tested = _Measured(questions, task, rankings, answers, of_rankings, of_answers)
+        depth = max([DEPTH, answering.passages, *cutoffs])
+        rankings, remarks = _rank_all(task, systems, outputs, depth, same_id, answering.reader)
+    answered = _answer_all(ordered, outputs, questions, task, rankings, answering, of_answers)
+    tested = _Measured(
+        questions, task, rankings, answered.answers, answered.values, of_rankings, of_answers
+    )
     comparison = _make_comparison(tested, ordered, data)
-    remarks = [*comparison.remarks, *filter(None, [*remarks, *answer_remarks])]
+    remarks = [*comparison.remarks, *filter(None, [*remarks, *answered.remarks])]
     return dataclasses.replace(comparison, remarks=remarks)
+
+
+def _check_reader(systems: Sequence[System], answering: Answering) -> None:
+    """Raises ValueError if a system needs a language model, and there is none."""
+    writing = {"+hyde": "expands", "+turns": "turns"}
+    needs = [word for word, field in writing.items() if any(getattr(x, field) for x in systems)]
+    needs += [system.name for system in systems if system.by == READER]
+    if needs and answering.reader is None:
+        raise ValueError(
+            f"--models: {needs[0]} needs a language model; name it with --reader=MODEL"
+        )
 
 
 def _make_task(
@@ -151,6 +181,8 @@ def _make_task(
     from ark_jax.models import hf
 
     named = dict.fromkeys(system.model for system in systems if system.model)
+    for reranker in filter(None, (system.reranker for system in systems)):
+        hf.resolve(reranker)
     index_folder = next((model for model in named if is_index(Path(model).expanduser())), "")
     for model in named:
         if model != index_folder:
@@ -174,54 +206,64 @@ def _rank_all(
     outputs: Mapping[str, Mapping],
     depth: int,
     same_id: str,
-    write: Write | None,
+    reader: Writer | None,
 ) -> tuple[dict[str, list[list[str]]], list[str]]:
-    """system -> the first chunk ids of each question, none of a system that answers; and remarks.
+    """system -> the first chunk ids of each question, none of one without a ranking; and remarks.
 
     Args:
         outputs: system -> what its file holds.
         depth: how many chunks.
-        same_id, write: as of `compare`.
+        same_id: as of `compare`.
+        reader: the language model that writes what is searched for.
     """
     own = own_chunks(task.questions, task.index.chunks.by_document, same_id)
     own_of, spare = [own.get(question.id, ()) for question in task.questions], most_chunks(own)
-    searching = [system for system in systems if not system.file]
-    found, remarks = rank(task, searching, depth + spare, write), []
+    searching = [system for system in systems if system.ranks and not system.file]
+    found, remarks = rank(task, searching, depth + spare, reader and reader.write), []
+    rankings = {}
     for system in systems:
         if system.by == RUN:
             found[system.name], remark = imported.join_rankings(
                 system, outputs[system.name], task.questions, task.index, depth, spare
             )
             remarks.append(remark)
-        elif system.by == ANSWERS:
-            found[system.name] = [[]] * len(task.questions)
-    rankings = {
-        name: [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
-        for name, lists in found.items()
-    }
+        lists = found.get(system.name, [[]] * len(task.questions))
+        ranked = [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
+        rankings[system.name] = rerank(task, system, ranked) if system.reranker else ranked
     return rankings, [*remarks, left_out(own)]
 
 
-def _join_answers(
+def _answer_all(
     systems: Sequence[System],
     outputs: Mapping[str, Mapping],
     questions: Sequence[Question],
-    data: str | Path,
-) -> tuple[dict[str, list[str]], list[str]]:
-    """system -> its answer to each question, of systems that answer; and remarks.
+    task: Task | None,
+    rankings: Mapping[str, Sequence[list[str]]],
+    answering: Answering,
+    metrics: Sequence[str],
+) -> Answered:
+    """The answers of files, and those of the reader, if any metric measures answers.
+
+    Args:
+        systems: the reference first.
 
     Raises:
-        ValueError: no question of the data has a reference answer, or a file answers none.
+        ValueError: a file answers none of the questions.
     """
-    answering = [system for system in systems if system.by == ANSWERS]
-    if answering and not any(question.answers for question in questions):
-        raise ValueError(
-            f"{data}: no question has an answer, so {answering[0].file} cannot be measured; add "
-            "answers to the questions"
-        )
-    joined = {x.name: imported.join_answers(x, outputs[x.name], questions) for x in answering}
-    answers = {name: answers for name, (answers, _) in joined.items()}
-    return answers, [remark for _, remark in joined.values()]
+    answered = Answered({}, {}, {}, [])
+    if metrics and answering.reader:
+        reading = [system for system in systems if system.by != ANSWERS]
+        answered = read_answers(answering, reading, questions, task, rankings, metrics)
+    for system in (system for system in systems if system.by == ANSWERS):
+        joined, remark = imported.join_answers(system, outputs[system.name], questions)
+        answered.answers[system.name] = joined
+        answered.remarks.append(remark)
+    if answering.judge and not JUDGED.keys().isdisjoint(metrics):
+        reference = next(x.name for x in systems if x.name in answered.answers)
+        values, remark = judge_answers(answering.judge, answered, questions, reference)
+        answered.values.update(values)
+        answered.remarks.append(remark)
+    return answered
 
 
 def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Reading) -> Path:
@@ -241,13 +283,15 @@ class _Measured:
         task: None if only answers are compared.
         rankings: system -> chunk ids of each question.
         answers: system -> answer to each question, of systems that answer.
+        values: of metrics that do not follow from an answer alone.
         of_rankings, of_answers: names of metrics.
     """
 
     questions: Sequence[Question]
     task: Task | None
     rankings: Mapping[str, Sequence[list[str]]]
-    answers: Mapping[str, Sequence[str]]
+    answers: Mapping[str, Sequence[str | None]]
+    values: Values
     of_rankings: tuple[str, ...]
     of_answers: tuple[str, ...]
 
@@ -255,18 +299,22 @@ class _Measured:
     def metrics(self) -> tuple[str, ...]:
         return (*self.of_rankings, *self.of_answers)
 
-    def rows(self, system: str, keys: Sequence[str]) -> list[dict]:
+    def rows(self, system: System, keys: Sequence[str]) -> list[dict]:
         """The rows of `Comparison.rows` of one system; `keys` name each question's documents."""
-        ranked, answers = self.rankings[system], self.answers.get(system)
-        rows = []
+        name, rows = system.name, []
+        ranked, answers = self.rankings[name], self.answers.get(name)
+        extra = {
+            metric: columns[name] for metric, columns in self.values.items() if name in columns
+        }
         for i, (question, key) in enumerate(zip(self.questions, keys, strict=True)):
-            row = {"system": system, "question": question.id, "document": key, "ranked": ranked[i]}
+            row = {"system": name, "question": question.id, "document": key, "ranked": ranked[i]}
             values: dict[str, float | None] = dict.fromkeys(self.metrics)
             gold = self.task and self.task.gold[question.id]
-            if gold and answers is None:
+            if gold and system.ranks:
                 values |= retrieval.measure(ranked[i], gold, self.of_rankings)
             if question.answers and answers is not None:
                 values |= imported.score(answers[i], question.answers, self.of_answers)
+            values |= {x: column[i] for x, column in extra.items() if x in values}
             if self.answers:
                 row["answer"] = answers[i] if answers is not None else None
             rows.append(row | values)
@@ -285,7 +333,7 @@ def _make_comparison(
     keys, by_document = document_keys(questions)
     if not by_document:
         keys = [question.id for question in questions]
-    rows = [row for system in systems for row in measured.rows(system.name, keys)]
+    rows = [row for system in systems for row in measured.rows(system, keys)]
     names = {system.name for system in systems}
     parts = {system.name: WORDS for system in systems if system.by == "hybrid" and WORDS in names}
     groups = questions_by_group(questions)
@@ -344,18 +392,17 @@ def _remarks_on_answers(measured: _Measured, systems: Sequence[System]) -> list[
     Args:
         systems: the reference first.
     """
-    answering = [system.name for system in systems if system.by == ANSWERS]
-    ranking = [system.name for system in systems if system.by != ANSWERS]
+    alone = [system.name for system in systems if not system.ranks]
+    ranking = [system.name for system in systems if system.ranks]
+    answering = [system.name for system in systems if system.name in measured.answers]
     remarks = []
     if answering and (without := sum(not question.answers for question in measured.questions)):
         remarks.append(f"{without:,} questions have no reference answer, so answers leave them out")
-    if not (answering and ranking):
-        return remarks
-    if measured.of_rankings:
-        remarks.append(f"{', '.join(answering)}: answers alone, so metrics of rankings are –")
-    kind, names = ("rankings", ranking) if systems[0].by == ANSWERS else ("answers", answering)
-    if len(names) > 1:
-        remarks.append(f"metrics of {kind} are tested against {names[0]}")
+    if alone and ranking and measured.of_rankings:
+        remarks.append(f"{', '.join(alone)}: answers alone, so metrics of rankings are –")
+    for kind, names in (("rankings", ranking), ("answers", answering)):
+        if len(names) > 1 and systems[0].name not in names:
+            remarks.append(f"metrics of {kind} are tested against {names[0]}")
     return remarks
 
 
@@ -371,6 +418,7 @@ def _about(measured: _Measured, systems: Sequence[System], data: str | Path) -> 
     return {
         **about,
         **{f"Model of {x.name}": x.model for x in systems if x.model},
+        **{f"Reranker of {x.name}": x.reranker for x in systems if x.reranker},
         **{f"File of {x.name}": x.file for x in systems if x.file},
         "Version of ark_jax": __version__,
     }

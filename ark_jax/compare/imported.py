@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
+from ark_jax.compare.answering import JUDGED, Answering
 from ark_jax.compare.rankings import ANSWERS, RUN, System
 from ark_jax.data.predictions import Scores, read_answers, read_rankings
 from ark_jax.data.records import Question
 from ark_jax.evaluate.answer_lists import list_scores
-from ark_jax.evaluate.answers import ANSWER_METRICS, check_rouge
+from ark_jax.evaluate.answers import ANSWER_COLUMNS, ANSWER_METRICS, LIKELIHOOD, check_rouge
 from ark_jax.evaluate.retrieval import parse_metric, ranking
 from ark_jax.index.index import Index
 from ark_jax.recipes.documents.evaluate import RETRIEVAL
 from ark_jax.recipes.graphs.fact_reader import LISTS
 from ark_jax.runtime import storage
 
-MEASURES = (*ANSWER_METRICS, *LISTS.values())  # metrics of answers
+MEASURES = (*ANSWER_COLUMNS, *LISTS.values(), *JUDGED)  # metrics of answers
 SHOWN = ("exact_match", "answer_f1", "any_hit")  # of them by default
 
 Rankings = dict[str, Scores]  # question -> document -> score
@@ -21,30 +22,40 @@ Answers = dict[str, str]  # question -> answer
 
 
 def choose_metrics(
-    names: Sequence[str], systems: Sequence[System]
+    names: Sequence[str], systems: Sequence[System], answering: Answering
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The metrics of rankings, and those of answers; the defaults of both if none is named.
 
     Raises:
-        ValueError: a metric is unknown, nothing named measures the answers of a system, or a metric
-            of answers has none to measure.
+        ValueError: a metric is unknown, nothing named measures the answers of a system, a metric
+            has nothing to measure, or nobody answers or judges.
         RuntimeError: the package of ROUGE-L is not installed.
     """
-    has_answers = any(system.by == ANSWERS for system in systems)
-    has_rankings = any(system.by != ANSWERS for system in systems)
+    reader, judge = answering.reader, answering.judge
+    only_answers = any(not system.ranks for system in systems)
+    has_answers = only_answers or reader is not None
+    has_rankings = any(system.ranks for system in systems)
     if not names:
-        return RETRIEVAL if has_rankings else (), SHOWN if has_answers else ()
+        judged = ("judge_overall",) if judge else ()
+        return RETRIEVAL if has_rankings else (), (*SHOWN, *judged) if has_answers else ()
     of_answers = tuple(name for name in names if name in MEASURES)
     of_rankings = tuple(name for name in names if name not in MEASURES)
     for name in of_rankings:
         parse_metric(name)  # raises for an unknown one
-    for chosen, has_any, kind, word in (
-        (of_answers, has_answers, "answers", f"{ANSWERS}:FILE"),
-        (of_rankings, has_rankings, "rankings", f"a retriever or {RUN}:FILE"),
+    judged = [name for name in of_answers if name in JUDGED]
+    local = reader is not None and reader.lm is not None
+    for chosen, has_any, kind, fix in (
+        (of_answers, has_answers, "answers", f"add {ANSWERS}:FILE to --models, or --reader=MODEL"),
+        (of_rankings, has_rankings, "rankings", f"add a retriever or {RUN}:FILE to --models"),
+        (judged, judge, "answers by a judge", "name one with --judge=NAME and --endpoint=URL"),
+        ([LIKELIHOOD] if LIKELIHOOD in names else [], local, "references", "add a local --reader"),
     ):
         if chosen and not has_any:
-            raise ValueError(f"--metrics: {chosen[0]} measures {kind}; add {word} to --models")
-    if has_answers and not of_answers:
+            raise ValueError(f"--metrics: {chosen[0]} measures {kind}; {fix}")
+    if judge and not judged:
+        of_answers += ("judge_overall",)
+    reads = reader is not None and not any(system.expands or system.turns for system in systems)
+    if (only_answers or reads) and not of_answers:
         raise ValueError(f"--metrics: add one that measures answers: {', '.join(MEASURES)}")
     if "rouge_l" in of_answers:
         check_rouge()
@@ -138,7 +149,8 @@ def join_answers(
 
 
 def score(answer: str, references: Sequence[str], metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of an answer; an empty one scores 0."""
+    """The metrics of an answer that follow from it alone; an empty one scores 0."""
+    metrics = [name for name in metrics if name != LIKELIHOOD and name not in JUDGED]
     if not answer:
         return dict.fromkeys(metrics, 0.0)
     lists = list_scores(answer, references) if {*LISTS.values()} & {*metrics} else {}

@@ -32,6 +32,7 @@ class Task:
         searched: the chunks that questions search; empty if they search the whole index.
         positions: the positions of `searched` in the index.
         scopes: for each question, which of `searched` it searches, by position there.
+        texts: document id -> text.
     """
 
     index: Index
@@ -41,6 +42,7 @@ class Task:
     searched: Sequence[Chunk] = ()
     positions: Sequence[int] = ()
     scopes: Sequence[Sequence[int]] = ()
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def build_index(
@@ -181,11 +183,11 @@ def make_task(
         sizes = {document: len(group) for document, group in groups.items()}
         scope = choose_pool("auto", questions, sizes, setting="--scope")
     if scope == "corpus":
-        return Task(index, questions, gold, scope)
+        return Task(index, questions, gold, scope, texts=texts)
     choose_pool(scope, questions, {}, setting="--scope")
     searched, scopes = chunks_in_scope(_EVALUATE_SCOPES[scope], questions, index.chunks)
     positions = [index.chunks.ids.position(chunk.id) for chunk in searched]
-    return Task(index, questions, gold, scope, searched, positions, scopes)
+    return Task(index, questions, gold, scope, searched, positions, scopes, texts)
 
 
 def _check_documents(

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from ark_jax.evaluate.answers import normalise
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.llm import complete
+from ark_jax.index.writer import MAX_NEW_TOKENS, Writer
 from ark_jax.text import cited, prompts
 
 if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
-
-MAX_NEW_TOKENS = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,31 +78,14 @@ class Reader:
         Raises:
             RuntimeError: the endpoint gives no reply; `write` and `answer` raise it.
         """
-        settings = complete.LLMSettings(
-            backend="openai",
-            model=model,
-            base_url=base_url,
-            key_env=key_env,
-            temperature=0.0,
-            max_tokens=1024,
-            concurrency=8,
-            requests_per_minute=0,
-            tokens_per_minute=0,
-            timeout=120.0,
-            retries=4,
-            reasks=0,
-            price=(),
-            max_cost=0.0,
-            replies="",
-        )
+        writer = Writer.endpoint(base_url, model, cache, key_env=key_env)
 
-        def write(prompts: Sequence[str]) -> list[str]:
-            calls = [complete.Call(f"ask/{i}", "read", (x,)) for i, x in enumerate(prompts)]
-            replies = complete.complete(calls, settings, cache, "ask")
-            if replies.rejected:
-                reason = next(iter(replies.rejected.values()))
+        def write(filled: Sequence[str]) -> list[str]:
+            replies, refused = writer.ask(filled, "ask")
+            if refused:
+                reason = next(iter(refused.values()))
                 raise RuntimeError(f"{model} gives no reply: {reason}")
-            return [replies.texts[call.item][-1] for call in calls]
+            return [replies[prompt][-1] for prompt in filled]
 
         return cls(write, lambda prompt: True, _citing_form())
 
@@ -117,7 +98,7 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                return _parse_answer(self.form, self.write([prompt])[0], passages[:read])
+                return parse_answer(self.form, self.write([prompt])[0], passages[:read])
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -142,7 +123,7 @@ def _fits_model(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
     return len(lm.prompt_ids([form.for_model(lm, prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
 
 
-def _parse_answer(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
+def parse_answer(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
     """The answer in a reply, with or without the tags of the form, and its sources."""
     parsed = form.parse(reply, len(passages))
     if form.cite and not parsed.answer:

@@ -41,6 +41,10 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
         "answer likelihood",
         "mean log-probability of a token of the reference as the reader's reply, in nats",
     ),
+    **{
+        f"judge_{criterion}": (f"{criterion} (judge)", "wins against the reference, ties as half")
+        for criterion in ("faithfulness", "conciseness", "overall")
+    },
 }
 VERDICT_HEADS = (
     "criterion",

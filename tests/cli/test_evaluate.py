@@ -124,6 +124,29 @@ def test_hyde_asks_the_language_model_once_for_all_retrievers(capsys, monkeypatc
     assert means["tuned+bm25+hyde"] == 1.0 and means["base+hyde"] >= means["base"]
 
 
+def test_a_reader_and_a_judge_add_columns_and_rows(capsys, monkeypatch):
+    pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    verdict = json.dumps(dict.fromkeys(("faithfulness", "conciseness", "overall"), "tie"))
+    answer = lambda prompt: "Horses" if "passages below" in prompt else "nobody"
+    model = lambda messages: (
+        verdict if "Answer 1" in messages[-1]["content"] else answer(messages[-1]["content"])
+    )
+    with llm_server.serving(model) as server:
+        flags = ("--reader=m", f"--endpoint={server.url}", "--judge=j", "--k=2")
+        words = ("--models=base,reader:alone,reader:oracle", *DATA, *flags)
+        assert call(*words) == 0
+        names = [request.body["model"] for request in server.requests]
+        assert call(*words) == 0 and len(server.requests) == len(names)
+    out = capsys.readouterr().out
+    head, base, alone, oracle = out.splitlines()[:4]
+    assert head.endswith("overall (judge)") and "answer F1" in head and {*names} == {"m", "j"}
+    assert base.count("0.333") == 3 and oracle.split()[1:5] == ["–"] * 4
+    assert alone.split()[1:6] == [*["–"] * 4, "0.000"] and alone.endswith("0.500 [0.500, 0.500]")
+    assert "m answers from the first 2 passages" in out
+
+
 def test_with_a_config_evaluate_runs_the_stage(capsys):
     assert call("--config=nowhere.py", "--workdir=w") == 1
     assert "--config=nowhere.py: no such file" in capsys.readouterr().err
@@ -136,6 +159,10 @@ def test_with_a_config_evaluate_runs_the_stage(capsys):
         (("--models=bm25", *DATA), "name a retriever too"),
         (("--models=bm25+hyde,base", *DATA), "'bm25+hyde' names no system"),
         (("--models=base+hyde", *DATA), "+hyde needs a language model; name it with --reader"),
+        (("--models=base,reader:steps", *DATA), "reader:steps needs a language model"),
+        ((SYSTEMS, *DATA, "--judge=j"), "--judge=NAME needs --endpoint=URL"),
+        ((SYSTEMS, *DATA, "--reader=gone"), "gone: no such folder, and no hub name"),
+        ((SYSTEMS, *DATA, "--k=0"), "argument --k: 0 must be at least 1"),
         (("--models=gone,bm25", *DATA), "gone: no such folder, and no hub name"),
         ((SYSTEMS, "--data=gone"), "gone: does not exist"),
         ((SYSTEMS, "--data=documents"), "documents holds no question"),

@@ -11,15 +11,16 @@ from support.brute_force import bm25, fuse
 from support.world import HELD_OUT, make_world, tiny_config
 
 import ark_jax as ark
-from ark_jax.compare import output
+from ark_jax.compare import answering, output
 from ark_jax.compare.comparison import compare
 from ark_jax.compare.rankings import parse_systems
 from ark_jax.data.reading import Reading
 from ark_jax.data.records import BadInput
+from ark_jax.index.writer import Writer
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.documents.evaluate import evaluate
+from ark_jax.recipes.documents.evaluate import RETRIEVAL, evaluate
 from ark_jax.recipes.documents.ingest import ingest
 from ark_jax.recipes.documents.retrieve import Systems, retrieve_baselines
 from ark_jax.retrieval.chunks import ChunkRules
@@ -151,9 +152,13 @@ def world(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scope", ["document", "held_out", "corpus"])
-def test_comparing_on_the_held_out_questions_reproduces_a_run(scope, world, place, tmp_path):
+def test_comparing_on_the_held_out_questions_reproduces_a_run(
+    scope, world, place, tmp_path, monkeypatch
+):
     config = tiny_config(world)
-    config.evaluate.read = 0
+    config.evaluate.read = -1
+    config.evaluate.answers = ("answer_f1", "answer_likelihood")
+    monkeypatch.setattr(answering, "ANSWER_TOKENS", config.evaluate.max_new_tokens)
     config.evaluate.scope, config.evaluate.retrievers = scope, (str(place / "a"),)
     config.evaluate.baselines, config.evaluate.hybrids = ("bm25",), ("bm25+base",)
     context = Context(config, tmp_path / "run", Metrics(tmp_path / "metrics.jsonl"))
@@ -175,6 +180,11 @@ def test_comparing_on_the_held_out_questions_reproduces_a_run(scope, world, plac
         folder=tmp_path / "i",
         scope={"document": "documents", "held_out": "asked"}.get(scope, scope),
         rules=ChunkRules(settings.chunking, settings.chunk_tokens, settings.chunk_overlap),
+        metrics=(*RETRIEVAL, "answer_f1", "answer_likelihood"),
+        answering=answering.Answering(
+            Writer.local(config.generator.path, tmp_path / "replies.jsonl"),
+            config.evaluate.passages,
+        ),
     )
     of_run = means(load_json(context / "evaluate" / "metrics.json")["table"])
     pairs = {"retriever": "base", "bm25": "bm25", "bm25+retriever": "bm25+base", "a": "a"}
@@ -182,6 +192,12 @@ def test_comparing_on_the_held_out_questions_reproduces_a_run(scope, world, plac
         wanted = {metric: of_run[theirs][metric] for metric in comparison.metrics}
         assert means(comparison.table)[name] == pytest.approx(wanted, abs=1e-9)
     assert len(comparison.rows) == 4 * len(held_out)
+    replies = lambda rows, names: {
+        (names.get(row["system"]), row["question"]): row["answer"] for row in rows
+    }
+    ran = load_rows(context / "evaluate" / "questions.parquet")
+    assert replies(comparison.rows, pairs) == replies(ran, {x: x for x in pairs.values()})
+    assert any(row["answer"] for row in comparison.rows)
 
 
 def test_questions_of_a_document_count_as_one_observation(place, tmp_path):

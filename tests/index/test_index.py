@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -154,6 +155,28 @@ def test_only_changed_documents_are_embedded_again(models, tmp_path, embedded):
     assert_same(second, ark.Index.build(tmp_path / "at once", models / "a", new))
     assert first.search(QUESTIONS[:1], by="bm25")  # what is open stays open
     assert len(list((tmp_path / "i").glob("index-*"))) == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_changed_corpus_answers_as_one_indexed_anew(seed, models, tmp_path, embedded):
+    """Documents are added, edited and deleted at random; passages that stay are kept."""
+    draw, corpus, known = random.Random(seed), documents(), set()
+    for turn in range(3):
+        corpus = [x for x in corpus if draw.random() > 0.2]
+        edits = [
+            f"{x.text} In {turn} a bell rang." if draw.random() < 0.3 else x.text for x in corpus
+        ]
+        corpus = [dataclasses.replace(x, text=text) for x, text in zip(corpus, edits, strict=True)]
+        text = ". ".join(draw.sample(SENTENCES, 5))
+        corpus.insert(draw.randrange(len(corpus) + 1), Document(f"new {turn}", "", text))
+        index = ark.Index.build(tmp_path / "i", models / "a", corpus)
+        assert set(embedded) == set(passages(index)) - known
+        known = set(passages(index))
+        anew = ark.Index.build(tmp_path / f"anew {turn}", models / "a", corpus)
+        assert_same(index, anew)
+        found = [[[x.chunk for x in hits] for hits in y.search(QUESTIONS)] for y in (index, anew)]
+        assert found[0] == found[1]
+        embedded.clear()
 
 
 def test_unchanged_documents_are_not_cut_again(models, tmp_path, monkeypatch):

@@ -62,9 +62,7 @@ PAPER = Source(
         "train.merge": Row(1.0, "Algorithm 3, line 35: the last stage"),
         "evaluate.answers": Row(("answer_f1",), "section 4.2: F1"),
         "evaluate.passages": Row(5, "section 4.2: top 5"),
-        "evaluate.max_new_tokens": Row(
-            128, "section 4.2: the original protocol", "LongBench's for QA"
-        ),
+        "evaluate.max_new_tokens": Row(128, "section 4.2: LongBench's protocol", "its longest"),
         "reader.backend": Row("local", "section 4.2: Mistral reads"),
         "reader.form": Row("text", "Listing 4: ends in Answer:"),
         "judge.model": Row("gpt-4.1", "section 4.2"),
@@ -76,20 +74,13 @@ PAPER = Source(
         Step("Algorithm 1", "communities", "graph/community.py"),
         Step("Algorithm 2", "the graph", "recipes/ark/graph.py"),
         Step("Algorithm 2", "similarity edges", "graph/store.py"),
-        Step(
-            "section 3.2.2", "seeds by the answer", "recipes/ark/extract.py", "else rules find them"
-        ),
+        Step("section 3.2.2", "seeds by the answer", "recipes/ark/extract.py", "else rules"),
         Step("section 3.2.3", "augmented queries, two sizes", "recipes/ark/extract.py"),
         Step("eq. 3, 4", "forward and backward alignment", "models/language.py"),
         Step("eq. 5, 6", "parameter alignment, sum", "recipes/ark/alignment.py"),
         Step("eq. 7, 8", "InfoNCE", "train/losses.py"),
         Step("Algorithm 3", "three stages", "recipes/ark/train.py", "an optimiser for each"),
-        Step(
-            "section 4.1",
-            "fin, legal: 200 each",
-            "../configs/papers/ark_table1.py",
-            "cut the files",
-        ),
+        Step("section 4.1", "fin, legal: 200 each", "data/formats/contexts.py", "cut the files"),
         Step("section 4.1", "UltraDomain, LongBench", "data/formats/contexts.py"),
         Step("section 4.2", "win rate", "evaluate/judge.py", "ties count half; both orders"),
         Step("Table 1", "row Full: `evaluate.baselines`", "recipes/documents/retrieve.py"),
@@ -186,9 +177,7 @@ OFFICIAL = Source(
         Step(POS, "scored tokens", "models/language.py", "its window is one token early"),
         Step("graph_builder.py", "a graph", "recipes/ark/graph.py"),
         Step("augmentation.py", "similarity edges", "graph/store.py", "relations stay, too"),
-        Step(
-            "extraction.py", "seeds: a model, Jaccard", "graph/community.py", "else rules; it skips"
-        ),
+        Step("extraction.py", "seeds: a model, Jaccard", "graph/community.py", "else rules"),
         Step("extraction.py", "PageRank", "graph/pagerank.py", "its stop rule ends early"),
         Step("extraction.py", "the cut", "graph/community.py"),
         Step("data_generator.py", "paired by place", "recipes/ark/curriculum.py", "by question"),

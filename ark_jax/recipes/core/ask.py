@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
+from ark_jax.models.replies import write_replies
 from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.models import load_generator, reader_path
@@ -160,46 +161,30 @@ class _LocalWriter:
         Args:
             first_place: how many prompts of earlier groups fit; random draws depend on it.
         """
-        count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
-        prompts = [self._as_prompt(lm, turns) for turns in conversations]
-        sizes = [count(prompt) for prompt in prompts]
-        fitting = []
-        for i, size in enumerate(sizes):
-            if size + self.settings.max_tokens < lm.max_length:
-                fitting.append(i)
-            else:
-                receive(i, {"error": self._too_long(size, lm.max_length)})
-
-        def hand_over(position: int, text: str) -> None:
-            """Hands over the reply to the prompt at this position among the fitting ones."""
-            i = fitting[position]
-            usage = {"prompt_tokens": sizes[i], "completion_tokens": count(text)}
-            message = {"role": "assistant", "content": text}
-            receive(i, {"choices": [{"message": message}], "usage": usage})
-
-        lm.generate(
-            [prompts[i] for i in fitting],
+        return write_replies(
+            lm,
+            [self._as_prompt(lm, turns) for turns in conversations],
+            receive,
             max_new_tokens=self.settings.max_tokens,
+            fix=f"set config.{self._limit} or config.data.chunk_tokens lower",
             temperature=self.settings.temperature,
             seed=self.context.config.seed,
             first_place=first_place,
             stop=self.stop,
             batch_tokens=self.context.config.generator.batch_tokens,
             label=label,
-            done=hand_over,
         )
-        return len(fitting)
 
     def _as_prompt(self, lm, turns: tuple[str, ...]) -> str:
         return self.form.for_model(lm, *turns) if self.form else lm.chat(list(turns))
 
-    def _too_long(self, size: int, most: int) -> str:
-        own = self._section if "max_tokens" in self.context.config[self._section] else "llm"
-        limit = "evaluate.max_new_tokens" if self.role == "reader" else f"{own}.max_tokens"
-        return (
-            f"{size:,} tokens and {self.settings.max_tokens:,} for the reply are more than the "
-            f"{most:,} that the model takes: set config.{limit} or config.data.chunk_tokens lower"
-        )
+    @property
+    def _limit(self) -> str:
+        """The field of the config that limits a reply."""
+        if self.role == "reader":
+            return "evaluate.max_new_tokens"
+        section = self._section if "max_tokens" in self.context.config[self._section] else "llm"
+        return f"{section}.max_tokens"
 
 
 def _say_usage(label: str, usage) -> None:

@@ -2,6 +2,8 @@
 days and on bad ones."""
 
 import collections
+import json
+import random
 import re
 import shutil
 import signal
@@ -27,6 +29,7 @@ pytest.importorskip(
 KEY = "sk-stages-and-never-on-disk-0123"
 LLM_STAGES = ("data", "candidates", "extract", "graph", "communities", "rewrite")
 GLEAN = prompts.load_template("glean")
+EXTRACT = prompts.load_template("extract")[:40]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def quick(monkeypatch):
 def model(messages: list[dict]) -> str:
     """Reads a passage by statistics and rewrites by templates, from what its prompt says."""
     prompt = messages[0]["content"]
-    if prompt.startswith(prompts.load_template("extract")[:40]):
+    if prompt.startswith(EXTRACT):
         passage = prompt.partition("Passage:\n")[2]
         return rule_based.extract_graph(
             passage, collections.Counter(rule_based.candidate_terms(passage))
@@ -246,6 +249,53 @@ def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
     )
     assert all([m["role"] for m in messages] == ["user", "assistant", "user"] for messages in shown)
     assert all(messages[1]["content"] == forgetful(messages[:1]) for messages in shown)
+
+
+def changed_world(world: Path, root: Path, draw: random.Random) -> Path:
+    """The world with sentences added to one document and taken from another, a new document and,
+    at random, one less."""
+    shutil.copytree(world, root)
+    texts = {x: (root / "corpus" / f"{x}.jsonl").read_text() for x in ("documents", "questions")}
+    documents, questions = (list(map(json.loads, x.splitlines())) for x in texts.values())
+    for document in documents:
+        sentences = document["text"].split(". ")
+        at = draw.randrange(len(sentences) // 2, len(sentences))
+        if draw.random() < 0.5:
+            sentences.insert(at, f"Ann Lovel kept the lamp {draw.randrange(99)} of Thrale")
+        else:
+            del sentences[at]
+        document["text"] = ". ".join(sentences)
+    documents.append({"id": "lamp", "title": "", "text": "Ann Lovel lit the lamp of Thrale."})
+    gone = draw.choice(["great-surge", "nothing"])
+    documents = [x for x in documents if x["id"] != gone]
+    texts = {x["id"]: x["text"] for x in documents}
+    is_whole = lambda x: all(y in texts.get(x["documents"][0], "") for y in x["evidence"])
+    lamp = {"id": "q", "question": "Who lit it?", "answers": ["Ann Lovel"], "documents": ["lamp"]}
+    questions = [*filter(is_whole, questions), lamp]
+    for name, rows in (("documents", documents), ("questions", questions)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (root / "corpus" / f"{name}.jsonl").write_text(lines)
+    return root
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_graph_of_changed_documents_equals_one_made_anew(seed, world, tmp_path):
+    """The run goes on in its workdir, and asks for the passages alone that are new."""
+    changed = changed_world(world, tmp_path / "world", random.Random(seed))
+    with llm_server.serving(model) as server:
+
+        def build(data: Path, name: str) -> tuple[dict, set[str]]:
+            """The tables of a run, and the extraction prompts that were sent for it."""
+            start = len(server.requests)
+            tables = made(run(data, tmp_path / name, server))
+            sent = [request.prompt for request in list(server.requests)[start:]]
+            return tables, {x for x in sent if x.startswith(EXTRACT)}
+
+        before, first = build(world, "run")
+        updated, again = build(changed, "run")
+        anew, whole = build(changed, "anew")
+    assert updated == anew != before
+    assert again == whole - first and 0 < len(again) < len(whole) and first - whole
 
 
 def test_the_api_key_is_never_printed_or_stored(world, tmp_path, capfd):
