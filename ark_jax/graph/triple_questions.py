@@ -5,6 +5,7 @@
 | JSONL, JSON, Parquet | objects with `question`, and perhaps `answers`, `entities`, `id`, `group` |
 | the same of RoG, SRTK | `answer`, `q_entity`, `a_entity`; `question_entities`, `answer_entities` |
 | the same of NSM, GraftNet | answers with `kb_id` and `text`, entities by number |
+| WebQSP, CWQ, GrailQA | as their authors publish them: `RawQuestion`, `sparql`, `graph_query` |
 | CSV, TSV | a first line that names the column `question` |
 | PathQuestion | `question`, `answer(answer/...)` and a path `topic#relation#...`, tabs between |
 | MetaQA | `who directed [Kismet]` and answers joined by `|`, a tab between; or a question alone |
@@ -12,7 +13,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
@@ -20,7 +22,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
+from ark_jax.data.text_files import begins_as_json, filled_lines, head_text, is_parquet
 from ark_jax.graph.terms import TermLists
 from ark_jax.graph.triple_files import local_files
 from ark_jax.graph.triple_rows import TOPIC, is_question_path
@@ -100,10 +102,112 @@ def _read_file(
         yield from _text_questions(path, stem, group, findings)
         return
     lists = TermLists(path.parent, findings)
-    for row in rows:
+    for row in map(_by_our_names, rows):
         question = _parse_row(row, stem, group, lists)
         if findings.settle(row):
             yield row.line, question
+
+
+# A data set whose rows its authors publish by names of their own -> ours -> theirs.
+_NAMES = {
+    "WebQSP": {
+        "id": "QuestionId",
+        "question": "RawQuestion",
+        "answers": "Parses",
+        "entities": "TopicEntityMid",
+    },
+    "CWQ": {"id": "ID", "question": "question", "answers": "answers", "entities": "sparql"},
+    "GrailQA": {
+        "id": "qid",
+        "question": "question",
+        "answers": "answer",
+        "entities": "graph_query",
+    },
+}
+_MID = re.compile(r"\bns:([mg]\.\w+)")
+_FILTER = re.compile(r"FILTER\s*\([^)]*\)")  # excludes an entity from the answers
+
+
+def published_form(values: Mapping[str, object]) -> str:
+    """Which data set a row is of, as its authors publish it: a key of `_NAMES`, or ""."""
+    if "RawQuestion" in values:
+        return "WebQSP"
+    if {"ID", "question", "sparql"} <= values.keys():
+        return "CWQ"
+    return "GrailQA" if {"qid", "question"} <= values.keys() else ""
+
+
+def form_of_file(path: Path) -> str:
+    """As `published_form`, of the first row of a JSON file; "" for any other file."""
+    if not (path.is_file() and head_text(path).lstrip()[:1] in ("{", "[") and begins_as_json(path)):
+        return ""
+    row = next(json_rows(path, Findings()), None)
+    return published_form(row.values) if row else ""
+
+
+def _by_our_names(row: InputRow) -> InputRow:
+    """A row of WebQSP, CWQ or GrailQA by the names of our fields; any other row as it is."""
+    if not (form := published_form(row.values)):
+        return row
+    names = _NAMES[form]
+    values = {
+        ours: row.values[names[ours]] for ours in ("id", "question") if names[ours] in row.values
+    }
+    if names["answers"] in row.values:  # a test set may hide them
+        answers, entities = {"WebQSP": _webqsp, "CWQ": _cwq, "GrailQA": _grailqa}[form](row)
+        values |= {"answers": answers, "entities": entities}
+    if form == "GrailQA" and "level" in row.values:
+        values["group"] = row.values["level"]
+    plain = InputRow(row.file, row.line, values, row.unit)
+    plain.names = names | {"group": "level"}
+    plain.problems, plain.remarks = row.problems, row.remarks
+    return plain
+
+
+def _webqsp(row: InputRow) -> tuple[list, list]:
+    """The answers and topics of all parses of a question of WebQSP."""
+    answers, topics = [], []
+    for parse in row.objects("Parses"):
+        topics += filter(None, [parse.values.get("TopicEntityMid")])
+        for answer in parse.objects("Answers", required=False):
+            id = answer.text("AnswerArgument")
+            name = answer.values.get("EntityName") or id
+            is_entity = answer.values.get("AnswerType") == "Entity"
+            answers.append({"kb_id": id, "text": name} if is_entity else id)
+    return answers, topics
+
+
+def _cwq(row: InputRow) -> tuple[list, list]:
+    """The answers of a question of CWQ, and the entities of its query."""
+    answers = []
+    for answer in row.objects("answers", required=False):
+        id = answer.text("answer_id")
+        answers.append({"kb_id": id, "text": answer.values.get("answer") or id})
+        if answer.values.get("aliases"):
+            row.remark_unread("answers", "their aliases are not read; an answer is one node")
+    return answers, _MID.findall(_FILTER.sub("", row.text("sparql")))
+
+
+def _grailqa(row: InputRow) -> tuple[list, list]:
+    """The answers of a question of GrailQA, and the entities of its graph query."""
+    answers = []
+    for answer in row.objects("answer"):
+        id = answer.text("answer_argument")
+        name = answer.values.get("entity_name") or id
+        is_entity = answer.values.get("answer_type") == "Entity"
+        answers.append({"kb_id": id, "text": name} if is_entity else id)
+    query = row.values.get("graph_query")
+    if not isinstance(query, dict):
+        row.add_problem("graph_query", "is missing or no object", "copy the row as it is published")
+        return answers, []
+    nodes = InputRow(row.file, row.line, query, row.unit)
+    topics = [
+        node.text("id")
+        for node in nodes.objects("nodes")
+        if node.values.get("node_type") == "entity"
+    ]
+    row.problems += nodes.problems
+    return answers, topics
 
 
 def _parse_row(row: InputRow, stem: str, group: str, lists: TermLists) -> TripleQuestion:
