@@ -317,6 +317,15 @@ def _has_known_header(path: Path, reading: Reading) -> bool:
     return bool(CORPUS_COLUMNS & {*names}) or reading.has_column(names)
 
 
+def distinct_stems(files: Sequence[Path]) -> list[str]:
+    """The names of files without suffix; equal ones get their folder as a prefix."""
+    stems = [path.stem for path in files]
+    return [
+        f"{path.parent.name}/{stem}" if stems.count(stem) > 1 else stem
+        for path, stem in zip(files, stems, strict=True)
+    ]
+
+
 def named_file(folder: Path, stem: str, reading: Reading = AS_IT_IS) -> Path | None:
     """The file of rows with this name in a folder, such as questions.jsonl or questions.csv.
 

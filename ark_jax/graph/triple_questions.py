@@ -21,7 +21,7 @@ from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
-from ark_jax.data.table_files import parquet_rows, table_header, table_rows
+from ark_jax.data.table_files import distinct_stems, parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import begins_as_json, filled_lines, head_text, is_parquet
 from ark_jax.graph.terms import TermLists
 from ark_jax.graph.triple_files import local_files
@@ -63,7 +63,7 @@ def read_questions(
     questions: list[TripleQuestion] = []
     files = local_files(paths, findings)
     places: dict[str, str] = {}
-    for path, stem in zip(files, _stems(files), strict=True):
+    for path, stem in zip(files, distinct_stems(files), strict=True):
         group = stem if len(files) > 1 else ""
         for line, question in _read_file(path, stem, group, findings):
             place = f"{path}:{line}"
@@ -77,15 +77,6 @@ def read_questions(
     if files and not questions and not findings.problems:
         findings.problems.add(files[0], "holds no question; give another file")
     return questions, findings.condensed()
-
-
-def _stems(files: Sequence[Path]) -> list[str]:
-    """The names of files without suffix; equal ones get their folder as a prefix."""
-    stems = [path.stem for path in files]
-    return [
-        f"{path.parent.name}/{stem}" if stems.count(stem) > 1 else stem
-        for path, stem in zip(files, stems, strict=True)
-    ]
 
 
 def _read_file(

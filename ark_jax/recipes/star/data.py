@@ -8,7 +8,7 @@ from pathlib import Path
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
 from ark_jax.graph.steps import Steps
-from ark_jax.graph.triple_questions import read_questions
+from ark_jax.graph.triple_questions import TripleQuestion, read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -64,10 +64,11 @@ def ingest(context: Context, folder: Path) -> dict:
     counts = store_graph(graph, folder)
     read, findings = read_questions(settings.questions, settings.encoding)
     report_findings(findings, settings.tolerate)
-    linked = link(read, graph)
-    for remark in linked.remarks:
-        say(f"  {remark}")
-    train, test = _divide(linked, graph, context.config)
+    linked = _linked(read, graph)
+    if settings.test:
+        train, test = _answered(linked), _read_test(read, graph, context.config)
+    else:
+        train, test = _divide(linked, graph, context.config)
     usable = [question for question in train if question.topics and question.answer_nodes]
     _check_parts(usable, test, len(read), context.config)
     usable = _draw_few(usable, settings.few)
@@ -88,6 +89,38 @@ def ingest(context: Context, folder: Path) -> dict:
         "test_without_topic": sum(not question.topics for question in test),
         "test_without_answer_in_graph": sum(not question.answer_nodes for question in test),
     }
+
+
+def _linked(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
+    """The questions with their nodes; prints remarks."""
+    linked = link(questions, graph)
+    for remark in linked.remarks:
+        say(f"  {remark}")
+    return linked
+
+
+def _answered(linked: Linked) -> list[PathQuestion]:
+    """The questions that have answers."""
+    numbers = (i for i, question in enumerate(linked.questions) if question.answers)
+    return [_path_question(linked, number) for number in numbers]
+
+
+def _read_test(trained: Sequence[TripleQuestion], graph: Triples, config) -> list[PathQuestion]:
+    """The questions of `data.test`, at most `evaluate.questions` of each group.
+
+    Raises:
+        BadInput: the files have problems that `data.tolerate` does not cover.
+        ValueError: one of the questions is trained on.
+    """
+    settings = config.data
+    read, findings = read_questions(settings.test, settings.encoding)
+    report_findings(findings, settings.tolerate)
+    if repeated := {question.id for question in trained} & {question.id for question in read}:
+        raise ValueError(
+            f"config.data.test: the question {min(repeated)!r} of {settings.test} is also in "
+            f"{settings.questions}; what is tested must not be trained on"
+        )
+    return first_of_groups(_answered(_linked(read, graph)), config.evaluate.questions)
 
 
 def _divide(
