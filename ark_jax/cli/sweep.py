@@ -17,6 +17,7 @@ stage that both need.
 import dataclasses
 import os
 import re
+import runpy
 import shlex
 import sys
 from collections.abc import Sequence
@@ -64,12 +65,10 @@ class Sweep(Flags):
         from ark_jax.report.paper_table import as_markdown
         from ark_jax.report.sweep_table import Comparison, write_results, write_text
         from ark_jax.sweep.processes import run_all, split_devices
-        from ark_jax.sweep.series import read_table
 
         if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
             raise bad_flag(self.verb, f"unrecognized arguments: {' '.join(bad)}")
-        file = locate_config(self.config).partition(":")[0]
-        table = read_table(self.config, file)
+        table = read_table(self.config)
         if self.check:
             return self._check_data(table)
         if self.workdir is None:
@@ -85,9 +84,8 @@ class Sweep(Flags):
             show(slurm_script(series.name, chosen, flags, passed_on))
             return 0
         shared = self.workdir / "shared"
-        # A table's own settings give way to flags, so that models and readers can be replaced.
-        order = slice(None, None, -1 if table else 1)
-        command = lambda run: _run_command(run, self.config, shared, passed_on, order)
+        # The models and readers that a table names can be replaced by flags.
+        command = lambda run: _run_command(run, self.config, shared, passed_on, bool(table))
         pool = series.recipe.pool if series.has_folds else None
         comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
         try:
@@ -131,16 +129,22 @@ def _chosen_runs(series: "Series", flags: Sweep) -> list["SweepRun"]:
 
 
 def _run_command(
-    run: "SweepRun", config: str, shared: Path, flags: Sequence[str], order: slice = slice(None)
+    run: "SweepRun", config: str, shared: Path, flags: Sequence[str], flags_win: bool
 ) -> list[str]:
-    """The command line of one run, whose own settings override the flags of all.
-
-    `order` may turn that round: of two settings of a field the later one counts.
-    """
+    """The command line of one run, whose own settings override the flags of all, or give way."""
     changes = [f"--config.{name}={value}" for name, value in run.changes.items()]
     paths = [f"--config={config}", f"--workdir={run.workdir}", f"--store={shared}"]
-    settings = [word for words in (flags, changes)[order] for word in words]
+    settings = [*changes, *flags] if flags_win else [*flags, *changes]
     return [sys.executable, "-m", "ark_jax", "run", *paths, *settings]
+
+
+def read_table(config: str) -> "PaperTable | None":
+    """The table of a paper that a config declares, of the parts after the colon; else None."""
+    from ark_jax.recipes.core.presets import named
+
+    file, _, words = locate_config(config).partition(":")
+    table = runpy.run_path(file).get("TABLE")
+    return table.choose(named(words)) if table else None
 
 
 def read_sweep(
@@ -148,13 +152,14 @@ def read_sweep(
 ) -> "Series":
     """The sweep that `--config=FILE:sweep=NAME` names, or a table's, for runs with these fields."""
     from ark_jax.pipeline.recipe import recipe_of
-    from ark_jax.sweep.series import read_series, table_series
+    from ark_jax.sweep.series import Series, read_series, sweep_run
 
     named = ConfigFlags(verb="sweep", config=config, fields=tuple(fields))
+    open_config = lambda: named.open_plain()[0]
     if table:
-        return table_series(table, folder, recipe_of(named.open_plain()[0]))
-    file = locate_config(config).partition(":")[0]
-    return read_series(config, file, folder, lambda: named.open_plain()[0])
+        runs = [sweep_run(name, changes, folder) for name, changes in table.runs.items()]
+        return Series("table", runs, recipe_of(open_config()), has_folds=False)
+    return read_series(config, locate_config(config).partition(":")[0], folder, open_config)
 
 
 def slurm_script(

@@ -1,7 +1,6 @@
 """Rows as other frameworks and data sets write them, as rows of ours: LangChain, TriviaQA, ..."""
 
 import itertools
-import json
 from collections.abc import Mapping
 
 from ark_jax.data.records import with_title
@@ -63,15 +62,17 @@ def _plain_values(values: Mapping[str, object]) -> dict[str, object] | None:
         return {"id": _text_id(values.get("id")), **_contents(values["contents"])}
     for name in ("golden_answers", "possible_answers"):  # FlashRAG's and PopQA's
         if name in values and "question" in values:
-            answers = _listed(values[name])
-            return {**values, "id": _text_id(values.get("id")), "answers": answers}
+            return {**values, "id": _text_id(values.get("id")), "answers": values[name]}
     for question, id, answer in (
         ("Question", "QuestionId", "Answer"),
         ("question", "question_id", "answer"),
     ):
         if question in values and isinstance(values.get(answer), dict):
-            names = {"id": values.get(id), "question": values[question]}
-            return {**names, "answers": _trivia_answers(values[answer])}
+            # Normalised aliases are the same words.
+            given = {name.lower(): value for name, value in values[answer].items()}
+            value, aliases = given.get("value"), _flat([given.get("aliases", [])])
+            answers = [value, *(alias for alias in aliases if alias != value)]
+            return {"id": values.get(id), "question": values[question], "answers": answers}
     if {"query", "retrieval_gt"} <= values.keys():  # AutoRAG's questions
         return {
             "id": values.get("qid"),
@@ -126,27 +127,6 @@ def _contents(contents: object) -> dict[str, object]:
         return {"text": contents}
     title, _, text = contents.partition("\n")
     return {"title": title.strip().strip('"'), "text": text}
-
-
-def _listed(answers: object) -> object:
-    """A list that a string holds as JSON, or else the value as it is."""
-    if isinstance(answers, str) and answers.lstrip().startswith("["):
-        try:
-            return json.loads(answers)
-        except ValueError:  # the problem of a list that is a string says where it is
-            return answers
-    return answers
-
-
-def _trivia_answers(answer: Mapping[str, object]) -> object:
-    """The answers of TriviaQA: the value, then its aliases; normalised ones are the same words."""
-    lowered = {name.lower(): value for name, value in answer.items()}
-    aliases = lowered.get("aliases", [])
-    if not isinstance(aliases, list):
-        return aliases
-    strings = all(isinstance(alias, str) for alias in aliases)
-    items = [lowered.get("value"), *aliases]
-    return list(dict.fromkeys(items)) if strings else items
 
 
 def _is_alpaca(values: Mapping[str, object]) -> bool:

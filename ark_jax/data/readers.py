@@ -114,9 +114,10 @@ def split_paths(path: str | Path) -> list[str]:
     path, folder = str(path), Path(path).expanduser()
     if "," in path and not folder.exists():
         return [part.strip() for part in path.split(",") if part.strip()]
-    if "://" in path or not folder.is_dir() or any(x.recognises(folder) for x in formats.FORMATS):
+    rows = [x for x in sorted(folder.iterdir()) if x.suffix in SUFFIXES] if folder.is_dir() else []
+    if not rows or any(form.recognises(folder) for form in formats.FORMATS):
         return [path]
-    return [str(file) for file in sorted(folder.iterdir()) if file.suffix in SUFFIXES] or [path]
+    return list(map(str, rows))
 
 
 def _joined(

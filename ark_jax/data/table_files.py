@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DELIMITERS = (",", "\t", ";")
 BATCH_ROWS = 256  # of a Parquet or Arrow file that are in memory at once
 LIST_COLUMNS = (
-    *("answers", "answer", "documents", "evidence"),
+    *("answers", "answer", "golden_answers", "possible_answers", "documents", "evidence"),
     *("contexts", "reference_contexts", "retrieved_contexts", "ground_truths"),  # ragas's
     *("pos", "neg"),
 )

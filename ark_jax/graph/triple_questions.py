@@ -22,7 +22,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import distinct_stems, parquet_rows, table_header, table_rows
-from ark_jax.data.text_files import begins_as_json, filled_lines, head_text, is_parquet
+from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
 from ark_jax.graph.terms import TermLists
 from ark_jax.graph.triple_files import local_files
 from ark_jax.graph.triple_rows import TOPIC, is_question_path
@@ -99,21 +99,12 @@ def _read_file(
             yield row.line, question
 
 
-# A data set whose rows its authors publish by names of their own -> ours -> theirs.
+_FIELDS = ("id", "question", "answers", "entities")
+# A data set -> what its authors call our fields, in the same order.
 _NAMES = {
-    "WebQSP": {
-        "id": "QuestionId",
-        "question": "RawQuestion",
-        "answers": "Parses",
-        "entities": "TopicEntityMid",
-    },
-    "CWQ": {"id": "ID", "question": "question", "answers": "answers", "entities": "sparql"},
-    "GrailQA": {
-        "id": "qid",
-        "question": "question",
-        "answers": "answer",
-        "entities": "graph_query",
-    },
+    "WebQSP": ("QuestionId", "RawQuestion", "Parses", "TopicEntityMid"),
+    "CWQ": ("ID", "question", "answers", "sparql"),
+    "GrailQA": ("qid", "question", "answer", "graph_query"),
 }
 _MID = re.compile(r"\bns:([mg]\.\w+)")
 _FILTER = re.compile(r"FILTER\s*\([^)]*\)")  # excludes an entity from the answers
@@ -130,9 +121,7 @@ def published_form(values: Mapping[str, object]) -> str:
 
 def form_of_file(path: Path) -> str:
     """As `published_form`, of the first row of a JSON file; "" for any other file."""
-    if not (path.is_file() and head_text(path).lstrip()[:1] in ("{", "[") and begins_as_json(path)):
-        return ""
-    row = next(json_rows(path, Findings()), None)
+    row = next(json_rows(path, Findings()), None) if begins_as_json(path) else None
     return published_form(row.values) if row else ""
 
 
@@ -140,19 +129,25 @@ def _by_our_names(row: InputRow) -> InputRow:
     """A row of WebQSP, CWQ or GrailQA by the names of our fields; any other row as it is."""
     if not (form := published_form(row.values)):
         return row
-    names = _NAMES[form]
+    names = dict(zip(_FIELDS, _NAMES[form], strict=True))
     values = {
-        ours: row.values[names[ours]] for ours in ("id", "question") if names[ours] in row.values
+        field: row.values[names[field]] for field in _FIELDS[:2] if names[field] in row.values
     }
     if names["answers"] in row.values:  # a test set may hide them
         answers, entities = {"WebQSP": _webqsp, "CWQ": _cwq, "GrailQA": _grailqa}[form](row)
         values |= {"answers": answers, "entities": entities}
-    if form == "GrailQA" and "level" in row.values:
-        values["group"] = row.values["level"]
-    plain = InputRow(row.file, row.line, values, row.unit)
+    plain = InputRow(row.file, row.line, values | {"group": row.values.get("level", "")}, row.unit)
     plain.names = names | {"group": "level"}
     plain.problems, plain.remarks = row.problems, row.remarks
     return plain
+
+
+def _answer(part: InputRow, id: str, name: str, kind: str = "") -> dict | str:
+    """An answer as `_field_terms` takes it; the arguments are names of fields."""
+    value = part.text(id)
+    if part.values.get(kind) == "Value":
+        return value
+    return {"kb_id": value, "text": part.values.get(name) or value}
 
 
 def _webqsp(row: InputRow) -> tuple[list, list]:
@@ -160,43 +155,29 @@ def _webqsp(row: InputRow) -> tuple[list, list]:
     answers, topics = [], []
     for parse in row.objects("Parses"):
         topics += filter(None, [parse.values.get("TopicEntityMid")])
-        for answer in parse.objects("Answers", required=False):
-            id = answer.text("AnswerArgument")
-            name = answer.values.get("EntityName") or id
-            is_entity = answer.values.get("AnswerType") == "Entity"
-            answers.append({"kb_id": id, "text": name} if is_entity else id)
+        given = parse.objects("Answers", required=False)
+        answers += [_answer(x, "AnswerArgument", "EntityName", "AnswerType") for x in given]
     return answers, topics
 
 
 def _cwq(row: InputRow) -> tuple[list, list]:
     """The answers of a question of CWQ, and the entities of its query."""
-    answers = []
-    for answer in row.objects("answers", required=False):
-        id = answer.text("answer_id")
-        answers.append({"kb_id": id, "text": answer.values.get("answer") or id})
-        if answer.values.get("aliases"):
-            row.remark_unread("answers", "their aliases are not read; an answer is one node")
+    if any("aliases" in x for x in row.values["answers"] if isinstance(x, dict)):
+        row.remark_unread("answers", "their aliases are not read; an answer is one node")
+    answers = [_answer(x, "answer_id", "answer") for x in row.objects("answers", required=False)]
     return answers, _MID.findall(_FILTER.sub("", row.text("sparql")))
 
 
 def _grailqa(row: InputRow) -> tuple[list, list]:
     """The answers of a question of GrailQA, and the entities of its graph query."""
-    answers = []
-    for answer in row.objects("answer"):
-        id = answer.text("answer_argument")
-        name = answer.values.get("entity_name") or id
-        is_entity = answer.values.get("answer_type") == "Entity"
-        answers.append({"kb_id": id, "text": name} if is_entity else id)
+    given = row.objects("answer")
+    answers = [_answer(x, "answer_argument", "entity_name", "answer_type") for x in given]
     query = row.values.get("graph_query")
     if not isinstance(query, dict):
         row.add_problem("graph_query", "is missing or no object", "copy the row as it is published")
         return answers, []
     nodes = InputRow(row.file, row.line, query, row.unit)
-    topics = [
-        node.text("id")
-        for node in nodes.objects("nodes")
-        if node.values.get("node_type") == "entity"
-    ]
+    topics = [x.text("id") for x in nodes.objects("nodes") if x.values.get("node_type") == "entity"]
     row.problems += nodes.problems
     return answers, topics
 

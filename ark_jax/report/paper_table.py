@@ -23,6 +23,12 @@ class Column(NamedTuple):
     metric: str
 
 
+def columns_of(parts: Mapping[str, str], metrics: Mapping[str, str]) -> tuple[Column, ...]:
+    """A column for each metric of each part; both are name -> heading, which may be empty."""
+    pairs = [(part, metric) for part in parts for metric in metrics]
+    return tuple(Column(f"{parts[p]} {metrics[m]}".strip(), p, m) for p, m in pairs)
+
+
 @dataclasses.dataclass(frozen=True)
 class PaperTable:
     """What a config declares of the published table that it makes.

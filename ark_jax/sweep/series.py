@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ark_jax.pipeline.recipe import Recipe, recipe_of
-from ark_jax.recipes.core.presets import named
-from ark_jax.report.paper_table import PaperTable
 from ark_jax.report.sweep_table import SweepRun
 
 
@@ -45,7 +43,7 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
             name a folder, or the recipe cannot pool folds.
     """
     path, _, words = config.partition(":")
-    sweep = re.search(r"(?:^|,)sweep=([^,]*)", words)
+    named = re.search(r"(?:^|,)sweep=([^,]*)", words)
     own, opened = runpy.run_path(file).get("SWEEPS", {}), open_config()
     recipe = recipe_of(opened)
     sweeps = own | {
@@ -53,51 +51,30 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
         for name, runs in _packaged(opened.get("recipe", "ark")).items()
         if name not in own
     }
-    if not sweep or sweep[1] not in sweeps:
+    if not named or named[1] not in sweeps:
         raise ValueError(
             f"--config={config}: give one of the sweeps of {path} as --config={path}:sweep=NAME; "
             f"there are {', '.join(sweeps) or 'none: it has no SWEEPS'}"
         )
-    changes_of = sweeps[sweep[1]]
+    runs, changes_of = [], sweeps[named[1]]
     if callable(changes_of):
         changes_of = changes_of(opened)
     has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
     if has_folds and not recipe.pool:
-        raise ValueError(f"{path}: sweep {sweep[1]}: recipe {recipe.name} cannot pool folds")
+        raise ValueError(f"{path}: sweep {named[1]}: recipe {recipe.name} cannot pool folds")
     # A run without a fold holds out other questions, so no fold can be compared with it.
-    runs = _sweep_runs(changes_of if has_folds else {"base": {}} | changes_of, folder)
-    for run in runs:
-        if not re.fullmatch(r"\w[\w.+-]*", run.name):
+    for name, changes in (changes_of if has_folds else {"base": {}} | changes_of).items():
+        if not re.fullmatch(r"\w[\w.+-]*", name):
             raise ValueError(
-                f"{path}: sweep {sweep[1]}: run {run.name!r}: letters, digits and _ . + - make a "
-                "name"
+                f"{path}: sweep {named[1]}: run {name!r}: letters, digits and _ . + - make a name"
             )
-    return Series(sweep[1], runs, recipe, has_folds)
+        runs.append(sweep_run(name, changes, folder))
+    return Series(named[1], runs, recipe, has_folds)
 
 
-def _sweep_runs(changes: Mapping[str, Mapping], folder: Path) -> list[SweepRun]:
-    """The runs by their names and changed fields."""
-    return [
-        SweepRun(name, dict(fields), folder / "runs" / name, folder / "logs" / f"{name}.log")
-        for name, fields in changes.items()
-    ]
-
-
-def read_table(config: str, file: str) -> PaperTable | None:
-    """The table of a paper that a config declares, of the parts after the colon; else None.
-
-    Arguments are those of `read_series`.
-
-    Raises:
-        ValueError: the table has no such part.
-    """
-    table = runpy.run_path(file).get("TABLE")
-    return table.choose(named(config.partition(":")[2])) if table else None
-
-
-def table_series(table: PaperTable, folder: Path, recipe: Recipe) -> Series:
-    """The runs of a table of a paper."""
-    return Series("table", _sweep_runs(table.runs, folder), recipe, has_folds=False)
+def sweep_run(name: str, changes: Mapping[str, object], folder: Path) -> SweepRun:
+    """A run of the sweep in a folder."""
+    return SweepRun(name, dict(changes), folder / "runs" / name, folder / "logs" / f"{name}.log")
 
 
 def _packaged(recipe: str) -> Mapping[str, object]:

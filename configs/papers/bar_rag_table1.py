@@ -1,9 +1,4 @@
-"""Table 1 of BAR-RAG: exact match on seven test sets: a packaged config.
-
-    ark-jax sweep --config=papers/bar_rag_table1 --workdir=DIR
-
-ark_jax/recipes/papers/bar_rag_table1.py describes the words that may follow a colon.
-"""
+"""Table 1 of BAR-RAG, packaged as `papers/bar_rag_table1`: see ark_jax/recipes/papers."""
 
 from ark_jax.recipes.papers.bar_rag_table1 import TABLE, get_config
 

@@ -15,7 +15,7 @@ from ark_jax.data import readers
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.core.presets import named
 from ark_jax.recipes.papers.sources import DOMAINS, LONG, find
-from ark_jax.report.paper_table import Column, PaperTable
+from ark_jax.report.paper_table import PaperTable, columns_of
 
 TRAINING, FIRST = ("fin", "legal"), 200
 HEADINGS = ("nar", "qas", "mus", "2wiki", "hot", "bio", "fic", "music", "tech", "phil")
@@ -23,7 +23,7 @@ SETS = (*LONG, *DOMAINS)
 TABLE = PaperTable(
     title="ARK, Table 1: F1 of answers (%)",
     number="Table 1",
-    columns=tuple(Column(h, s, "answer_f1") for h, s in zip(HEADINGS, SETS, strict=True)),
+    columns=columns_of(dict(zip(SETS, HEADINGS, strict=True)), {"answer_f1": ""}),
     runs={"ark": {}},
     sources={"": TRAINING, **{name: (name,) for name in SETS}},
     quoted={

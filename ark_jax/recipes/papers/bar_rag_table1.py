@@ -12,13 +12,13 @@ alone: --config=papers/bar_rag_table1:nq,bamboogle.
 from ark_jax.recipes.bar_rag import config
 from ark_jax.recipes.core.presets import named
 from ark_jax.recipes.papers.sources import OPEN, find
-from ark_jax.report.paper_table import Column, PaperTable
+from ark_jax.report.paper_table import PaperTable, columns_of
 
 HEADINGS = ("NQ", "TriviaQA", "PopQA", "HotpotQA", "2Wiki", "MuSiQue", "Bamboogle")
 TABLE = PaperTable(
     title="BAR-RAG, Table 1: exact match (%)",
     number="Table 1",
-    columns=tuple(Column(h, s, "exact_match") for h, s in zip(HEADINGS, OPEN, strict=True)),
+    columns=columns_of(dict(zip(OPEN, HEADINGS, strict=True)), {"exact_match": ""}),
     runs={
         "qwen2.5-3b": {"generator.path": "Qwen/Qwen2.5-3B-Instruct"},
         "qwen2.5-7b": {"generator.path": "Qwen/Qwen2.5-7B-Instruct"},

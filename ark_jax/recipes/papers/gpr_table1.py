@@ -11,23 +11,19 @@ of it, and the reader answers from its triples. Those after a colon are run alon
 
 from ark_jax.recipes.gpr import config
 from ark_jax.recipes.papers.sources import find
-from ark_jax.report.paper_table import Column, PaperTable
+from ark_jax.report.paper_table import PaperTable, columns_of
 
 SETS = {"webqsp": "WebQSP", "cwq": "CWQ"}
 METRICS = {
-    "accuracy": "answer_accuracy",
-    "precision": "list_precision",
-    "recall": "list_recall",
-    "F1": "list_f1",
+    "answer_accuracy": "accuracy",
+    "list_precision": "precision",
+    "list_recall": "recall",
+    "list_f1": "F1",
 }
 TABLE = PaperTable(
     title="GPR, Table 1: accuracy, precision, recall and F1 of answers (%)",
     number="Table 1",
-    columns=tuple(
-        Column(f"{heading} {metric}", name, ours)
-        for name, heading in SETS.items()
-        for metric, ours in METRICS.items()
-    ),
+    columns=columns_of(SETS, METRICS),
     runs={
         name: {"data.path": find(f"{name}-graph"), "data.questions": find(f"{name}-test")}
         for name in SETS

@@ -11,10 +11,10 @@ train, and some 1,000 of its dev set test, since its test set hides the answers.
 
 from ark_jax.recipes.papers.sources import find
 from ark_jax.recipes.star import config
-from ark_jax.report.paper_table import Column, PaperTable
+from ark_jax.report.paper_table import PaperTable, columns_of
 
 SETS = {"webqsp": "WebQSP", "cwq": "CWQ", "grailqa": "GrailQA"}
-METRICS = {"Hits@1": "hit@1", "F1": "list_f1"}
+METRICS = {"hit@1": "Hits@1", "list_f1": "F1"}
 # Section 5.1: epochs; Table 1: hops, and how many questions of GrailQA are used.
 CHANGES = {
     "webqsp": {"paths.hops": 2},
@@ -33,11 +33,7 @@ def _run(name: str) -> dict[str, object]:
 TABLE = PaperTable(
     title="STAR, Table 2: Hits@1 and F1 (%)",
     number="Table 2",
-    columns=tuple(
-        Column(f"{heading} {metric}", name, ours)
-        for name, heading in SETS.items()
-        for metric, ours in METRICS.items()
-    ),
+    columns=columns_of(SETS, METRICS),
     runs={name: _run(name) for name in SETS},
     sources={name: tuple(f"{name}-{kind}" for kind in ("train", "test", "graph")) for name in SETS},
     quoted={

@@ -134,7 +134,10 @@ def test_triviaqa_as_one_object_is_read(tmp_path):
     ("row", "fault"),
     [
         ({"question": "Who?", "golden_answers": "Ann"}, "golden_answers: is a string"),
-        ({"question": "Who?", "possible_answers": '["Ann'}, "possible_answers: is a string"),
+        (
+            {"question": "Who?", "possible_answers": '["Ann'},
+            "possible_answers: begins like a list but is not one",
+        ),
         (
             {"Question": "Who?", "QuestionId": "1", "Answer": {"Value": 3}},
             "Answer: item 1 is a num",
