@@ -73,7 +73,7 @@ class Sweep(Flags):
             return self._check_data(table)
         if self.workdir is None:
             raise bad_flag(self.verb, "--workdir=DIR is missing")
-        if table and (absent := missing(table.needed())):
+        if table and (absent := missing(table.sources)):
             raise ValueError("\n".join(absent))
         series = read_sweep(self.config, self.workdir, self.fields, table)
         flags = dataclasses.replace(self, metric=self.metric or series.recipe.headline)
@@ -109,7 +109,7 @@ class Sweep(Flags):
 
         if not table:
             raise bad_flag(self.verb, "--check is for the tables of papers: --config=papers/NAME")
-        lines, is_good = look(table.needed())
+        lines, is_good = look(table.sources)
         say("\n".join(lines))
         return int(not is_good)
 

@@ -15,18 +15,11 @@ NOTE = (
 )
 
 
-class Column(NamedTuple):
-    """A column: its heading, a test set or run, and the metric of metrics.json in it."""
+class Part(NamedTuple):
+    """A test set of `data.test`, or a run that has one: its heading, and the names of its data."""
 
     heading: str
-    part: str
-    metric: str
-
-
-def columns_of(parts: Mapping[str, str], metrics: Mapping[str, str]) -> tuple[Column, ...]:
-    """A column for each metric of each part; both are name -> heading, which may be empty."""
-    pairs = [(part, metric) for part in parts for metric in metrics]
-    return tuple(Column(f"{parts[p]} {metrics[m]}".strip(), p, m) for p, m in pairs)
+    sources: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,86 +29,71 @@ class PaperTable:
     Attributes:
         title: the paper, the number of the table and the metrics.
         number: such as "Table 1", by which quoted rows are marked.
-        columns: of the table. A part is a test set of `data.test`, or a run that has one.
+        parts: name -> part; each has a column for each metric.
+        metrics: of metrics.json -> heading, which is empty for the only one.
         runs: run -> its changes of the config.
-        sources: part -> the names of its data; "" has those that each part needs.
-        quoted: system -> its published figures in percent, by column; None: it has none.
+        quoted: system -> its published figures in percent, by column.
+        shared: the names of the data that every part needs.
     """
 
     title: str
     number: str
-    columns: tuple[Column, ...]
+    parts: Mapping[str, Part]
+    metrics: Mapping[str, str]
     runs: Mapping[str, Mapping[str, object]]
-    sources: Mapping[str, tuple[str, ...]]
-    quoted: Mapping[str, tuple[float | None, ...]]
-
-    def needed(self) -> list[str]:
-        """The names of all data."""
-        parts = ["", *(column.part for column in self.columns)]
-        return list(dict.fromkeys(x for part in parts for x in self.sources.get(part, ())))
+    quoted: Mapping[str, tuple[float, ...]]
+    shared: tuple[str, ...] = ()
 
     @property
-    def parts(self) -> list[str]:
-        """The test sets or runs of the columns, in order."""
-        return list(dict.fromkeys(column.part for column in self.columns))
+    def columns(self) -> list[tuple[str, str]]:
+        """(part, metric) of each column."""
+        return [(part, metric) for part in self.parts for metric in self.metrics]
 
-    def choose(self, parts: Sequence[str]) -> "PaperTable":
+    @property
+    def headings(self) -> list[str]:
+        return [f"{self.parts[p].heading} {self.metrics[m]}".strip() for p, m in self.columns]
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of all data."""
+        return [*self.shared, *(name for part in self.parts.values() for name in part.sources)]
+
+    def choose(self, names: Sequence[str]) -> "PaperTable":
         """The table with these parts alone; all without any.
 
         Raises:
             ValueError: there is no such part.
         """
-        if unknown := [part for part in parts if part not in self.parts]:
+        if unknown := [name for name in names if name not in self.parts]:
             raise ValueError(f"{unknown[0]!r}: {self.title} has {', '.join(self.parts)}")
-        kept = [i for i, x in enumerate(self.columns) if not parts or x.part in parts]
+        left_out = self.parts.keys() - (names or self.parts)
+        kept = [i for i, (part, _) in enumerate(self.columns) if part not in left_out]
         return dataclasses.replace(
             self,
-            columns=tuple(self.columns[i] for i in kept),
-            runs={
-                name: changes
-                for name, changes in self.runs.items()
-                if not parts or name not in self.parts or name in parts
-            },
+            parts={name: part for name, part in self.parts.items() if name not in left_out},
+            runs={run: changes for run, changes in self.runs.items() if run not in left_out},
             quoted={name: tuple(row[i] for i in kept) for name, row in self.quoted.items()},
         )
 
 
 def as_markdown(table: PaperTable, runs: Mapping[str, Path]) -> str:
-    """The table of finished runs.
-
-    Args:
-        runs: run -> its workdir.
-    """
-    cells: dict[str, dict[str, str]] = {}
+    """The table of finished runs, run -> its workdir."""
+    cells: dict[str, dict[tuple[str, str], str]] = {}
     for run, workdir in runs.items():
-        for part, rows in _tables(table, run, workdir).items():
+        evaluated = load_json(workdir / "evaluate" / "metrics.json")
+        # A run measures a part of its own, or several test sets, or the only one.
+        alone = run if run in table.parts else next(iter(table.parts))
+        parts = evaluated.get("groups", {}) if run not in table.parts else {}
+        prefix = "" if len(table.runs) == 1 or run in table.parts else f"{run}: "
+        for part, rows in (parts or {alone: evaluated["table"]}).items():
             for row in rows:
-                alone = len(table.runs) == 1 or run in table.parts
-                label = row["system"] if alone else f"{run}: {row['system']}"
-                line = cells.setdefault(label, {})
-                for column in table.columns:
-                    if column.part == part and (value := row["values"].get(column.metric)):
-                        line[column.heading] = _cell(value)
-    heads = [column.heading for column in table.columns]
-    lines = [["system", *heads]]
-    lines += [[label, *(line.get(head, "–") for head in heads)] for label, line in cells.items()]
-    lines.append([f"**quoted, {table.number}:**", *("" for _ in heads)])
-    lines += [
-        [
-            f"{name} (quoted)",
-            *("–" if x is None else f"{x:.2f}".rstrip("0").rstrip(".") for x in row),
-        ]
-        for name, row in table.quoted.items()
-    ]
+                line = cells.setdefault(prefix + row["system"], {})
+                line |= {(part, metric): _cell(x) for metric, x in row["values"].items()}
+    lines = [["system", *table.headings]]
+    lines += [[name, *(line.get(x, "–") for x in table.columns)] for name, line in cells.items()]
+    lines.append([f"**quoted, {table.number}:**", *("" for _ in table.columns)])
+    lines += [[f"{name} (quoted)", *map("{:g}".format, row)] for name, row in table.quoted.items()]
     return f"# {table.title}\n\n{markdown_table(lines)}\n\n{NOTE}\n"
-
-
-def _tables(table: PaperTable, run: str, workdir: Path) -> dict[str, list[dict]]:
-    """part -> the systems that a run measured there."""
-    evaluated = load_json(workdir / "evaluate" / "metrics.json")
-    if run in table.parts:
-        return {run: evaluated["table"]}
-    return evaluated.get("groups") or {table.parts[0]: evaluated["table"]}
 
 
 def _cell(value: Mapping) -> str:

@@ -15,7 +15,7 @@ from ark_jax.data import readers
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.core.presets import named
 from ark_jax.recipes.papers.sources import DOMAINS, LONG, find
-from ark_jax.report.paper_table import PaperTable, columns_of
+from ark_jax.report.paper_table import PaperTable, Part
 
 TRAINING, FIRST = ("fin", "legal"), 200
 HEADINGS = ("nar", "qas", "mus", "2wiki", "hot", "bio", "fic", "music", "tech", "phil")
@@ -23,9 +23,10 @@ SETS = (*LONG, *DOMAINS)
 TABLE = PaperTable(
     title="ARK, Table 1: F1 of answers (%)",
     number="Table 1",
-    columns=columns_of(dict(zip(SETS, HEADINGS, strict=True)), {"answer_f1": ""}),
+    parts={name: Part(h, (name,)) for name, h in zip(SETS, HEADINGS, strict=True)},
+    metrics={"answer_f1": ""},
     runs={"ark": {}},
-    sources={"": TRAINING, **{name: (name,) for name in SETS}},
+    shared=TRAINING,
     quoted={
         "Full": (12.95, 22.79, 6.74, 20.13, 26.87, 27.47, 25.75, 25.50, 22.68, 23.05),
         "Qwen3-embedding": (19.58, 23.90, 14.19, 21.24, 35.27, 32.99, 29.41, 34.90, 38.03, 34.04),

@@ -12,19 +12,20 @@ alone: --config=papers/bar_rag_table1:nq,bamboogle.
 from ark_jax.recipes.bar_rag import config
 from ark_jax.recipes.core.presets import named
 from ark_jax.recipes.papers.sources import OPEN, find
-from ark_jax.report.paper_table import PaperTable, columns_of
+from ark_jax.report.paper_table import PaperTable, Part
 
 HEADINGS = ("NQ", "TriviaQA", "PopQA", "HotpotQA", "2Wiki", "MuSiQue", "Bamboogle")
 TABLE = PaperTable(
     title="BAR-RAG, Table 1: exact match (%)",
     number="Table 1",
-    columns=columns_of(dict(zip(OPEN, HEADINGS, strict=True)), {"exact_match": ""}),
+    parts={name: Part(h, (f"bar_rag/{name}",)) for name, h in zip(OPEN, HEADINGS, strict=True)},
+    metrics={"exact_match": ""},
     runs={
         "qwen2.5-3b": {"generator.path": "Qwen/Qwen2.5-3B-Instruct"},
         "qwen2.5-7b": {"generator.path": "Qwen/Qwen2.5-7B-Instruct"},
         "llama-3.1-8b": {"generator.path": "meta-llama/Llama-3.1-8B-Instruct"},
     },
-    sources={"": ("bar_rag/train",), **{name: (f"bar_rag/{name}",) for name in OPEN}},
+    shared=("bar_rag/train",),
     quoted={
         "Qwen-2.5-3B: direct": (10.6, 28.8, 10.8, 14.9, 24.4, 2.0, 2.4),
         "Qwen-2.5-3B: RAG": (34.8, 54.4, 38.7, 25.5, 22.6, 4.7, 8.0),

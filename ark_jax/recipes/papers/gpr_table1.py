@@ -11,24 +11,25 @@ of it, and the reader answers from its triples. Those after a colon are run alon
 
 from ark_jax.recipes.gpr import config
 from ark_jax.recipes.papers.sources import find
-from ark_jax.report.paper_table import PaperTable, columns_of
+from ark_jax.report.paper_table import PaperTable, Part
 
 SETS = {"webqsp": "WebQSP", "cwq": "CWQ"}
-METRICS = {
-    "answer_accuracy": "accuracy",
-    "list_precision": "precision",
-    "list_recall": "recall",
-    "list_f1": "F1",
-}
 TABLE = PaperTable(
     title="GPR, Table 1: accuracy, precision, recall and F1 of answers (%)",
     number="Table 1",
-    columns=columns_of(SETS, METRICS),
+    parts={
+        name: Part(heading, (f"{name}-test", f"{name}-graph")) for name, heading in SETS.items()
+    },
+    metrics={
+        "answer_accuracy": "accuracy",
+        "list_precision": "precision",
+        "list_recall": "recall",
+        "list_f1": "F1",
+    },
     runs={
         name: {"data.path": find(f"{name}-graph"), "data.questions": find(f"{name}-test")}
         for name in SETS
     },
-    sources={name: (f"{name}-test", f"{name}-graph") for name in SETS},
     quoted={
         "ChatGPT": (46.62, 65.97, 39.48, 49.40, 37.88, 42.19, 35.63, 38.63),
         "ChatGPT + G-Retriever": (42.70, 63.32, 36.44, 46.26, 33.51, 39.42, 31.84, 34.99),

@@ -13,11 +13,11 @@ from ark_jax.graph.triples import Triples
 LONGBENCH = "https://huggingface.co/datasets/THUDM/LongBench (data.zip)"
 ULTRADOMAIN = "https://huggingface.co/datasets/TommyChien/UltraDomain"
 BAR_RAG = "https://github.com/GasolSun36/BAR-RAG (rows with ctxs)"
-WEBQSP = "https://www.microsoft.com/download/details.aspx?id=52763"
-CWQ = "https://www.tau-nlp.sites.tau.ac.il/compwebq"
+ROG = "https://huggingface.co/datasets/rmanluo/RoG-"  # its rows hold graphs, too
+WEBQSP = f"https://www.microsoft.com/download/details.aspx?id=52763, or {ROG}webqsp"
+CWQ = f"https://www.tau-nlp.sites.tau.ac.il/compwebq, or {ROG}cwq"
 GRAILQA = "https://dki-lab.github.io/GrailQA"
-ROG = "https://huggingface.co/datasets/rmanluo/RoG-{} (its rows hold graphs)"
-FREEBASE = "https://developers.google.com/freebase (a part of it, as triples)"
+FREEBASE = "https://developers.google.com/freebase (a part of it, as triples), or take RoG's rows"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +49,10 @@ class Source:
 
 def _freebase(name: str, publisher: str, train: str, test: str) -> dict[str, Source]:
     """The questions and the graph of a data set over Freebase."""
-    rog = ROG.format(name)
-    asked = publisher if name == "grailqa" else f"{publisher}, or {rog}"
-    graph = f"{FREEBASE}, or {rog}" if name != "grailqa" else FREEBASE
     return {
-        f"{name}-train": Source((f"{name}/*{train}*",), asked, "questions"),
-        f"{name}-test": Source((f"{name}/*{test}*",), asked, "questions"),
-        f"{name}-graph": Source((f"{name}/graph*", f"{name}/*.parquet"), graph, "graph"),
+        f"{name}-train": Source((f"{name}/*{train}*",), publisher, "questions"),
+        f"{name}-test": Source((f"{name}/*{test}*",), publisher, "questions"),
+        f"{name}-graph": Source((f"{name}/graph*", f"{name}/*.parquet"), FREEBASE, "graph"),
     }
 
 

@@ -11,10 +11,9 @@ train, and some 1,000 of its dev set test, since its test set hides the answers.
 
 from ark_jax.recipes.papers.sources import find
 from ark_jax.recipes.star import config
-from ark_jax.report.paper_table import PaperTable, columns_of
+from ark_jax.report.paper_table import PaperTable, Part
 
 SETS = {"webqsp": "WebQSP", "cwq": "CWQ", "grailqa": "GrailQA"}
-METRICS = {"hit@1": "Hits@1", "list_f1": "F1"}
 # Section 5.1: epochs; Table 1: hops, and how many questions of GrailQA are used.
 CHANGES = {
     "webqsp": {"paths.hops": 2},
@@ -33,9 +32,12 @@ def _run(name: str) -> dict[str, object]:
 TABLE = PaperTable(
     title="STAR, Table 2: Hits@1 and F1 (%)",
     number="Table 2",
-    columns=columns_of(SETS, METRICS),
+    parts={
+        name: Part(heading, (f"{name}-train", f"{name}-test", f"{name}-graph"))
+        for name, heading in SETS.items()
+    },
+    metrics={"hit@1": "Hits@1", "list_f1": "F1"},
     runs={name: _run(name) for name in SETS},
-    sources={name: tuple(f"{name}-{kind}" for kind in ("train", "test", "graph")) for name in SETS},
     quoted={
         "Qwen2.5-72B": (58.1, 39.4, 32.4, 27.3, 24.3, 18.3),
         "Llama3.3-70B": (62.5, 43.2, 39.5, 34.1, 26.3, 20.3),

@@ -114,7 +114,7 @@ def test_a_table_is_one_command(tmp_path, models, name):
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
     rows = [[x.strip() for x in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     heads, _, *rows = rows
-    assert heads == ["system", *(column.heading for column in table.columns)]
+    assert heads == ["system", *table.headings]
     split = next(i for i, row in enumerate(rows) if row[0] == f"**quoted, {table.number}:**")
     assert [row[0] for row in rows[split + 1 :]] == [f"{x} (quoted)" for x in table.quoted]
     for row, figures in zip(rows[split + 1 :], table.quoted.values(), strict=True):
@@ -124,7 +124,7 @@ def test_a_table_is_one_command(tmp_path, models, name):
     wanted = recomputed(tmp_path / "out" / "runs", table)
     for label, cells in ours.items():
         for column, cell in zip(table.columns, cells, strict=True):
-            mean = wanted.get((label, column.part, column.metric))
+            mean = wanted.get((label, *column))
             assert (cell == "–") if mean is None else re.match(rf"{100 * mean:.2f} \[", cell)
     assert any(mean is not None for mean in wanted.values())
 
@@ -134,18 +134,16 @@ def recomputed(runs, table) -> dict[tuple[str, str, str], float]:
     means = {}
     for folder in runs.iterdir():
         rows = pq.read_table(folder / "evaluate" / "questions.parquet").to_pylist()
-        for column in table.columns:
+        for part, metric in table.columns:
             values: dict[str, list[float]] = {}
             for row in rows:
-                is_part = folder.name == column.part or row["question"].startswith(
-                    f"{column.part}/"
-                )
-                if is_part and row[column.metric] is not None:
-                    values.setdefault(row["system"], []).append(row[column.metric])
+                is_part = folder.name == part or row["question"].startswith(f"{part}/")
+                if is_part and row[metric] is not None:
+                    values.setdefault(row["system"], []).append(row[metric])
             alone = folder.name in table.parts or len(table.runs) == 1
             for system, numbers in values.items():
                 label = system if alone else f"{folder.name}: {system}"
-                means[label, column.part, column.metric] = statistics.fmean(numbers)
+                means[label, part, metric] = statistics.fmean(numbers)
     return means
 
 
@@ -171,7 +169,7 @@ def test_a_dry_run_says_what_is_there_and_what_is_missing(tmp_path):
 def test_each_column_has_data_and_a_quoted_figure(name):
     table = runpy.run_path(locate_config(f"papers/{name}"))["TABLE"]
     assert {len(row) for row in table.quoted.values()} == {len(table.columns)}
-    assert set(table.needed()) <= SOURCES.keys()
-    assert all(table.sources.get(part) for part in table.parts)
+    assert set(table.sources) <= SOURCES.keys()
+    assert all(part.sources for part in table.parts.values())
     with pytest.raises(ValueError, match="'nope': "):
         table.choose(["nope"])
