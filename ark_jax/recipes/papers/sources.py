@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ark_jax.data import readers
+from ark_jax.data.problems import Problems
+from ark_jax.data.records import Problem
 from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 
@@ -87,20 +89,25 @@ def look(names: Iterable[str]) -> tuple[list[str], bool]:
     """Reads the sources: a line for each on what it holds or lacks, and whether all are good."""
     names = list(names)
     lines, is_good = missing(names), not missing(names)
-    for source in (SOURCES[name] for name in names):
-        if not glob.glob(source.pattern):
-            continue
-        path = source.find()
-        if source.kind == "graph":
-            graph, findings = Triples.examine([path])
-            problems, counts = findings.problems, f"{len(graph):,} triples"
-        elif source.kind == "questions":
-            asked, findings = read_questions(path)
-            problems, counts = findings.problems, f"{len(asked):,} questions"
-        else:
-            corpus, problems = readers.read(path)
-            counts = f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
-        fault = f"; {problems.total:,} problem(s), the first: {problems[0]}" if problems else ""
-        lines.append(f"{path}: {counts}{fault}")
+    for source in (SOURCES[name] for name in names if glob.glob(SOURCES[name].pattern)):
+        counts, problems, remarks = _read(source.find(), source.kind)
+        if passed_over := sum(remark.rows for remark in remarks):
+            counts += f", {passed_over:,} passed over"
+        if problems:
+            counts += f"; {problems.total:,} problem(s), the first: {problems[0]}"
+        lines.append(f"{source.find()}: {counts}")
         is_good = is_good and not problems
     return lines, is_good
+
+
+def _read(path: str, kind: str) -> tuple[str, Problems, list[Problem]]:
+    """What a source holds, in words, its problems and remarks; arguments are those of `Source`."""
+    if kind == "documents":
+        corpus, problems = readers.read(path)
+        counts = f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
+        return counts, problems, corpus.remarks
+    if kind == "graph":
+        graph, findings = Triples.examine([path])
+        return f"{len(graph):,} triples", findings.problems, findings.remarks
+    asked, findings = read_questions(path)
+    return f"{len(asked):,} questions", findings.problems, findings.remarks
