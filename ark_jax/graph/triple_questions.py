@@ -162,9 +162,11 @@ def _webqsp(row: InputRow) -> tuple[list, list]:
 
 def _cwq(row: InputRow) -> tuple[list, list]:
     """The answers of a question of CWQ, and the entities of its query."""
-    if any("aliases" in x for x in row.values["answers"] if isinstance(x, dict)):
-        row.remark_unread("answers", "their aliases are not read; an answer is one node")
-    answers = [_answer(x, "answer_id", "answer") for x in row.objects("answers", required=False)]
+    answers = []
+    for part in row.objects("answers", required=False):
+        answers.append(_answer(part, "answer_id", "answer"))
+        if part.values.get("aliases"):
+            row.remark_unread("answers", "their aliases are not read; an answer is one node")
     return answers, _MID.findall(_FILTER.sub("", row.text("sparql")))
 
 

@@ -148,6 +148,7 @@ def test_a_file_of_names_may_name_freebase(tmp_path):
         (WEBQSP["Questions"][0] | {"Parses": "x"}, "Parses: is a string in row 1; write a list"),
         (WEBQSP["Questions"][0] | {"RawQuestion": 3}, "RawQuestion: is a number"),
         (CWQ[0] | {"answers": [{"answer": "Patois"}]}, "answers: item 1: answer_id is missing"),
+        (CWQ[0] | {"answers": 5}, "answers: is a number"),
         (CWQ[0] | {"sparql": 3}, "sparql: is a number"),
         (GRAILQA[0] | {"graph_query": None}, "graph_query: is missing or no object in row 1; copy"),
         (GRAILQA[0] | {"answer": [5]}, "answer: item 1 is a number"),
