@@ -331,15 +331,20 @@ def trackers(config) -> Iterator[Finding]:
 
 
 def file(field: str, path: str) -> Iterator[Finding]:
-    """Whether a file, a folder or the files of a pattern exist, and their size in bytes."""
+    """Whether files, a folder or the files of a pattern exist, and their size in bytes."""
+    from ark_jax.data import readers
+
     if "://" in path:
         _bucket_path(path)
         yield ok(f"{field}: {path}, in its bucket")
         return
-    place = Path(path).expanduser()
-    files = [Path(name) for name in glob.glob(str(place), recursive=True)] or [place]
-    size = sum(name.stat().st_size for name in files)
-    yield ok(f"{field}: {path}" + ("" if place.is_dir() else f", {size:,} bytes"))
+    if Path(path).expanduser().is_dir():
+        yield ok(f"{field}: {path}")
+        return
+    places = [str(Path(part).expanduser()) for part in readers.split_paths(path)]
+    found = [glob.glob(place, recursive=True) or [place] for place in places]
+    size = sum(Path(name).stat().st_size for names in found for name in names)
+    yield ok(f"{field}: {path}, {size:,} bytes")
 
 
 def writable_folder(name: str, workdir: Path | None) -> Iterator[Finding]:

@@ -217,8 +217,11 @@ def test_files_of_a_pattern_are_summarised(tmp_path):
         (tmp_path / name).write_text("a\tb\tc\n")
     (finding,) = doctor.file("data.questions", f"{tmp_path}/kb_*.tsv")
     assert finding.state == "ok" and finding.text.endswith("kb_*.tsv, 12 bytes")
-    with pytest.raises(FileNotFoundError):
-        list(doctor.file("data.questions", f"{tmp_path}/qa_*.tsv"))
+    (finding,) = doctor.file("data.test", f"{tmp_path}/kb_1.tsv, {tmp_path}/kb_2.tsv")
+    assert finding.text.endswith("kb_2.tsv, 12 bytes")
+    for missing in ("qa_*.tsv", f"kb_1.tsv,{tmp_path}/kb_3.tsv"):
+        with pytest.raises(FileNotFoundError):
+            list(doctor.file("data.questions", f"{tmp_path}/{missing}"))
 
 
 def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):

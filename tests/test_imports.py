@@ -43,6 +43,7 @@ ROOMS = (
     "recipes.star",
     "recipes.bar_rag",
     "recipes.demo",
+    "recipes.papers",
     "config",
     "new_config",
     "doctor",

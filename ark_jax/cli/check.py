@@ -1,5 +1,6 @@
 """`ark-jax check`: what is understood of an input, and every bad row."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,10 @@ def _check_test(path: str, texts: Mapping[str, str], reading: "Reading") -> bool
     test, problems = readers.read_test(path, texts, reading)
     count = len(test.questions)
     remark = detectable_difference(count) if count else "none can be read"
-    summary = f"test set: {count:,} questions: {remark}"
+    sets = Counter(question.group for question in test.questions)
+    several = len(readers.split_paths(path)) > 1
+    parts = [f"  {name}: {number:,} questions" for name, number in sets.items() if several]
+    summary = "\n".join([*parts, f"test set: {count:,} questions: {remark}"])
     say("\n".join(map(str, (*test.remarks, *problems, summary))))
     say(readers.verdict(problems, reading.tolerate))
     return not readers.is_tolerable(problems, reading.tolerate)

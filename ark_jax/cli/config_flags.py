@@ -175,7 +175,8 @@ def config_of_workdir(workdir: Path | None):
 def packaged_files() -> dict[str, Path]:
     """The configs of the package, which `--config` takes by name: name -> its file."""
     files = {path.parent.name: path for path in sorted(RECIPES.glob("*/config.py"))}
-    return files | {DEMO: RECIPES / "demo.py"}
+    tables = {f"papers/{path.stem}": path for path in sorted(RECIPES.glob("papers/*_table?.py"))}
+    return files | {DEMO: RECIPES / "demo.py"} | tables
 
 
 def locate_config(named: str) -> str:

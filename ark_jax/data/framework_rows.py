@@ -1,4 +1,4 @@
-"""Rows as other frameworks write them, as rows of ours: LangChain, LlamaIndex and others."""
+"""Rows as other frameworks and data sets write them, as rows of ours: LangChain, TriviaQA, ..."""
 
 import itertools
 from collections.abc import Mapping
@@ -7,11 +7,18 @@ from ark_jax.data.records import with_title
 from ark_jax.data.rows import InputRow
 
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+# Fields of data sets that are not read.
+_UNREAD = ("metadata", "EntityPages", "SearchResults", "entity_pages", "search_results", "s_pop")
 # A field that tells whose row it is -> our names -> what that framework calls the fields.
 _NAMES = {
     "page_content": {"text": "page_content"},
     "kwargs": {"text": "kwargs.page_content"},
-    "contents": {"id": "doc_id", "text": "contents"},
+    "doc_id": {"id": "doc_id", "text": "contents"},
+    "contents": {"text": "contents"},
+    "golden_answers": {"answers": "golden_answers"},
+    "possible_answers": {"answers": "possible_answers"},
+    "QuestionId": {"id": "QuestionId", "question": "Question", "answers": "Answer"},
+    "question_id": {"id": "question_id", "answers": "answer"},
     "retrieval_gt": {
         "id": "qid",
         "question": "query",
@@ -32,6 +39,10 @@ def plain_row(row: InputRow) -> InputRow:
     plain = InputRow(row.file, row.line, known, row.unit)
     plain.names = next((names for name, names in _NAMES.items() if name in row.values), {})
     plain.problems, plain.remarks = row.problems, row.remarks
+    if "question" in known and "question" not in plain.names:
+        for name in _UNREAD:
+            if row.values.get(name):
+                plain.remark_unread(name, "is not read; question and answers are")
     if chat := _turns(row.values):
         more = len([role for role, _ in chat if role == "user"]) - 1
         if more:
@@ -47,6 +58,21 @@ def _plain_values(values: Mapping[str, object]) -> dict[str, object] | None:
         return _langchain(values["kwargs"])
     if {"doc_id", "contents"} <= values.keys():  # AutoRAG's corpus
         return {"id": values["doc_id"], "text": values["contents"]}
+    if "contents" in values and "question" not in values:  # Search-R1's and FlashRAG's corpus
+        return {"id": _text_id(values.get("id")), **_contents(values["contents"])}
+    for name in ("golden_answers", "possible_answers"):  # FlashRAG's and PopQA's
+        if name in values and "question" in values:
+            return {**values, "id": _text_id(values.get("id")), "answers": values[name]}
+    for question, id, answer in (
+        ("Question", "QuestionId", "Answer"),
+        ("question", "question_id", "answer"),
+    ):
+        if question in values and isinstance(values.get(answer), dict):
+            # Normalised aliases are the same words.
+            given = {name.lower(): value for name, value in values[answer].items()}
+            value, aliases = given.get("value"), _flat([given.get("aliases", [])])
+            answers = [value, *(alias for alias in aliases if alias != value)]
+            return {"id": values.get(id), "question": values[question], "answers": answers}
     if {"query", "retrieval_gt"} <= values.keys():  # AutoRAG's questions
         return {
             "id": values.get("qid"),
@@ -88,6 +114,19 @@ def _langchain(values: Mapping[str, object]) -> dict[str, object]:
     if isinstance(source, str) and isinstance(start, int) and start >= 0:
         plain |= {"document": source, "start": start, "id": plain["id"] or f"{source}:{start}"}
     return plain
+
+
+def _text_id(id: object) -> object:
+    """An id, which may be written as a number, as a string."""
+    return str(id) if isinstance(id, int) else id
+
+
+def _contents(contents: object) -> dict[str, object]:
+    """Title and text of a passage of Search-R1: the first line is the title, in quotes."""
+    if not isinstance(contents, str) or "\n" not in contents:
+        return {"text": contents}
+    title, _, text = contents.partition("\n")
+    return {"title": title.strip().strip('"'), "text": text}
 
 
 def _is_alpaca(values: Mapping[str, object]) -> bool:

@@ -13,12 +13,24 @@ from ark_jax.data.text_files import head_text, read_text, text_lines
 
 TRIED_LINES = 20  # lines without any object, after which a file is not JSONL
 _JSON_BLANKS = re.compile(r"[ \t\r\n]*")
+# What precedes the rows of TriviaQA ("Data") and of WebQSP ("Questions").
+_WRAPPED = re.compile(
+    r'\s*\{\s*(?:"\w+"\s*:\s*(?:"[^"]*"|[\d.]+)\s*,\s*)*"(?:Data|Questions)"\s*:\s*(?=\[)'
+)
 
 
 def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
-    """The objects of a JSON array, or of a JSONL file, which is read line by line."""
+    """The objects of a JSON array, or of a JSONL file, which is read line by line.
+
+    The array may be that of TriviaQA's or WebQSP's object, whose other fields are not read.
+    """
     if head_text(path).lstrip().startswith("["):
         yield from _array_rows(read_text(path, findings), path, findings)
+        return
+    if _WRAPPED.match(head_text(path)):
+        text = read_text(path, findings)
+        start = _WRAPPED.match(text).end()
+        yield from _array_rows(text[start:], path, findings, is_whole=False)
         return
     lines = text_lines(path, findings)
     head: list[tuple[int, str]] = []
@@ -79,8 +91,13 @@ def _fix_of_broken_line(line: str) -> str:
     return "mend the line"
 
 
-def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]:
-    """Yields the objects of an array one by one, so that those before a syntax error are read."""
+def _array_rows(
+    text: str, path: Path, findings: Findings, *, is_whole: bool = True
+) -> Iterator[InputRow]:
+    """Yields the objects of an array one by one, so that those before a syntax error are read.
+
+    `is_whole` says that nothing follows the array.
+    """
     if "[" not in text:  # the problem is reported already
         return
     problems = findings.problems
@@ -102,7 +119,7 @@ def _array_rows(text: str, path: Path, findings: Findings) -> Iterator[InputRow]
             position = _skip_blanks(text, position) + 1
             if text[position - 1 : position] not in (",", "]"):
                 raise json.JSONDecodeError("Expecting ',' or ']'", text, position - 1)
-        if text[position:].strip():
+        if is_whole and text[position:].strip():
             raise json.JSONDecodeError("Text after the array", text, _skip_blanks(text, position))
     except (ValueError, RecursionError) as error:
         message = (

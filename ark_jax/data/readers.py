@@ -7,7 +7,8 @@ problems.
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ark_jax.data import formats
@@ -19,7 +20,8 @@ from ark_jax.data.formats.rows import parsed_pairs
 from ark_jax.data.problems import Findings, Problems
 from ark_jax.data.reading import AS_IT_IS, Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
-from ark_jax.data.table_files import QUESTIONS, named_file
+from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import QUESTIONS, SUFFIXES, distinct_stems, named_file
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
@@ -90,12 +92,10 @@ def read(
 
 def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, Problems]:
     """As `read`, without a check that the named columns exist."""
-    path, findings = storage.local_copy(str(path)), Findings(reading)
-    form = _recognised_format(path, findings)
-    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
-    if form and path.is_dir():
-        _remark_others(form, path, corpus.format, findings)
-    problems = findings.condensed().problems
+    if len(parts := split_paths(path)) > 1:
+        corpus, problems = _joined(parts, lambda part: _read(part, "", reading))
+    else:
+        corpus, problems = _read_one(path, reading)
     if questions and corpus.documents:
         separate, new_problems = _read_questions(questions, corpus.texts, reading)
         remarks = [*corpus.remarks, *separate.remarks]
@@ -103,6 +103,62 @@ def _read(path: str | Path, questions: str, reading: Reading) -> tuple[Corpus, P
         problems.rows += new_problems.rows
         problems += new_problems
     return corpus, problems
+
+
+def split_paths(path: str | Path) -> list[str]:
+    """The files or folders that a setting names.
+
+    Several are joined by commas; or they are the files of rows in a folder that has no format of
+    its own.
+    """
+    path, folder = str(path), Path(path).expanduser()
+    if "," in path and not folder.exists():
+        return [part.strip() for part in path.split(",") if part.strip()]
+    rows = [x for x in sorted(folder.iterdir()) if x.suffix in SUFFIXES] if folder.is_dir() else []
+    if not rows or any(form.recognises(folder) for form in formats.FORMATS):
+        return [path]
+    return list(map(str, rows))
+
+
+def _joined(
+    parts: list[str], read_part: Callable[[str], tuple[Corpus, Problems]]
+) -> tuple[Corpus, Problems]:
+    """The corpora of several files as one.
+
+    The name of a file is the group of its questions, and stands before their ids.
+    """
+    documents, problems, questions, remarks, names = Documents(), Problems(), [], [], []
+    passed_over: Counter[str] = Counter()
+    for path, stem in zip(parts, distinct_stems(list(map(Path, parts))), strict=True):
+        corpus, new_problems = read_part(path)
+        problems.rows += new_problems.rows
+        problems += new_problems
+        if corpus.chunks is not None:
+            problems.add(path, "holds chunks; name it alone, or documents")
+        for document in corpus.documents:
+            if documents.texts.get(document.id, document.text) != document.text:
+                message = f"{document.id!r} has another text in an earlier file"
+                problems.add(path, f"{message}; give one of them another id", 0, "documents")
+            documents.append(document)
+        questions += [
+            dataclasses.replace(question, id=f"{stem}/{question.id}", group=stem)
+            for question in corpus.questions
+        ]
+        remarks += corpus.remarks
+        passed_over.update(corpus.passed_over)
+        names.append(corpus.format)
+    name = ", ".join(dict.fromkeys(filter(None, names)))
+    return Corpus(documents, questions, name, remarks, passed_over=passed_over), problems
+
+
+def _read_one(path: str | Path, reading: Reading) -> tuple[Corpus, Problems]:
+    """The corpus of one file or folder, as `read`."""
+    path, findings = storage.local_copy(str(path)), Findings(reading)
+    form = _recognised_format(path, findings)
+    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
+    if form and path.is_dir():
+        _remark_others(form, path, corpus.format, findings)
+    return corpus, findings.condensed().problems
 
 
 def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
@@ -180,7 +236,7 @@ def read_test(
     """Reads a test set that has its own documents, or questions on the documents of the input.
 
     Args:
-        path: anything that `read` or `read_questions` reads.
+        path: anything that `read` or `read_questions` reads, or several as of `split_paths`.
         texts: document id -> text of the input.
         reading: how to read the files.
 
@@ -188,6 +244,8 @@ def read_test(
         Questions with the documents of the test set, and problems. A document that has another text
         in the input is a problem.
     """
+    if len(parts := split_paths(path)) > 1:
+        return _joined(parts, lambda part: read_test(part, texts, reading))
     corpus, problems = _read(path, "", reading)
     if not corpus.documents:
         return _read_questions(path, texts, reading)
@@ -202,6 +260,8 @@ def _read_questions(
     path: str | Path, texts: Mapping[str, str], reading: Reading
 ) -> tuple[Corpus, Problems]:
     """A corpus of questions alone, as `read_questions` reads them, and problems."""
+    if len(parts := split_paths(path)) > 1:
+        return _joined(parts, lambda part: _read_questions(part, texts, reading))
     path, findings = storage.local_copy(str(path)), Findings(reading)
     if path.is_dir():
         path = named_file(path, QUESTIONS, reading) or path / "questions.jsonl"

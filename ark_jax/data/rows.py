@@ -116,6 +116,10 @@ class InputRow:
     def add_remark(self, field: str, defect: str, outcome: str) -> None:
         self.remarks.append(self._problem(field, defect, outcome))
 
+    def remark_unread(self, field: str, fact: str) -> None:
+        """Adds a remark, once for the file, on a field of valid rows that is not read."""
+        self.remarks.append(Problem(self.file, 0, field, fact, 0))
+
     def remark_repeat(self, line: int) -> None:
         """Adds a remark that a row without an id repeats another line."""
         defect = f"the {self.unit} repeats {self.unit} {line}"
@@ -238,9 +242,9 @@ class InputRow:
             return default
         return value
 
-    def objects(self, field: str) -> Iterator["InputRow"]:
+    def objects(self, field: str, *, required: bool = True) -> Iterator["InputRow"]:
         """The objects of a list, as rows. Iteration adds their problems to this row."""
-        for i, value in enumerate(self.items(field), 1):
+        for i, value in enumerate(self.items(field, required=required), 1):
             if not isinstance(value, dict):
                 self.add_problem(field, f"item {i} is {type_name(value)}", "write an object, {...}")
                 continue

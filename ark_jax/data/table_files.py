@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DELIMITERS = (",", "\t", ";")
 BATCH_ROWS = 256  # of a Parquet or Arrow file that are in memory at once
 LIST_COLUMNS = (
-    *("answers", "answer", "documents", "evidence"),
+    *("answers", "answer", "golden_answers", "possible_answers", "documents", "evidence"),
     *("contexts", "reference_contexts", "retrieved_contexts", "ground_truths"),  # ragas's
     *("pos", "neg"),
 )
@@ -315,6 +315,15 @@ def _has_known_header(path: Path, reading: Reading) -> bool:
         return False
     _, names = table_header(path)
     return bool(CORPUS_COLUMNS & {*names}) or reading.has_column(names)
+
+
+def distinct_stems(files: Sequence[Path]) -> list[str]:
+    """The names of files without suffix; equal ones get their folder as a prefix."""
+    stems = [path.stem for path in files]
+    return [
+        f"{path.parent.name}/{stem}" if stems.count(stem) > 1 else stem
+        for path, stem in zip(files, stems, strict=True)
+    ]
 
 
 def named_file(folder: Path, stem: str, reading: Reading = AS_IT_IS) -> Path | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from ark_jax.data.problems import Findings
 from ark_jax.graph.terms import Names
 
+FREEBASE = "http://rdf.freebase.com/ns/"
+FREEBASE_NAMES = ("type.object.name", "common.topic.alias")  # relations to a name, to an alias
 _LABELS = {  # predicate -> whether it gives a name, or an alias alone
     "http://www.w3.org/2000/01/rdf-schema#label": True,
     "http://www.w3.org/2004/02/skos/core#prefLabel": True,
@@ -31,7 +33,8 @@ def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[st
         with opener(path, "rb") as file:
             quads = pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES)
             for quad in _readable_quads(quads, path, findings):
-                if isinstance(quad.object, pyoxigraph.Literal):
+                is_name = _term_id(quad.predicate) in FREEBASE_NAMES  # a file of TSV has them too
+                if isinstance(quad.object, pyoxigraph.Literal) and not is_name:
                     _name_literal(quad, names)
                 yield _term_id(quad.subject), _term_id(quad.predicate), _term_id(quad.object)
     except (OSError, EOFError) as error:
@@ -67,8 +70,11 @@ def _readable_quads(quads: Iterator, path: Path, findings: Findings) -> Iterator
 
 
 def _term_id(term) -> str:
-    """An IRI without its angle brackets; any other term as N-Triples writes it."""
-    return term.value if type(term).__name__ == "NamedNode" else str(term)
+    """An IRI without its angle brackets; any other term as N-Triples writes it.
+
+    Of Freebase's IRIs it is the mid or the relation, by which questions name them.
+    """
+    return term.value.removeprefix(FREEBASE) if type(term).__name__ == "NamedNode" else str(term)
 
 
 def _name_literal(quad, names: Names) -> None:

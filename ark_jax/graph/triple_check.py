@@ -7,14 +7,19 @@ from ark_jax.data.problems import Findings
 from ark_jax.data.table_files import SUFFIXES, rows_of
 from ark_jax.graph import triple_files
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.triple_questions import read_questions
+from ark_jax.graph.triple_questions import form_of_file, read_questions
 from ark_jax.graph.triple_rows import is_questions
 from ark_jax.graph.triples import Triples
 
 
 def recognises(path: Path) -> bool:
-    """Whether a path is a graph of triples, or a text file of questions over one."""
-    return triple_files.recognises(path) or (path.is_file() and is_questions(path))
+    """Whether a path is a graph of triples, or a file of questions over one and nothing else."""
+    return triple_files.recognises(path) or (path.is_file() and _asks_graph(path))
+
+
+def _asks_graph(path: Path) -> bool:
+    """Whether a file's questions are of a form that only data sets over graphs have."""
+    return bool(form_of_file(path)) or is_questions(path)
 
 
 def are_about_graph(
@@ -42,9 +47,10 @@ def check(
         questions: a file or glob of questions, which are linked to the graph.
         encoding: of all texts; "": detected in each file.
     """
-    if not questions and Path(path).is_file() and is_questions(Path(path)):
+    if not questions and Path(path).is_file() and _asks_graph(Path(path)):
         parsed, findings = read_questions(path, encoding)
-        lines = ["format: questions over a graph of triples", f"questions: {len(parsed):,}"]
+        kind = f"{form_of_file(Path(path))} questions".lstrip()
+        lines = [f"format: {kind} over a graph of triples", f"questions: {len(parsed):,}"]
         lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
         return _with_verdict(lines, findings)
     graph, findings = Triples.examine([path], names, relation_names, encoding)

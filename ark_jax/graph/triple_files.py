@@ -12,16 +12,19 @@ names of the columns may be there |
 | saved | the folder that `Triples.save` wrote |
 | several | a glob, or a folder whose files all hold triples, of one format or several |
 
-`subject`, `predicate`, `object` are read as `head`, `relation`, `tail`.
+`subject`, `predicate`, `object` are read as `head`, `relation`, `tail`. Freebase's triples of
+type.object.name and common.topic.alias give names, and are no facts of the graph.
 """
 
 import dataclasses
 import glob
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ark_jax.data.formats.pairs import are_triples_of_sentences, is_pair
 from ark_jax.data.json_files import json_rows
@@ -35,7 +38,7 @@ from ark_jax.data.text_files import (
     unreadable_file,
 )
 from ark_jax.graph.parquet import TEXT
-from ark_jax.graph.rdf_files import n_triples
+from ark_jax.graph.rdf_files import FREEBASE_NAMES, n_triples
 from ark_jax.graph.terms import Names
 from ark_jax.graph.triple_parquet import has_triples, parquet_columns
 from ark_jax.graph.triple_rows import (
@@ -43,6 +46,7 @@ from ark_jax.graph.triple_rows import (
     faultless_columns,
     first_fields,
     is_questions,
+    joined_chunks,
     json_kind,
     json_triples,
     part_positions,
@@ -102,9 +106,42 @@ def read_rows(
     inner_names = Names()  # in the files of triples themselves
     for path in local:
         _read_file(path, rows, inner_names)
+    _take_freebase_names(rows, named or inner_names)
     if not named and (inner_names.names or inner_names.aliases):
         rows.names = inner_names
     return rows
+
+
+_LITERAL = re.compile(r'"(.*)"(?:@([\w-]+)|\^\^.*)?', re.DOTALL)
+
+
+def _take_freebase_names(rows: TripleRows, names: Names) -> None:
+    """Turns triples that name nodes of Freebase into names; English ones come first."""
+    known = pa.array(FREEBASE_NAMES, TEXT)
+    if not any(pc.any(pc.is_in(_distinct(chunk), known)).as_py() for chunk in rows.columns[1]):
+        return
+    head, relation, tail = (joined_chunks(chunks).cast(TEXT) for chunks in rows.columns)
+    is_name = pc.is_in(relation, known)
+    given = []
+    for id, kind, text in zip(
+        *(c.filter(is_name).to_pylist() for c in (head, relation, tail)), strict=True
+    ):
+        literal = _LITERAL.fullmatch(text)
+        language = literal[2] or "en" if literal else "en"
+        given.append(
+            (language != "en", kind != FREEBASE_NAMES[0], id, literal[1] if literal else text)
+        )
+    for _, is_alias, id, text in sorted(given, key=lambda name: name[:2]):
+        names.add(id, text, alias=is_alias)
+    for chunks, column in zip(rows.columns, (head, relation, tail), strict=True):
+        chunks[:] = column.filter(pc.invert(is_name)).chunks
+    message = f"{len(given):,} triples name nodes of Freebase; they are names, not facts"
+    rows.findings.remarks.add(rows.path, message, rows=0)
+
+
+def _distinct(chunk: pa.Array) -> pa.Array:
+    """The strings of a chunk, which may be dictionary-encoded."""
+    return (chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk).cast(TEXT)
 
 
 def is_saved(path: Path) -> bool:

@@ -5,6 +5,7 @@
 | JSONL, JSON, Parquet | objects with `question`, and perhaps `answers`, `entities`, `id`, `group` |
 | the same of RoG, SRTK | `answer`, `q_entity`, `a_entity`; `question_entities`, `answer_entities` |
 | the same of NSM, GraftNet | answers with `kb_id` and `text`, entities by number |
+| WebQSP, CWQ, GrailQA | as their authors publish them: `RawQuestion`, `sparql`, `graph_query` |
 | CSV, TSV | a first line that names the column `question` |
 | PathQuestion | `question`, `answer(answer/...)` and a path `topic#relation#...`, tabs between |
 | MetaQA | `who directed [Kismet]` and answers joined by `|`, a tab between; or a question alone |
@@ -12,14 +13,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.reading import Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
-from ark_jax.data.table_files import parquet_rows, table_header, table_rows
+from ark_jax.data.table_files import distinct_stems, parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
 from ark_jax.graph.terms import TermLists
 from ark_jax.graph.triple_files import local_files
@@ -61,7 +63,7 @@ def read_questions(
     questions: list[TripleQuestion] = []
     files = local_files(paths, findings)
     places: dict[str, str] = {}
-    for path, stem in zip(files, _stems(files), strict=True):
+    for path, stem in zip(files, distinct_stems(files), strict=True):
         group = stem if len(files) > 1 else ""
         for line, question in _read_file(path, stem, group, findings):
             place = f"{path}:{line}"
@@ -75,15 +77,6 @@ def read_questions(
     if files and not questions and not findings.problems:
         findings.problems.add(files[0], "holds no question; give another file")
     return questions, findings.condensed()
-
-
-def _stems(files: Sequence[Path]) -> list[str]:
-    """The names of files without suffix; equal ones get their folder as a prefix."""
-    stems = [path.stem for path in files]
-    return [
-        f"{path.parent.name}/{stem}" if stems.count(stem) > 1 else stem
-        for path, stem in zip(files, stems, strict=True)
-    ]
 
 
 def _read_file(
@@ -100,10 +93,95 @@ def _read_file(
         yield from _text_questions(path, stem, group, findings)
         return
     lists = TermLists(path.parent, findings)
-    for row in rows:
+    for row in map(_by_our_names, rows):
         question = _parse_row(row, stem, group, lists)
         if findings.settle(row):
             yield row.line, question
+
+
+_FIELDS = ("id", "question", "answers", "entities")
+# A data set -> what its authors call our fields, in the same order.
+_NAMES = {
+    "WebQSP": ("QuestionId", "RawQuestion", "Parses", "TopicEntityMid"),
+    "CWQ": ("ID", "question", "answers", "sparql"),
+    "GrailQA": ("qid", "question", "answer", "graph_query"),
+}
+_MID = re.compile(r"\bns:([mg]\.\w+)")
+_FILTER = re.compile(r"FILTER\s*\([^)]*\)")  # excludes an entity from the answers
+
+
+def published_form(values: Mapping[str, object]) -> str:
+    """Which data set a row is of, as its authors publish it: a key of `_NAMES`, or ""."""
+    if "RawQuestion" in values:
+        return "WebQSP"
+    if {"ID", "question", "sparql"} <= values.keys():
+        return "CWQ"
+    return "GrailQA" if {"qid", "question"} <= values.keys() else ""
+
+
+def form_of_file(path: Path) -> str:
+    """As `published_form`, of the first row of a JSON file; "" for any other file."""
+    row = next(json_rows(path, Findings()), None) if begins_as_json(path) else None
+    return published_form(row.values) if row else ""
+
+
+def _by_our_names(row: InputRow) -> InputRow:
+    """A row of WebQSP, CWQ or GrailQA by the names of our fields; any other row as it is."""
+    if not (form := published_form(row.values)):
+        return row
+    names = dict(zip(_FIELDS, _NAMES[form], strict=True))
+    values = {
+        field: row.values[names[field]] for field in _FIELDS[:2] if names[field] in row.values
+    }
+    if names["answers"] in row.values:  # a test set may hide them
+        answers, entities = {"WebQSP": _webqsp, "CWQ": _cwq, "GrailQA": _grailqa}[form](row)
+        values |= {"answers": answers, "entities": entities}
+    plain = InputRow(row.file, row.line, values | {"group": row.values.get("level", "")}, row.unit)
+    plain.names = names | {"group": "level"}
+    plain.problems, plain.remarks = row.problems, row.remarks
+    return plain
+
+
+def _answer(part: InputRow, id: str, name: str, kind: str = "") -> dict | str:
+    """An answer as `_field_terms` takes it; the arguments are names of fields."""
+    value = part.text(id)
+    if part.values.get(kind) == "Value":
+        return value
+    return {"kb_id": value, "text": part.values.get(name) or value}
+
+
+def _webqsp(row: InputRow) -> tuple[list, list]:
+    """The answers and topics of all parses of a question of WebQSP."""
+    answers, topics = [], []
+    for parse in row.objects("Parses"):
+        topics += filter(None, [parse.values.get("TopicEntityMid")])
+        given = parse.objects("Answers", required=False)
+        answers += [_answer(x, "AnswerArgument", "EntityName", "AnswerType") for x in given]
+    return answers, topics
+
+
+def _cwq(row: InputRow) -> tuple[list, list]:
+    """The answers of a question of CWQ, and the entities of its query."""
+    answers = []
+    for part in row.objects("answers", required=False):
+        answers.append(_answer(part, "answer_id", "answer"))
+        if part.values.get("aliases"):
+            row.remark_unread("answers", "their aliases are not read; an answer is one node")
+    return answers, _MID.findall(_FILTER.sub("", row.text("sparql")))
+
+
+def _grailqa(row: InputRow) -> tuple[list, list]:
+    """The answers of a question of GrailQA, and the entities of its graph query."""
+    given = row.objects("answer")
+    answers = [_answer(x, "answer_argument", "entity_name", "answer_type") for x in given]
+    query = row.values.get("graph_query")
+    if not isinstance(query, dict):
+        row.add_problem("graph_query", "is missing or no object", "copy the row as it is published")
+        return answers, []
+    nodes = InputRow(row.file, row.line, query, row.unit)
+    topics = [x.text("id") for x in nodes.objects("nodes") if x.values.get("node_type") == "entity"]
+    row.problems += nodes.problems
+    return answers, topics
 
 
 def _parse_row(row: InputRow, stem: str, group: str, lists: TermLists) -> TripleQuestion:

@@ -103,9 +103,10 @@ def input_digest(path: str) -> str:
 
 def read_input_digest(path: str) -> str:
     """A digest of the names and contents of the files that a reader of this path opens."""
-    root = storage.local_copy(path)
-    files = [file for file in readers.files(root) if file.is_file()]
-    digests = [os.path.relpath(file, root) + file_digest(file) for file in files]
+    digests = []
+    for root in map(storage.local_copy, readers.split_paths(path)):
+        files = [file for file in readers.files(root) if file.is_file()]
+        digests += [os.path.relpath(file, root) + file_digest(file) for file in files]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

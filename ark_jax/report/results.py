@@ -283,6 +283,16 @@ def by_group(
     return Section(title, anchor, tables, "The test questions form one group.")
 
 
+def by_test_set(evaluated: Mapping, metrics: Sequence[str]) -> list[Section]:
+    """A section with a table for each of several test sets; none for one test set.
+
+    Args:
+        evaluated: the content of metrics.json.
+    """
+    tables = evaluated.get("groups")
+    return [by_group(tables, metrics, "By test set", "sets")] if tables else []
+
+
 def judge_verdicts(judge: Mapping) -> Section:
     """The judge's win rates for pairs of systems, and how reliable the judge is."""
     if not judge:

@@ -68,10 +68,13 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
             raise ValueError(
                 f"{path}: sweep {named[1]}: run {name!r}: letters, digits and _ . + - make a name"
             )
-        runs.append(
-            SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
-        )
+        runs.append(sweep_run(name, changes, folder))
     return Series(named[1], runs, recipe, has_folds)
+
+
+def sweep_run(name: str, changes: Mapping[str, object], folder: Path) -> SweepRun:
+    """A run of the sweep in a folder."""
+    return SweepRun(name, dict(changes), folder / "runs" / name, folder / "logs" / f"{name}.log")
 
 
 def _packaged(recipe: str) -> Mapping[str, object]:

@@ -1,5 +1,6 @@
 """Rows that hold a question and the documents to search for it: published benchmarks."""
 
+import dataclasses
 import re
 
 from ark_jax.data.formats.base import document_ids, hashed_document, row_id
@@ -153,6 +154,29 @@ def ragas_row(row: InputRow) -> tuple[list[Document], Question]:
     ids = document_ids(documents)
     id = row_id(row, question, *answers)
     return documents, Question(id, question, answers, ids, evidence)
+
+
+def dpr_row(row: InputRow) -> tuple[list[Document], Question]:
+    """A row of DPR, FiD or BAR-RAG: `ctxs` are the passages that a question is read with.
+
+    A passage without text names one of the corpus by its id.
+    """
+    question = row.text("question")
+    field = "answer" if "answer" in row.values and "answers" not in row.values else "answers"
+    answers = _one_or_more(row, field)
+    documents, names = [], []
+    for part in row.objects("ctxs"):
+        id = part.values.get("id", "")
+        id = str(id) if isinstance(id, int) else part.text("id") if id else ""
+        if "text" in part.values or not id:
+            title = part.text("title", required=False, blank=True)
+            document = hashed_document(title, part.text("text"))
+            documents.append(dataclasses.replace(document, id=id or document.id))
+        names.append(id or documents[-1].id)
+        if "score" in part.values:
+            row.remark_unread("ctxs", "their scores are not read; a run's retriever ranks them")
+    id = row_id(row, question, *answers)
+    return documents, Question(id, question, answers, tuple(dict.fromkeys(names)), (), row.group)
 
 
 def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ark_jax.data.formats.base import Format, complete_corpus, hashed_document
 from ark_jax.data.formats.chunks import read_chunks
 from ark_jax.data.formats.contexts import (
+    dpr_row,
     hotpotqa_row,
     longbench_row,
     musique_row,
@@ -69,6 +70,7 @@ ROW_KINDS = (
     RowKind("musique", lambda values: "paragraphs" in values, musique_row),
     RowKind("2wiki", lambda values: _is_hotpotqa(values) and "evidences" in values, hotpotqa_row),
     RowKind("hotpotqa", _is_hotpotqa, hotpotqa_row),
+    RowKind("dpr", lambda values: {"question", "ctxs"} <= values.keys(), dpr_row),
     RowKind("ragas", _is_ragas, ragas_row),
     RowKind("squad", lambda values: {"question", "context"} <= values.keys(), squad_row),
     RowKind(
@@ -169,11 +171,21 @@ def parsed_rows(
             row.claim_id(lines, row.key, id)
         elif row.ok:
             hashed_lines[id] = row.line
+        if kind.name == "dpr":
+            _check_passages(row, row_documents, documents)
         if findings.settle(row):
             for document in row_documents:
                 documents.append(document)
             if question:
                 yield question
+
+
+def _check_passages(row: InputRow, passages: Iterable[Document], documents: Documents) -> None:
+    """Reports passages whose id an earlier row gives to another text."""
+    for passage in passages:
+        if documents.texts.get(passage.id, passage.text) != passage.text:
+            defect = f"{passage.id!r} has another text in an earlier row"
+            row.add_problem("ctxs", defect, "give every passage its own id, or none")
 
 
 def parsed_pairs(

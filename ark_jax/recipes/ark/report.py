@@ -42,7 +42,7 @@ from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
 from ark_jax.report import graph_drawing, sections, svg
 from ark_jax.report.page import Section, format_number, html
-from ark_jax.report.results import judge_verdicts, result_table, results
+from ark_jax.report.results import by_test_set, judge_verdicts, result_table, results
 
 
 def load_cosines(context: Context, mined: str) -> dict[str, list[float]]:
@@ -373,6 +373,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     return " ".join(statement), [
         sections.facts([*_facts(config, counts), search]),
         results(table, metrics),
+        *by_test_set(evaluated, metrics),
         _candidates(chosen),
         sections.training({name: load_curve(context / name / "curve.jsonl") for name in trained}),
         separation(

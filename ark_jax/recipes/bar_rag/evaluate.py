@@ -31,8 +31,8 @@ from ark_jax.recipes.bar_rag.rollouts import (
 from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
 from ark_jax.recipes.core import baselines, own_parts
 from ark_jax.recipes.core.export import base_names, copy_files, settings_text
-from ark_jax.recipes.core.tables import as_markdown, as_text, tabulate
-from ark_jax.recipes.documents.corpus import stored_chunks
+from ark_jax.recipes.core.tables import as_markdown, as_text, say_groups, tables_by_group, tabulate
+from ark_jax.recipes.documents.corpus import questions_by_test_set, stored_chunks
 from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
 from ark_jax.runtime.log import say
@@ -321,7 +321,10 @@ def evaluate(context: Context, folder: Path) -> dict:
     ways = _measure_ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
     table = compare(results, METRICS, base=WARM)
+    sets = questions_by_test_set(context, [pooled.question for pooled in questions])
+    tables = tables_by_group(results, sets, functools.partial(compare, metrics=METRICS, base=WARM))
     results_by_kind = {
+        **({"groups": tables} if tables else {}),
         "metrics": METRICS,
         "base": WARM,
         "table": table,
@@ -340,6 +343,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     save_json(results_by_kind, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
+    say_groups(tables, sets, METRICS, WARM)
     _say_results(results_by_kind, len(questions), passages_read(config))
     return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
 

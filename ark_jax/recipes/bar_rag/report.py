@@ -59,6 +59,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     return " ".join(said), [
         sections.facts(_facts(context, counts)),
         results.results(table, metrics, base),
+        *results.by_test_set(evaluated, metrics),
         Section(
             "Numbers of passages",
             "sizes",

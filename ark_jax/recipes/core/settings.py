@@ -98,7 +98,8 @@ class InputSection:
     test: str = field(
         "",
         "File or folder with a test set of its own: its questions are held out, and all of `path` "
-        "is trained on.",
+        "is trained on. Several, with commas between or as the files of a folder, have a table "
+        "each.",
         content="input",
     )
     fold: tuple[int, int] = field(

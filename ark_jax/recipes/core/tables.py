@@ -1,7 +1,7 @@
 """The closing table: systems by metrics, over all and by group, and what a sweep reads of it."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -246,22 +246,40 @@ def save_tables(
     """
     save_rows(rows, folder / "questions.parquet")
     make_table = functools.partial(tabulate, metrics=measured, seed=context.config.seed)
-    table = make_table(rows)
-    tables = {
-        name: make_table([row for row in rows if row["question"] in ids])
-        for name, ids in groups.items()
-    }
+    table, tables = make_table(rows), tables_by_group(rows, groups, make_table)
     save_json({"metrics": columns, "table": table, "groups": tables}, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
-    for name, part in tables.items():
-        say(f"  {name}: {len(groups[name]):,} questions")
-        say(as_text(part, columns))
+    say_groups(tables, groups, columns)
     total = len({row["question"] for row in rows})
     if groups:
         say(f"  all: {total:,} questions")
     say(as_text(table, columns))
     say(f"  {total:,} questions: {detectable_difference(total, metric_heading(headline))}")
+
+
+def tables_by_group(
+    rows: Sequence[dict],
+    groups: Mapping[str, Set[str]],
+    make_table: Callable[[list[dict]], list[dict]],
+) -> dict[str, list[dict]]:
+    """group -> the table of its questions' rows; arguments are those of `save_tables`."""
+    return {
+        name: make_table([row for row in rows if row["question"] in ids])
+        for name, ids in groups.items()
+    }
+
+
+def say_groups(
+    tables: Mapping[str, list[dict]],
+    groups: Mapping[str, Set[str]],
+    columns: Sequence[str],
+    base: str = "base",
+) -> None:
+    """Prints the table of each group; `base` is that of `as_text`."""
+    for name, part in tables.items():
+        say(f"  {name}: {len(groups[name]):,} questions")
+        say(as_text(part, columns, base))
 
 
 def questions_by_group(questions: Sequence) -> dict[str, set[str]]:

@@ -24,6 +24,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
 from ark_jax.recipes.core.models import load_retriever, retriever_path
+from ark_jax.recipes.core.tables import questions_by_group
 from ark_jax.retrieval.array_files import array_rows, write_array
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
@@ -117,6 +118,12 @@ def load_documents(context: Context) -> Iterator[Document]:
 def searches_corpus(context: Context) -> bool:
     """Whether questions are answered from the whole corpus, or each from its own documents."""
     return load_json(context / "data" / POOL_FILE)["pool"] == "corpus"
+
+
+def questions_by_test_set(context: Context, questions: Sequence[Question]) -> dict[str, set[str]]:
+    """test set -> the ids of its questions; empty unless `data.test` names several."""
+    has_several = load_json(context / "data" / POOL_FILE).get("test_sets")
+    return questions_by_group(questions) if has_several else {}
 
 
 def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> list[Chunk]:

@@ -1,6 +1,7 @@
 """The evaluate stage: every system on the held-out questions, and results of several folds."""
 
 import collections
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,14 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import load_generator, reader_path
-from ark_jax.recipes.core.tables import as_text, best_system, tabulate, test_name
+from ark_jax.recipes.core.tables import (
+    as_text,
+    best_system,
+    say_groups,
+    tables_by_group,
+    tabulate,
+    test_name,
+)
 from ark_jax.recipes.documents import reader, retrieve, written_questions
 from ark_jax.recipes.documents.choose_fusion import chosen_fusion
 from ark_jax.recipes.documents.corpus import (
@@ -24,6 +32,7 @@ from ark_jax.recipes.documents.corpus import (
     gold_passages,
     load_documents,
     load_questions,
+    questions_by_test_set,
     stored_chunks,
 )
 from ark_jax.recipes.documents.reader import fit_all, retrieved_passages
@@ -58,15 +67,19 @@ def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], S
     ]
     save_rows(rows, folder / "questions.parquet")
     columns = (*settings.metrics, *(settings.answers if read else ()))
-    table = tabulate(
-        rows,
-        tuple(dict.fromkeys((*measured, *columns))),
+    make_table = functools.partial(
+        tabulate,
+        metrics=tuple(dict.fromkeys((*measured, *columns))),
         seed=context.config.seed,
         parts=systems.lexical_parts,
     )
-    save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")
+    table, sets = make_table(rows), questions_by_test_set(context, questions)
+    tables = tables_by_group(rows, sets, make_table)
+    results = {"metrics": columns, "table": table, "gold": gold}
+    save_json(results | ({"groups": tables} if tables else {}), folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
+    say_groups(tables, sets, columns)
     say(as_text(table, columns))
     without_gold = sum(not passages for passages in gold.values())
     answerable = len(questions) - without_gold or len(questions)

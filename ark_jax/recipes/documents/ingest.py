@@ -59,7 +59,8 @@ def ingest(context: Context, folder: Path) -> dict:
         choice = "corpus"
     pool = choose_pool(choice, [*parts.train, *parts.held_out], sizes)
     written_questions.save_sides(ids, parts, config, folder)
-    save_json({"pool": pool}, folder / POOL_FILE)
+    several = settings.test and len(readers.split_paths(settings.test)) > 1
+    save_json({"pool": pool} | ({"test_sets": True} if several else {}), folder / POOL_FILE)
     save_questions(parts.train, folder / "questions_train.parquet")
     save_questions(parts.held_out, folder / "questions_held_out.parquet")
     return {

@@ -48,6 +48,12 @@ class DataSection(GraphInput):
         minimum=0,
         maximum=1,
     )
+    test: str = field(
+        "",
+        "File or pattern of questions to measure with, instead of a share of `questions`, all of "
+        "which are then trained on.",
+        content="files",
+    )
     few: int = field(
         0,
         "Questions to train on, drawn by a hash evenly over the groups; 0: all.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
 from ark_jax.graph.steps import Steps
-from ark_jax.graph.triple_questions import read_questions
+from ark_jax.graph.triple_questions import TripleQuestion, read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -64,10 +64,10 @@ def ingest(context: Context, folder: Path) -> dict:
     counts = store_graph(graph, folder)
     read, findings = read_questions(settings.questions, settings.encoding)
     report_findings(findings, settings.tolerate)
-    linked = link(read, graph)
-    for remark in linked.remarks:
-        say(f"  {remark}")
+    linked = _linked(read, graph)
     parts = _divide(linked, graph, context.config)
+    if settings.test:
+        parts["test"] = _read_test(read, graph, context.config)
     train, test = parts["train"], parts["test"]
     usable, validation = (
         [question for question in parts[part] if question.topics and question.answer_nodes]
@@ -96,9 +96,38 @@ def ingest(context: Context, folder: Path) -> dict:
     }
 
 
+def _linked(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
+    """The questions with their nodes; prints remarks."""
+    linked = link(questions, graph)
+    for remark in linked.remarks:
+        say(f"  {remark}")
+    return linked
+
+
+def _read_test(trained: Sequence[TripleQuestion], graph: Triples, config) -> list[PathQuestion]:
+    """The questions of `data.test`, at most `evaluate.questions` of each group.
+
+    Raises:
+        BadInput: the files have problems that `data.tolerate` does not cover.
+        ValueError: one of the questions is trained on.
+    """
+    settings = config.data
+    read, findings = read_questions(settings.test, settings.encoding)
+    report_findings(findings, settings.tolerate)
+    if repeated := {question.id for question in trained} & {question.id for question in read}:
+        raise ValueError(
+            f"config.data.test: the question {min(repeated)!r} of {settings.test} is also in "
+            f"{settings.questions}; what is tested must not be trained on"
+        )
+    linked = _linked(read, graph)
+    numbers = (i for i, question in enumerate(linked.questions) if question.answers)
+    answered = [_path_question(linked, number) for number in numbers]
+    return first_of_groups(answered, config.evaluate.questions)
+
+
 def _divide(linked: Linked, graph: Triples, config) -> dict[str, list[PathQuestion]]:
     """The questions with answers: those to train on, to choose an epoch, and to measure with."""
-    share = config.data.held_out
+    share = 0.0 if config.data.test else config.data.held_out
     # Part "rest" takes its test questions from those that are not held out.
     low, high = (0.0, share)
     if config.evaluate.part == "rest":

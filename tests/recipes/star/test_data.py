@@ -138,3 +138,16 @@ def test_training_without_questions_is_refused(world):
     write(world, [{**q, "entities": ["nobody"]} for q in read(world)])
     with pytest.raises(ValueError, match="none of 52 questions is left to train on"):
         run(world)
+
+
+def test_a_test_file_measures_and_all_other_questions_train(world):
+    questions = read(world)
+    write(world, questions[:30])
+    rest = "".join(json.dumps(question) + "\n" for question in questions[30:])
+    (world / "test.jsonl").write_text(rest)
+    context, counts, _ = run(world, **{"data.test": str(world / "test.jsonl")})
+    assert ids(context, "train") == {f"q{i}" for i in range(30)}
+    assert ids(context, "test") == {f"q{i}" for i in range(30, 52)}
+    assert counts["test_questions"] == 22
+    with pytest.raises(ValueError, match=r"config.data.test: the question 'q0' of .* is also in"):
+        run(world, **{"data.test": str(world / "questions.jsonl")})
