@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -298,11 +299,13 @@ def test_check_validates_a_test_set_against_its_corpus(world, tmp_path, capsys):
 @pytest.mark.parametrize(("verb", "status"), [("run", 0), ("config", 143)])
 def test_a_terminated_command_succeeds_only_if_it_can_go_on(verb, status, tmp_path):
     """`ark-jax index ... && deploy` must not deploy what was not built."""
-    os.mkfifo(tmp_path / "slow.py")
+    sign = tmp_path / "is read"
+    (tmp_path / "slow.py").write_text(f"import time; open({str(sign)!r}, 'x'); time.sleep(60)")
     flags = [f"--config={tmp_path}/slow.py"] + [f"--workdir={tmp_path}/work"] * (verb == "run")
     words = [sys.executable, "-m", "ark_jax", verb, *flags]
     process = subprocess.Popen(words, text=True, stderr=subprocess.PIPE)
-    writer = os.open(tmp_path / "slow.py", os.O_WRONLY)  # returns once the command reads
+    while not sign.exists() and process.poll() is None:
+        time.sleep(0.01)
     process.terminate()
-    assert process.wait(20) == status, process.stderr.read()
-    os.close(writer)
+    assert process.communicate(timeout=20)[1].count("stopped") == 1
+    assert process.returncode == status

@@ -118,6 +118,8 @@ def conclusion(
     read = lambda path: by_system(read_table(path, columns).to_pylist())
     compared = read(untrained)
     rows = compared | read(folder / ROWS)
+    is_measured = lambda name: all(row[metric] is not None for row in rows[name].values())
+    rows = {name: rows[name] for name in rows if is_measured(name)}
     evaluated, seed = load_json(folder / FILE), read_manifest(folder)["config"]["seed"]
     shipped = evaluated["table"][-1]
     name = shipped["system"]

@@ -26,7 +26,14 @@ from ark_jax.recipes.core.tables import (
 from ark_jax.recipes.documents.retrieve import ids_found, load_search, search_once
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
-from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, Scores, read_facts, reply_columns
+from ark_jax.recipes.graphs.fact_reader import (
+    LISTS,
+    SHOWN,
+    Scores,
+    read_facts,
+    reply_columns,
+    with_reader_alone,
+)
 from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, Searcher
@@ -261,6 +268,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         for name, ranking in rankings.items()
         for question in questions
     ]
+    rows = with_reader_alone(rows, replies)
     save_tables(
         context,
         folder,

@@ -85,6 +85,7 @@ def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
         means = {
             row["system"]: [row["values"][f"{metric}@{k}"]["mean"] for k in CUTOFFS]
             for row in table
+            if f"{metric}@{CUTOFFS[0]}" in row["values"]
         }
         rows = [[system, *(f"{mean:.3f}" for mean in values)] for system, values in means.items()]
         heads = ["system", *(f"#{k}" for k in CUTOFFS)]

@@ -40,7 +40,7 @@ PAPER = Source(
         Step("Table 1", "two data sets", "recipes/papers/gpr_table1.py"),
         Step("Table 1", "ChatGPT, LLaMA2-7B", "recipes/graphs/fact_reader.py"),
         Step("Table 1", "Flan-T5-XL", "", "no encoder-decoder; by an endpoint"),
-        Step("Table 1", "the model alone", "", "a reader gets triples"),
+        Step("Table 1", "the model alone", "recipes/graphs/fact_reader.py"),
         Step("Table 1", "+ Two Tower: `base`", "recipes/gpr/evaluate.py"),
         Step("Table 1", "+ SKP", "", "masked words are not trained"),
         Step("Table 1", "+ Hybrid", "recipes/gpr/evaluate.py", "no cross-encoder after it"),

@@ -22,12 +22,15 @@ LISTS = {
     "hit@1": "first_hit",
 }
 SHOWN = ("f1", "hit", "hit@1")
+ALONE = "reader alone"  # the row of a reader that gets no facts
 
 
 def read_facts(
     context: Context, systems: Sequence[str], questions: Sequence, facts_of: Callable, folder: Path
 ) -> tuple[Scores, dict]:
     """The reader's replies with their scores, and counts for the manifest; both may be empty.
+
+    A model is asked without facts, too: the system `ALONE`.
 
     Args:
         questions: all; `evaluate.read` of them are answered.
@@ -46,9 +49,9 @@ def read_facts(
         return _score_answers(answers, sample), {"unanswered": unanswered}
     template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
     filled, cut = {}, set()
-    for system in systems:
+    for system in (*systems, ALONE):
         for question in sample:
-            facts = facts_of(system, question)
+            facts = [] if system == ALONE else facts_of(system, question)
             prompt, fitting = _fitting_prompt(context, template, question.question, facts)
             filled[system, question.id] = prompt
             if fitting < len(facts):
@@ -74,6 +77,23 @@ def reply_columns(reply: Mapping | None) -> dict:
     return {"answer": scores.get("answer")} | {
         column: scores.get(name) for name, column in LISTS.items()
     }
+
+
+def with_reader_alone(rows: Sequence[dict], replies: Scores) -> list[dict]:
+    """The rows of systems, and after the first system those of `ALONE`, if it was asked.
+
+    It retrieves nothing, so it has no figures of retrieval.
+    """
+    if all(system != ALONE for system, _ in replies):
+        return list(rows)
+    first = [row for row in rows if row["system"] == rows[0]["system"]]
+    alone = [
+        {name: [] if isinstance(value, list | tuple) else None for name, value in row.items()}
+        | {"system": ALONE, "question": row["question"], "group": row["group"]}
+        | reply_columns(replies.get((ALONE, row["question"])))
+        for row in first
+    ]
+    return [*first, *alone, *rows[len(first) :]]
 
 
 def _fitting_prompt(

@@ -18,7 +18,13 @@ from ark_jax.recipes.core.tables import (
     save_empty_results,
     save_tables,
 )
-from ark_jax.recipes.graphs.fact_reader import LISTS, SHOWN, read_facts, reply_columns
+from ark_jax.recipes.graphs.fact_reader import (
+    LISTS,
+    SHOWN,
+    read_facts,
+    reply_columns,
+    with_reader_alone,
+)
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.measures import (
     BIASES,
@@ -92,6 +98,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         for name, paths in systems.items()
         for question in questions
     ]
+    rows = with_reader_alone(rows, replies)
     save_tables(
         context,
         folder,

@@ -17,6 +17,7 @@ from ark_jax.recipes.core.report import (
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
+from ark_jax.recipes.graphs.fact_reader import ALONE
 from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import conclusion, found_paths, path_fact
@@ -103,6 +104,7 @@ def _paths(table: Sequence[Mapping]) -> list[str]:
     rows = [
         [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
         for row in table
+        if row["system"] != ALONE
     ]
     note = (
         "A detour is a hit whose path is none of the shortest ones: the answer was reached by "
@@ -121,6 +123,8 @@ def _biases(context: Context) -> list[str]:
     heads = ["system", *(f"#{results.metric_heading(name)}" for name in BIASES), *shares]
     cells = []
     for system, of_question in rows.items():
+        if system == ALONE:
+            continue
         listed = list(of_question.values())
         parts = [[row for row in listed if row["error"] == wrong] for wrong in (0, 1)]
         values = [(name, listed) for name in BIASES]

@@ -57,7 +57,7 @@ PAPER = Source(
         Step("section 5.1", "Hits@1", "recipes/star/evaluate.py"),
         Step("section 5.1", "F1 of replies", "evaluate/answer_lists.py"),
         Step("section 5.1", "RT, seconds a question", "recipes/star/evaluate.py", "of all at once"),
-        Step("Table 2", "models without a graph", "", "a reader gets paths"),
+        Step("Table 2", "models without a graph", "recipes/graphs/fact_reader.py"),
         Step("Table 2", "RoG, Graph CoT, ToG", "compare/imported.py", "imported, not run"),
         Step("Table 2", "DALK, G-Retriever, GRAG", "compare/imported.py", "imported, not run"),
         Step("Table 2", "RD-P: `dual` of the study", "recipes/star/config.py", "by our lists"),
