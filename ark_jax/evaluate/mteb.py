@@ -50,7 +50,7 @@ class Encoder(AbsEncoder):
             public_training_code=None,
             public_training_data=None,
             framework=["JAX"],
-            similarity_fn_name="cosine",
+            similarity_fn_name=retriever.form.similarity,
             use_instructions=any(retriever.prompts.values()),
             training_datasets=None,
         )
@@ -66,7 +66,7 @@ class Encoder(AbsEncoder):
         batch_size: int = 0,
         show_progress_bar: bool = True,
     ) -> np.ndarray:
-        """Encodes the texts of a data loader as unit vectors, float32 `[n e]`.
+        """Encodes the texts of a data loader as vectors, float32 `[n e]`; see `Retriever.encode`.
 
         MTEB chooses the name of the prompt from the task, its type and `prompt_type`. If the
         retriever has no prompt of that name, it uses its own prompt for `prompt_type`. Without a
@@ -93,10 +93,9 @@ def _fingerprint(retriever: Retriever) -> str:
     """Digest of what determines the vectors; MTEB caches results by name and revision."""
     settings = (
         retriever.cfg,
-        retriever.pooling,
+        retriever.form,
         sorted(retriever.prompts.items()),
         retriever.max_length,
-        retriever.width,
         retriever.lower,
     )
     digest = hashlib.sha256(repr(settings).encode())

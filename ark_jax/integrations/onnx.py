@@ -38,6 +38,7 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
         raise ValueError(
             f"{retriever.base}: a decoder; ONNX is written of {', '.join(encoder.FAMILIES)} alone"
         )
+    retriever.form.require_plain("ONNX is not written of")
     folder = local_path(folder)
     retriever.save_pretrained(folder)
     path = folder / FILE

@@ -38,8 +38,11 @@ The sum of the first is the mean of the second, times the tokens of the question
 base model's.
 """
 _POOLINGS = {
-    "pooling_mode_mean_tokens": "mean of all tokens",
     "pooling_mode_cls_token": "first token",
+    "pooling_mode_max_tokens": "maximum of all tokens",
+    "pooling_mode_mean_tokens": "mean of all tokens",
+    "pooling_mode_mean_sqrt_len_tokens": "sum of all tokens over the root of their number",
+    "pooling_mode_weightedmean_tokens": "mean of all tokens, weighted by their position",
     "pooling_mode_lasttoken": "last token",
 }
 
@@ -87,7 +90,10 @@ def render_card(
         front, usage = _front_matter(base, title, results, MULTI_VECTOR_TAGS), MULTI_VECTOR_USAGE
     else:
         front = _front_matter(base, title, results, TAGS)
-        usage = _usage(prompts, is_narrowed=width is not None, has_towers=has_towers)
+        pooling = route_folder(folder, KINDS[0], 1) if has_towers else folder / "1_Pooling"
+        is_unit = width is None and bool(_later_modules(pooling, "Normalize"))
+        similarity = settings["similarity_fn_name"]
+        usage = _usage(prompts, similarity, is_unit=is_unit, has_towers=has_towers)
     return f"{front}\n# {plain_line(title)}\n\n{about}{table}\n\n{usage}"
 
 
@@ -117,21 +123,44 @@ def _column_cells(
     """Name of a row -> cell, on how a model turns a text into a vector."""
     limit = hf.read_json(folder / "sentence_bert_config.json")["max_seq_length"]
     if pooling_folder.is_dir():
-        pooling = hf.read_json(pooling_folder / "config.json")
-        components = pooling["word_embedding_dimension"]
-        mode = next(words for key, words in _POOLINGS.items() if pooling[key])
+        mode, components = _describe_modules(pooling_folder)
     else:
         components = hf.read_config(folder)["hidden_size"]
-        mode = "none (a vector for each token, compared by MaxSim)"
+        mode = "none (a vector for each token, compared by MaxSim), then unit length"
     narrowing = f", the first of {components}" if (width or components) != components else ""
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
         "architecture": hf.read_config(folder)["model_type"],
-        "pooling": f"{mode}, then unit length",
+        "weights": ", ".join(hf.Checkpoint(folder).float_types()),
+        "pooling": mode,
         "vector": f"{width or components} components{narrowing}",
         "longest text": f"{limit} tokens, prompt and special tokens included; what is longer is "
         "cut there",
     }
+
+
+def _describe_modules(pooling_folder: Path) -> tuple[str, int]:
+    """What a Pooling module and those after it do, in words, and the components that they give."""
+    pooling = hf.read_json(pooling_folder / "config.json")
+    modes = [words for key, words in _POOLINGS.items() if pooling[key]]
+    components = len(modes) * pooling["word_embedding_dimension"]
+    steps = [" beside ".join(modes)]
+    if not pooling["include_prompt"]:
+        steps[0] += " but the prompt's"
+    for place in _later_modules(pooling_folder, "Dense"):
+        dense = hf.read_json(place / "config.json")
+        components = dense["out_features"]
+        name = dense["activation_function"].rpartition(".")[2]
+        steps.append(f"a dense layer ({name}) to {components}")
+    steps += ["unit length"] * bool(_later_modules(pooling_folder, "Normalize"))
+    return ", then ".join(steps), components
+
+
+def _later_modules(pooling_folder: Path, kind: str) -> list[Path]:
+    """The folders of a kind of module after a Pooling, in their order."""
+    prefix = pooling_folder.name.removesuffix("1_Pooling")
+    found = pooling_folder.parent.glob(f"{prefix}[0-9]*_{kind}")
+    return sorted(found, key=lambda path: int(path.name.removeprefix(prefix).partition("_")[0]))
 
 
 def _front_matter(base: str, title: str, results: Sequence[EvalResult], tags: Sequence[str]) -> str:
@@ -154,10 +183,11 @@ def _code_span(prompt: str) -> str:
     return "`" + prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'") + "`"
 
 
-def _usage(prompts: dict[str, str], *, is_narrowed: bool, has_towers: bool) -> str:
+def _usage(prompts: dict[str, str], similarity: str, *, is_unit: bool, has_towers: bool) -> str:
     """Code that opens the folder in both libraries."""
     # sentence-transformers cuts vectors to truncate_dim after they were normalised.
-    normalize = ", normalize_embeddings=True" if is_narrowed else ""
+    normalize = "" if is_unit or similarity == "dot" else ", normalize_embeddings=True"
+    products = "cosines" if similarity == "cosine" else "scores, which are dot products"
 
     def prompt_name(*kinds: str) -> str:
         """The argument for the first of these kinds that has a prompt; "" if none has."""
@@ -187,5 +217,5 @@ queries = retriever.encode(["a question"], kind="query")
 documents = retriever.encode(["a passage"], kind="document")
 ```
 
-`queries @ documents.T` are the cosines. The licence is the base model's.
+`queries @ documents.T` are the {products}. The licence is the base model's.
 """

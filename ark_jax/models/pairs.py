@@ -20,6 +20,7 @@ from ark_jax.models.batching import Batching, little_padding, one_ahead
 from ark_jax.models.pair_card import render_card
 from ark_jax.models.pair_heads import HEADS, Capacities, PairConfig, PairModel, pair_logits
 from ark_jax.models.pair_tokens import Pair, PairTokenizer, PairTokens, check_pairs
+from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
@@ -99,14 +100,18 @@ class CrossEncoder:
         Raises:
             ValueError: the retriever is not an encoder, or keeps a vector for each token.
         """
-        if retriever.pooling == "none":
+        if retriever.pooling == TOKENS:
             raise tokens_error(str(retriever.base))
+        if retriever.form.activations or not retriever.form.include_prompt:
+            raise ValueError(
+                f"{retriever.base}: a retriever with Dense modules or include_prompt=false cannot "
+                "score pairs, which would leave them out; give another"
+            )
         family = pair_folder.read_family(retriever.base)
         cfg = PairConfig(
             body=retriever.cfg,
             head="cosine",
-            pooling=retriever.pooling,
-            width=retriever.width,
+            form=retriever.form,
             scale=scale,
             activation=pair_folder.head_activation(family),
             typed=_reads_segments(retriever.cfg, retriever.tokenizer),
@@ -143,8 +148,7 @@ class CrossEncoder:
         cfg = PairConfig(
             body=body,
             head="linear",
-            pooling="mean",
-            width=body.width,
+            form=VectorForm(("mean",), body.width),
             scale=pair_heads.SCALE,
             activation=pair_folder.head_activation(family),
             typed=_reads_segments(body, tokenizer),
@@ -191,10 +195,9 @@ class CrossEncoder:
             self.tokenizer,
             self.base,
             self.extra_tensors,
-            self.cfg.pooling,
+            self.cfg.form,
             self.prompts,
             self.max_length,
-            self.cfg.width,
             self.lower,
         )
 

@@ -125,15 +125,18 @@ def matryoshka(
     *,
     widths: Sequence[int],
     temperature: float,
+    unit: bool = True,
     loss: Loss = info_nce,
 ) -> Float[Array, ""]:
     """Mean of `loss` over the whole vectors, and over their first components for each of `widths`.
 
-    Truncated vectors are scaled to unit length. Kusupati et al. 2022, with equal weights.
+    Kusupati et al. 2022, with equal weights.
+
+    Args:
+        unit: whether truncated vectors are scaled to unit length; not for dot products.
     """
-    shortened = [
-        (_normalise(queries[..., :width]), _normalise(passages[..., :width])) for width in widths
-    ]
+    scale = _normalise if unit else lambda x: x
+    shortened = [(scale(queries[..., :width]), scale(passages[..., :width])) for width in widths]
     losses = [
         loss(*vectors, positive, negative, temperature=temperature)
         for vectors in [(queries, passages), *shortened]

@@ -10,7 +10,8 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models.multi_vector import MultiVectorRetriever, is_multi_vector
-from ark_jax.models.retriever import Retriever, pool
+from ark_jax.models.pooling import pool
+from ark_jax.models.retriever import Retriever
 from ark_jax.retrieval.late import maxsim
 from ark_jax.text.token_vectors import TokenVectors
 

@@ -15,7 +15,8 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
-from ark_jax.models.retriever import Retriever, pool
+from ark_jax.models.pooling import pool
+from ark_jax.models.retriever import Retriever
 from ark_jax.text import tokens as tk
 
 LONG = (
