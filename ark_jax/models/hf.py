@@ -362,11 +362,14 @@ def export(
     5 GB.
 
     Args:
-        dtype: type of the written parameters; empty keeps the checkpoint's types.
+        dtype: type of the written weights; empty keeps the checkpoint's types.
     """
     _, _, table = architecture(read_config(base))
     checkpoint = Checkpoint(base)
-    tensors = dict(extra_tensors)
+    is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    tensors = {
+        name: x.astype(dtype) if dtype and is_float(x) else x for name, x in extra_tensors.items()
+    }
     for name, tensor in named_tensors(model, cfg, table).items():
         stored = checkpoint.stored_name(name)
         tensors[stored] = tensor.astype(dtype or checkpoint.dtype(stored))
@@ -419,11 +422,37 @@ def save_model(
     export(model, cfg, folder, base=base, extra_tensors=extra_tensors, dtype=dtype)
     if is_first_process():
         copy_files(base, folder, ("config.json", *files))
-        if dtype:  # transformers would round weights to the type that config.json names
-            settings = read_config(base)
-            settings |= {name: dtype for name in ("dtype", "torch_dtype") if name in settings}
-            text = json.dumps(settings, indent=2) + "\n"
-            (folder / "config.json").write_text(text, encoding="utf-8")
+        if dtype:
+            _name_type(folder, dtype)
+
+
+def cast_weights(folder: Path, base: Path, dtype: str) -> None:
+    """Rewrites a folder's weights in `dtype`, or each in the type that it has in the folder `base`.
+
+    A weight that `base` lacks keeps its type. config.json names the new type.
+    """
+    checkpoint, stored = Checkpoint(folder), None if dtype else Checkpoint(base)
+    tensors = {name: checkpoint.slice(name)[...] for name in sorted(checkpoint.names())}
+    types = {
+        name: dtype or str(stored.dtype(name) if name in stored.names() else x.dtype)
+        for name, x in tensors.items()
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    }
+    if any(tensors[name].dtype != kind for name, kind in types.items()):
+        write_tensors({n: x.astype(types.get(n, x.dtype)) for n, x in tensors.items()}, folder)
+        _name_type(folder, dtype or read_config(base))
+
+
+def _name_type(folder: Path, source: str | dict) -> None:
+    """Sets the type that config.json names, if it names one, to `source` or as that config has it.
+
+    Transformers would round weights to the type that config.json names.
+    """
+    settings = read_config(folder)
+    kind = lambda name: source if isinstance(source, str) else source.get(name, settings[name])
+    settings |= {name: kind(name) for name in ("dtype", "torch_dtype") if name in settings}
+    text = json.dumps(settings, indent=2) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def copy_files(base: Path, folder: Path, names: Sequence[str]) -> None:

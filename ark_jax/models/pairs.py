@@ -297,7 +297,7 @@ class CrossEncoder:
             digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
 
-    def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
+    def save_pretrained(self, folder: str | Path, *, card: str = "", dtype: str = "") -> None:
         """Writes a folder that `from_pretrained` opens.
 
         A linear head becomes a sequence classifier with one label, for transformers,
@@ -308,6 +308,7 @@ class CrossEncoder:
         Args:
             folder: a local folder, or one in a bucket (gs://).
             card: text of README.md; without it, one describes the folder.
+            dtype: type of the weights; empty keeps the base's.
 
         Raises:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
@@ -315,14 +316,15 @@ class CrossEncoder:
         with hf.local_folder(folder) as local:
             if local.resolve() in (self.base.resolve(), self.base.resolve().parent):
                 raise ValueError(f"{local} is the folder this model was read from; give another")
-            (self._save_classifier if self.cfg.head == "linear" else self._save_own_folder)(local)
+            save = self._save_classifier if self.cfg.head == "linear" else self._save_own_folder
+            save(local, dtype)
             if distributed.is_first_process():
                 text = card or render_card(self.base, self.cfg, self.max_length)
                 (local / "README.md").write_text(text, encoding="utf-8")
 
-    def _save_own_folder(self, folder: Path) -> None:
+    def _save_own_folder(self, folder: Path, dtype: str) -> None:
         """Writes body/, head/ and pair_scorer.json."""
-        self.retriever.save_pretrained(folder / "body")
+        self.retriever.save_pretrained(folder / "body", dtype=dtype)
         if self.cfg.reads_pairs:
             table = pair_folder.head_table(self.cfg.head, pair_folder.read_family(self.base))
             tensors = hf.named_tensors(self.model.head, self.cfg, table)
@@ -330,14 +332,14 @@ class CrossEncoder:
         if distributed.is_first_process():
             pair_folder.write_settings(folder, self.cfg)
 
-    def _save_classifier(self, folder: Path) -> None:
+    def _save_classifier(self, folder: Path, dtype: str) -> None:
         """Writes a sequence classifier with one label, and its limit of tokens."""
         family = pair_folder.read_family(self.base)
         _, _, table = hf.read_architecture(self.base)
         tensors = hf.named_tensors(self.model.body, self.cfg.body, table)
         head_table = pair_folder.head_table("linear", family)
         tensors |= hf.named_tensors(self.model.head, self.cfg, head_table)
-        pair_folder.write_classifier(folder, self.base, tensors, self.extra_tensors)
+        pair_folder.write_classifier(folder, self.base, tensors, self.extra_tensors, dtype)
         if distributed.is_first_process():
             files.write_text_limit(folder, self.max_length, lower=self.lower)
             pair_folder.write_tokenizer_limit(folder, self.max_length)

@@ -318,7 +318,13 @@ class Retriever:
 
         Every process must call this, since arrays are gathered.
         """
-        settings = (self.pooling, self._prompt(kind), self.max_length, self.width, self.lower)
+        settings: tuple = (
+            self.pooling,
+            self._prompt(kind),
+            self.max_length,
+            self.width,
+            self.lower,
+        )
         plain = VectorForm(self.form.poolings, self.width, normalised=self.form.normalised)
         settings = settings if self.form == plain else (*settings, self.form)
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())

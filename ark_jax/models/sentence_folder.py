@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,8 @@ def _model_of(
     for kind, path in modules:
         paths[kind].append(path)
     transformer = folder / paths["Transformer"][0]
-    poolings, include_prompt = None, True
+    poolings: tuple[str, ...] | None = None
+    include_prompt = True
     for path in paths[_MASK]:
         _check_mask(folder / path / "config.json")
         poolings = (TOKENS,)
@@ -409,17 +411,17 @@ def write_vector_modules(
         place.mkdir(exist_ok=True)
         if kind == "Pooling":
             modes = {key: name in form.poolings for name, key in _POOLING_KEYS.items()}
-            config = {"word_embedding_dimension": size, **modes}
+            config: dict[str, Any] = {"word_embedding_dimension": size, **modes}
             order = [name for name in _POOLING_KEYS if name in form.poolings]
             if order != list(form.poolings):  # the legacy keys have an order of their own
                 config["pooling_mode"] = list(form.poolings)
             _write_json(place / "config.json", config | {"include_prompt": form.include_prompt})
         if kind == "Dense":
             layer, activation = next(layers)
-            tensors = {"linear.weight": layer.dense_weight, "linear.bias": layer.dense_bias}
+            params = {"linear.weight": layer.dense_weight, "linear.bias": layer.dense_bias}
             tensors = {
                 name: np.asarray(param[...].addressable_data(0), np.float32)
-                for name, param in tensors.items()
+                for name, param in params.items()
                 if param is not None
             }
             rows, columns = tensors["linear.weight"].shape

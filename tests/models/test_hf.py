@@ -612,7 +612,7 @@ def test_a_missing_weights_file_is_named(tmp_path, mesh):
 @pytest.mark.parametrize("name", ["/etc/hosts", "../other/model.safetensors", "a\0b"])
 def test_an_index_reads_no_file_outside_its_folder(name, tmp_path, mesh):
     tiny.write(tmp_path / "other", "bert")
-    index = tiny.write(tmp_path / "mine", "bert") / "model.safetensors.index.json"
+    index = tiny.write(tmp_path / "mine", "bert", files=2) / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(ValueError, match=f"^{index}: names .*, which lies outside its folder"):
         hf.load_model(str(tmp_path / "mine"))

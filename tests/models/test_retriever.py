@@ -414,20 +414,24 @@ def bert(tmp_path):
 
 def test_an_unknown_module_is_refused_by_name(bert, mesh):
     modules = json.loads((bert / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.Dense"
-    (bert / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match=r"models\.Dense is not implemented"):
+    for name in ("sentence_transformers.models.LSTM", "custom_st.Normalize", "pylate.models.Dense"):
+        modules[2]["type"] = name
+        (bert / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(ValueError, match=f"{name} is not implemented"):
+            open_retriever(bert)
+    modules[2]["type"] = "sentence_transformers.models.Normalize"
+    (bert / "modules.json").write_text(json.dumps([modules[0], modules[2], modules[1]]))
+    with pytest.raises(ValueError, match="Transformer, Normalize, Pooling in this order"):
         open_retriever(bert)
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, "max"),
-        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),  # besides the mean
-        ({"pooling_mode_mean_tokens": False, "pooling_mode": "median"}, "median"),
-        ({"pooling_mode_mean_tokens": False}, "None"),
-        ({"include_prompt": False}, "include_prompt"),
+        ({"pooling_mode": "median"}, "median"),
+        ({"pooling_mode": ["mean", "median"]}, "median"),
+        ({"pooling_mode": {}}, "{}"),
+        ({"include_prompt": "no"}, "include_prompt must be true or false, it is 'no'"),
     ],
 )
 def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
@@ -454,13 +458,29 @@ def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
         (
             "config_sentence_transformers.json",
             '{"prompts": ["Find: "]}',
-            "prompts must map kinds to texts",
+            "prompts must be a map from kinds to texts",
         ),
         (
             "config_sentence_transformers.json",
             '{"prompts": {"query": 1}}',
-            "prompts must map kinds to texts",
+            "prompts must be a map from kinds to texts",
         ),
+        (
+            "config_sentence_transformers.json",
+            '{"default_prompt_name": "web"}',
+            "default_prompt_name must be one of",
+        ),
+        (
+            "config_sentence_transformers.json",
+            '{"similarity_fn_name": "euclidean"}',
+            "similarity_fn_name='euclidean' is not implemented: .* ranked otherwise",
+        ),
+        (
+            "config_sentence_transformers.json",
+            '{"similarity_fn_name": "manhattan"}',
+            "similarity_fn_name='manhattan' is not implemented",
+        ),
+        ("sentence_bert_config.json", '{"query_length": 32}', "query_length must be absent"),
         ("sentence_bert_config.json", "", r"not JSON \(.*\); fetch"),
         (
             "sentence_bert_config.json",
@@ -488,7 +508,7 @@ def test_a_broken_file_is_named(name, content, message, bert, mesh):
         ),
         ("tokenizer.json", "no tokenizer.json; "),
         ("config.json", "no config.json; "),
-        ("model.safetensors", r"no \*.safetensors; "),
+        ("model.safetensors", "no model.safetensors, nor its index; fetch the weights"),
     ],
 )
 def test_a_missing_file_is_named(name, message, bert, mesh):

@@ -32,8 +32,8 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.graph import load_candidates
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
-from ark_jax.recipes.core.models import WARM_READER, load_retriever
+from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
+from ark_jax.recipes.core.models import MASTER, WARM_READER, load_retriever
 from ark_jax.recipes.core.tables import as_markdown
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents import choice
@@ -124,14 +124,13 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         use_negatives=stage in curriculum.MINING_SIZES,
         loss=load_loss(config),
     )
-    tuned.save_pretrained(folder / "model")
+    tuned.save_pretrained(folder / "model", dtype=MASTER)
     if adapter:
         # A base in the workdir is named relative to it, so that the files do not depend on where
         # the workdir lies.
         base = config.retriever.path if before == "base" else f"{before}/model"
         lora.save_peft(adapter, folder / "adapter", base=base)
-    # The saved weights have the base's types, perhaps 16 bits. The next stage reads them back, so
-    # that a resumed run equals an uninterrupted one.
+    # The next stage reads the saved weights back, so that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
     return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
 
@@ -148,7 +147,7 @@ def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
     tuned = load_retriever(context, last)
     weights = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
     merged = dataclasses.replace(tuned, model=weights)
-    merged.save_pretrained(folder / "model")
+    merged.save_pretrained(folder / "model", dtype=MASTER)
     context.models.pop("retriever", None)
     return {"merged": last, "share": share}
 
@@ -276,7 +275,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
         seed=config.seed,
         loss=losses.list_cross_entropy,
     )
-    tuned.save_pretrained(folder / "model")
+    tuned.save_pretrained(folder / "model", dtype=MASTER)
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
@@ -412,7 +411,8 @@ def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
         method=METHOD,
     )
     if compared.reranker:
-        copy_files(context / compared.reranker / "model", folder / RERANKER)
+        source, dtype = context / compared.reranker / "model", config.retriever.export_dtype
+        copy_model(source, folder / RERANKER, config.reranker.path, dtype)
         _describe_reranker(context, folder / RERANKER / "README.md", compared.last)
         counts["reranker"] = compared.reranker
     return counts
@@ -440,7 +440,9 @@ def export_retriever(
     name, _, description = method.partition(": ")
     candidate = choice.candidate_of(chosen)
     system, is_tuned = candidate.model, candidate.model != "base"
-    copy_files(context / (system if is_tuned else choice.STAGE) / "model", folder)
+    source = context / (system if is_tuned else choice.STAGE) / "model"
+    retriever = context.config.retriever
+    copy_model(source, folder, retriever.path, retriever.export_dtype)
     save_fusion(candidate.fusion, folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
     base, hub_name = base_names(context.config.retriever.path)

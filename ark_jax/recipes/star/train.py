@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import load_base_scorer
+from ark_jax.recipes.core.models import MASTER, load_base_scorer
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import load_questions, load_steps
@@ -40,7 +40,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         temperature=config.train.temperature,
         loss=own_parts.load_loss(config, "ListLoss") or losses.weighted_lists,
     )
-    tuned.save_pretrained(folder / "model")
+    tuned.save_pretrained(folder / "model", dtype=MASTER)
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
