@@ -431,7 +431,7 @@ def cast_weights(folder: Path, base: Path, dtype: str) -> None:
 
     A weight that `base` lacks keeps its type. config.json names the new type.
     """
-    checkpoint, stored = Checkpoint(folder), None if dtype else Checkpoint(base)
+    checkpoint, stored = Checkpoint(folder), Checkpoint(base)
     tensors = {name: checkpoint.slice(name)[...] for name in sorted(checkpoint.names())}
     types = {
         name: dtype or str(stored.dtype(name) if name in stored.names() else x.dtype)

@@ -318,15 +318,10 @@ class Retriever:
 
         Every process must call this, since arrays are gathered.
         """
-        settings: tuple = (
-            self.pooling,
-            self._prompt(kind),
-            self.max_length,
-            self.width,
-            self.lower,
-        )
-        plain = VectorForm(self.form.poolings, self.width, normalised=self.form.normalised)
-        settings = settings if self.form == plain else (*settings, self.form)
+        form, prompt = self.form, self._prompt(kind)
+        settings: tuple = (form.pooling, prompt, self.max_length, form.width, self.lower)
+        if form != VectorForm(form.poolings, form.width, normalised=form.normalised):
+            settings += (form,)
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # Each call of the tokenizer stores its own limit there.

@@ -412,6 +412,24 @@ def bert(tmp_path):
     return tiny.sentence_transformer(path, pooling="mean", max_seq_length=64)
 
 
+def test_a_pattern_that_repeats_a_repeat_is_refused_in_a_line(bert, mesh):
+    """The Rust library would panic at a text of many a's."""
+    path = bert / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    settings["pre_tokenizer"] = split | {"pattern": {"Regex": "(a+)+$"}}
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"tokenizer\.json: the pattern '\(a\+\)\+\$' repeats"):
+        open_retriever(bert)
+
+
+def test_two_vocabularies_that_differ_are_named(bert, capsys, mesh):
+    (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[SEP]\n[CLS]\n")
+    open_retriever(bert)
+    line = "tokenizer.json and vocab.txt differ: token '[SEP]' is 3 and 2; tokenizer.json is read"
+    assert f"{bert}: {line}" in capsys.readouterr().out
+
+
 def test_an_unknown_module_is_refused_by_name(bert, mesh):
     modules = json.loads((bert / "modules.json").read_text())
     for name in ("sentence_transformers.models.LSTM", "custom_st.Normalize", "pylate.models.Dense"):

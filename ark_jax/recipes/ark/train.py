@@ -130,7 +130,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         # the workdir lies.
         base = config.retriever.path if before == "base" else f"{before}/model"
         lora.save_peft(adapter, folder / "adapter", base=base)
-    # The next stage reads the saved weights back, so that a resumed run equals an uninterrupted one.
+    # The next stage reads the saved weights, so that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
     return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
 
