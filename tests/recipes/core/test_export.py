@@ -1,4 +1,4 @@
-"""What an export holds of a run's weights: stages pass float32 on, the export has the base's type."""
+"""What an export holds: stages pass float32 on, the export has the types of its base."""
 
 import json
 
