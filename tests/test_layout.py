@@ -22,6 +22,7 @@ from support import pod, program_text, tiny
 
 from ark_jax import layout
 from ark_jax.models import hf, prefix, retriever, token_probabilities
+from ark_jax.models.pooling import VectorForm
 from ark_jax.train import fit, optim
 from ark_jax.train.contrastive import ContrastiveObjective
 
@@ -97,7 +98,9 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
     """One real training step: its metrics, the gradient of every weight, the compiled program."""
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
-        objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
+        objective = ContrastiveObjective(
+            cfg, (VectorForm((pooling,), cfg.width),) * 2, PIECES, rooms(PIECES), 0.05, ()
+        )
         optimizer = optim.adamw(weight_decay=0.01, clip=1e9)
         state = fit.State.create(model, optimizer)
         inputs = jax.tree.map(layout.rows, batch())
@@ -401,7 +404,9 @@ def assert_exact(jaxpr) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_sensitive_operations_of_a_bfloat16_step_use_float32(family, mesh):
     model, cfg, pooling = opened(family, "bfloat16")
-    objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
+    objective = ContrastiveObjective(
+        cfg, (VectorForm((pooling,), cfg.width),) * 2, PIECES, rooms(PIECES), 0.05, ()
+    )
     state = fit.State.create(model, pod.OPTIMIZER)
     arrays = jax.tree.map(layout.rows, batch())
     traced = fit.train_step.trace(objective, pod.OPTIMIZER, state, None, arrays, 1e-3)

@@ -423,7 +423,7 @@ def save_model(
     if is_first_process():
         copy_files(base, folder, ("config.json", *files))
         if dtype:
-            _name_type(folder, dtype)
+            name_type(folder, dtype)
 
 
 def cast_weights(folder: Path, base: Path, dtype: str) -> None:
@@ -440,10 +440,10 @@ def cast_weights(folder: Path, base: Path, dtype: str) -> None:
     }
     if any(tensors[name].dtype != kind for name, kind in types.items()):
         write_tensors({n: x.astype(types.get(n, x.dtype)) for n, x in tensors.items()}, folder)
-        _name_type(folder, dtype or read_config(base))
+        name_type(folder, dtype or read_config(base))
 
 
-def _name_type(folder: Path, source: str | dict) -> None:
+def name_type(folder: Path, source: str | dict) -> None:
     """Sets the type that config.json names, if it names one, to `source` or as that config has it.
 
     Transformers would round weights to the type that config.json names.

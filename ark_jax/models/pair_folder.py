@@ -168,10 +168,10 @@ def write_classifier(
     if not is_first_process():
         return
     hf.copy_files(base, folder, hf.TOKENIZER_FILES)
-    settings = classifier_config(base)
-    settings |= {x: dtype for x in ("dtype", "torch_dtype") if dtype and x in settings}
-    text = json.dumps(settings, indent=2, ensure_ascii=False)
+    text = json.dumps(classifier_config(base), indent=2, ensure_ascii=False)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    if dtype:
+        hf.name_type(folder, dtype)
 
 
 def write_tokenizer_limit(folder: Path, max_length: int) -> None:

@@ -48,21 +48,6 @@ class VectorForm:
         """The same without any scaling to unit length."""
         return dataclasses.replace(self, normalised=False, similarity="dot")
 
-    def require_plain(self, user: str) -> None:
-        """Raises ValueError for a form that `user` has no place for, beyond one pooling."""
-        for is_odd, what in (
-            (len(self.poolings) > 1, f"poolings {self.pooling}"),
-            (self.poolings[0] not in ("cls", "mean", "lasttoken"), f"pooling {self.pooling}"),
-            (bool(self.activations), "Dense modules"),
-            (self.similarity != "cosine", f"similarity_fn_name={self.similarity}"),
-            (not self.include_prompt, "include_prompt=false"),
-        ):
-            if is_odd:
-                raise ValueError(
-                    f"{user} a retriever with {what}, whose vectors would be wrong; give one with "
-                    "a single pooling (cls, mean or lasttoken) that is compared by cosines"
-                )
-
 
 class Dense(nnx.Module):
     """A linear layer over vectors, in float32; `embed` applies its activation."""

@@ -321,7 +321,7 @@ class Retriever:
         form, prompt = self.form, self._prompt(kind)
         settings: tuple = (form.pooling, prompt, self.max_length, form.width, self.lower)
         if form != VectorForm(form.poolings, form.width, normalised=form.normalised):
-            settings += (form,)
+            settings += (form,)  # the digests of ordinary models stay as they were
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # Each call of the tokenizer stores its own limit there.

@@ -25,7 +25,7 @@ _POOLING_KEYS = {
 }
 _MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", _MASK)
-_ORDER = re.compile(rf"Transformer( Pooling( Dense)*)?( Normalize)*|Transformer( \w+)* {_MASK}.*")
+_ORDER = re.compile(rf"Transformer( Pooling( Dense)*| {_MASK})?( Normalize)*")
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
 # Where versions and families keep max_seq_length and do_lower_case.
 _LIMITS = tuple(
@@ -106,25 +106,20 @@ def _model_of(
             f"{folder}/{file}: the modules {chain.replace(' ', ', ')} in this order are not "
             "implemented; they must be Transformer, Pooling, any Dense, and perhaps Normalize"
         )
-    paths: dict[str, list[str]] = {kind: [] for kind in _MODULES}
-    for kind, path in modules:
-        paths[kind].append(path)
-    transformer = folder / paths["Transformer"][0]
+    places = {kind: [folder / path for name, path in modules if name == kind] for kind in _MODULES}
     poolings: tuple[str, ...] | None = None
     include_prompt = True
-    for path in paths[_MASK]:
-        _check_mask(folder / path / "config.json")
+    if places[_MASK]:
+        _check_mask(places[_MASK][0] / "config.json")
         poolings = (TOKENS,)
-    for path in paths["Pooling"] if poolings is None else ():
-        poolings, include_prompt = _read_pooling(folder, path, file)
-    if poolings == (TOKENS,) and paths["Dense"]:
-        raise ValueError(f"{folder}/{file}: Dense over vectors of tokens is not implemented")
+    if places["Pooling"]:
+        poolings, include_prompt = _read_pooling(folder, dict(modules)["Pooling"], file)
     return ModelFiles(
-        transformer,
+        places["Transformer"][0],
         poolings,
         include_prompt,
-        tuple((folder / path, _read_activation(folder, path)) for path in paths["Dense"]),
-        bool(paths["Normalize"]) or is_bare,
+        tuple((place, _read_activation(place / "config.json")) for place in places["Dense"]),
+        bool(places["Normalize"]) or is_bare,
         read_settings(folder),
     )
 
@@ -222,14 +217,13 @@ def _read_pooling(folder: Path, module: str, file: str) -> tuple[tuple[str, ...]
     return tuple(modes), include_prompt
 
 
-def _read_activation(folder: Path, module: str) -> str:
-    """The activation that the configuration of a Dense module names.
+def _read_activation(path: Path) -> str:
+    """The activation that config.json of a Dense module names.
 
     Raises:
         ValueError: it is not implemented, or another field is not.
     """
-    path = folder / module / "config.json"
-    config = hf.read_json(path) if path.is_file() else {}
+    config = _read_json_if_present(path)
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in ACTIVATIONS:
         names = ", ".join(name.rpartition(".")[2] for name in ACTIVATIONS)

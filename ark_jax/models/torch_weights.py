@@ -1,7 +1,6 @@
-"""Weights in torch's own format (pytorch_model.bin), converted once in a process of its own.
+"""Weights in torch's own format, pytorch_model.bin: a pickle, which is never opened here.
 
-The format is a pickle. This package unpickles nothing: torch's loader of plain tensors does it
-(`weights_only`), which refuses all else, and its process ends with it.
+Torch's loader of plain tensors (`weights_only`) converts it once, in a process of its own.
 """
 
 import hashlib

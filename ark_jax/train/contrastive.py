@@ -126,7 +126,7 @@ class ContrastiveObjective:
             batch["positive"],
             batch["negative"],
             widths=self.matryoshka,
-            unit=self.forms[0].similarity == "cosine",
+            scaled=self.forms[0].similarity == "cosine",
             temperature=self.temperature,
             loss=self.loss,
         )
