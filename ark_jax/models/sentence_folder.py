@@ -276,9 +276,8 @@ def read_settings(folder: Path) -> Settings:
     path = folder / "config_sentence_transformers.json"
     settings = _read_json_if_present(path)
     prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(
-        isinstance(text, str | None) for text in prompts.values()
-    ):
+    texts = prompts.values() if isinstance(prompts, dict) else [0]
+    if not all(isinstance(text, str | None) for text in texts):
         raise _wrong_field(path, "prompts", "a map from kinds to texts", prompts)
     default = settings.get("default_prompt_name")
     if default is not None and default not in prompts:
@@ -384,9 +383,9 @@ def write_router(folder: Path, forms: Mapping[str, VectorForm]) -> None:
     )
 
 
-def route_folder(folder: Path, kind: str, module: int) -> Path:
-    """The folder of a module in the route of a kind: 0 Transformer, 1 Pooling."""
-    return folder / f"{kind}_{module}_{_MODULES[module]}"
+def route_folder(folder: Path, kind: str) -> Path:
+    """The folder of the model in the route of a kind."""
+    return folder / f"{kind}_0_Transformer"
 
 
 def write_vector_modules(

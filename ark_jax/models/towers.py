@@ -118,7 +118,7 @@ class DualEncoder:
         with hf.local_folder(folder) as local:
             self._check_unused(local)
             for kind in files.KINDS:
-                self.tower(kind).save_model(files.route_folder(local, kind, 0), dtype)
+                self.tower(kind).save_model(files.route_folder(local, kind), dtype)
             if distributed.is_first_process():
                 self._write_settings(local)
                 (local / "README.md").write_text(card or self._card(local), encoding="utf-8")
@@ -139,7 +139,7 @@ class DualEncoder:
         for kind in files.KINDS:
             tower = self.tower(kind)
             prompts[kind] = files.prompt_for_kind(tower.prompts, kind)
-            model = files.route_folder(folder, kind, 0)
+            model = files.route_folder(folder, kind)
             files.write_text_limit(model, tower.max_length, lower=tower.lower)
             tower.write_vector_modules(folder, f"{kind}_")
         is_cut = any(tower.width != tower.size for tower in (self.query, self.document))

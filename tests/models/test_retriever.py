@@ -426,7 +426,7 @@ def test_a_pattern_that_repeats_a_repeat_is_refused_in_a_line(bert, mesh):
 def test_two_vocabularies_that_differ_are_named(bert, capsys, mesh):
     (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[SEP]\n[CLS]\n")
     open_retriever(bert)
-    line = "tokenizer.json and vocab.txt differ: token '[SEP]' is 3 and 2; tokenizer.json is read"
+    line = "tokenizer.json is read, and not vocab.txt, which differs: token '[SEP]' is 3 and 2"
     assert f"{bert}: {line}" in capsys.readouterr().out
 
 

@@ -256,7 +256,7 @@ def test_the_model_card_describes_both_towers(saved):
     text = ModelCard.load(saved / "README.md").text
     for row in (
         "| | query | document |\n|---|---|---|",
-        "| pooling | mean of all tokens, then unit length | first token, then unit length |",
+        "| pooling | mean, then unit length | cls, then unit length |",
         "| prompt | `Find: ` |  |",
     ):
         assert row in text
