@@ -20,8 +20,8 @@ import numpy as np
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
 
-from ark_jax import layout
 from ark_jax.models.retriever import Retriever
+from ark_jax.models.sentence_folder import KINDS
 from ark_jax.text.token_vectors import check_one_each
 
 
@@ -91,14 +91,5 @@ class Encoder(AbsEncoder):
 
 def _fingerprint(retriever: Retriever) -> str:
     """Digest of what determines the vectors; MTEB caches results by name and revision."""
-    settings = (
-        retriever.cfg,
-        retriever.form,
-        sorted(retriever.prompts.items()),
-        retriever.max_length,
-        retriever.lower,
-    )
-    digest = hashlib.sha256(repr(settings).encode())
-    for leaf in jax.tree.leaves(retriever.model):
-        digest.update(layout.fetch(leaf).tobytes())
-    return digest.hexdigest()[:40]
+    parts = [repr(sorted(retriever.prompts.items())), *map(retriever.digest, KINDS)]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:40]

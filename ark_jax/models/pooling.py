@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 TOKENS = "none"  # instead of a pooling: each token keeps its vector
 SIMILARITIES = ("cosine", "dot")
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -30,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class VectorForm:
     """What turns the hidden states of a text into its vector, beside weights."""
 
-    poolings: tuple[str, ...]  # of POOLINGS, laid end to end; or TOKENS alone
+    poolings: tuple[str, ...]  # names of `pool`, laid end to end; or TOKENS alone
     width: int  # leading components that are kept
     activations: tuple[str, ...] = ()  # after each of the model's `dense` layers
     normalised: bool = True  # whether the model's modules scale vectors to unit length

@@ -85,24 +85,20 @@ class Retriever:
         cls,
         model_files: files.ModelFiles,
         *,
-        dtype: str = "float32",
-        compute: str = "float32",
-        attention: str = "auto",
         width: int | None = None,
         prompts: Mapping[str, str] | None = None,
+        **options: str,
     ) -> "Retriever":
         """Opens one model of a folder; see `from_pretrained`."""
         folder, settings = model_files.folder, model_files.settings
-        model, cfg, extra_tensors = hf.load_model(
-            str(folder), dtype=dtype, compute=compute, attention=attention, head=False
-        )
+        model, cfg, extra_tensors = hf.load_model(str(folder), head=False, **options)
         poolings = cls._choose_poolings(model_files.poolings, folder)
-        size, dense = len(poolings) * cfg.width, []
-        for module, _ in model_files.dense if poolings != (TOKENS,) else ():
-            dense.append(files.read_dense(module, size, cfg.dtype))
-            size = dense[-1].dense_weight[...].shape[0]
-        if dense:
-            model.dense = nnx.List(dense)
+        of_tokens, size = poolings == (TOKENS,), len(poolings) * cfg.width
+        modules = () if of_tokens else model_files.dense
+        for module, _ in modules:
+            layer = files.read_dense(module, size, cfg.dtype)
+            size = layer.dense_weight[...].shape[0]
+            model.dense = nnx.List([*getattr(model, "dense", ()), layer])
         width = (settings.width or size) if width is None else width
         if not 0 < width <= size:
             raise ValueError(
@@ -111,9 +107,9 @@ class Retriever:
         form = VectorForm(
             poolings,
             width,
-            tuple(activation for _, activation in model_files.dense[: len(dense)]),
+            tuple(activation for _, activation in modules),
             model_files.normalised,
-            "cosine" if poolings == (TOKENS,) else settings.similarity,
+            "cosine" if of_tokens else settings.similarity,
             model_files.include_prompt,
         )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ark_jax.models import decoder, hf
-from ark_jax.models.pooling import ACTIVATIONS, POOLINGS, SIMILARITIES, TOKENS, Dense, VectorForm
+from ark_jax.models.pooling import ACTIVATIONS, SIMILARITIES, TOKENS, Dense, VectorForm
 
 KINDS = ("query", "document")  # of texts; a Router has a route for each
 # The legacy names, which every sentence-transformers version and text-embeddings-inference read, in
@@ -27,6 +27,13 @@ _MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", _MASK)
 _ORDER = re.compile(rf"Transformer( Pooling( Dense)*| {_MASK})?( Normalize)*")
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
+_OTHER_TOKENS = (
+    "tokenizer_name_or_path",
+    "query_length",
+    "document_length",
+    "query_expansion",
+    "processing_kwargs",
+)
 # Where versions and families keep max_seq_length and do_lower_case.
 _LIMITS = tuple(
     f"sentence_{family}_config.json"
@@ -206,10 +213,10 @@ def _read_pooling(folder: Path, module: str, file: str) -> tuple[tuple[str, ...]
     if modes is None:
         modes = [mode for mode, key in _POOLING_KEYS.items() if config.get(key) is True] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
-    if not isinstance(modes, list) or not modes or not all(mode in POOLINGS for mode in modes):
+    if not isinstance(modes, list) or not modes or not all(mode in _POOLING_KEYS for mode in modes):
         raise ValueError(
             f"{folder}/{module}: pooling {modes} is not implemented; implemented: "
-            f"{', '.join(POOLINGS)}"
+            f"{', '.join(_POOLING_KEYS)}"
         )
     include_prompt = config.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
@@ -244,8 +251,6 @@ def read_dense(folder: Path, size: int, dtype: str) -> Dense:
     """
     checkpoint = hf.Checkpoint(folder)
     checkpoint.require("linear.weight")
-    if others := checkpoint.names() - {"linear.weight", "linear.bias"}:
-        raise ValueError(f"{folder}: tensors that a Dense has no place for: {sorted(others)[:5]}")
     values = {name: checkpoint.slice(name)[...].astype(dtype) for name in checkpoint.names()}
     weight, bias = values["linear.weight"], values.get("linear.bias")
     if weight.shape[1:] != (size,) or (bias is not None and bias.shape != weight.shape[:1]):
@@ -260,10 +265,7 @@ def _check_mask(path: Path) -> None:
     """Refuses a MultiVectorMask that leaves out tokens."""
     for field in ("skiplist_words", "keep_only_token_ids"):
         if skipped := _read_json_if_present(path).get(field):
-            raise ValueError(
-                f"{path}: {field}={skipped} is not implemented; give a model that compares all "
-                "tokens"
-            )
+            raise _wrong_field(path, field, "empty: all tokens are compared", skipped)
 
 
 def _read_json_if_present(path: Path) -> dict:
@@ -280,17 +282,15 @@ def read_settings(folder: Path) -> Settings:
     if not all(isinstance(text, str | None) for text in texts):
         raise _wrong_field(path, "prompts", "a map from kinds to texts", prompts)
     default = settings.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default not in (None, *prompts, *KINDS):
         raise _wrong_field(path, "default_prompt_name", f"one of {list(prompts)}", default)
     width = settings.get("truncate_dim")
     if width is not None and type(width) is not int:
         raise _wrong_field(path, "truncate_dim", "a number of components", width)
     similarity = settings.get("similarity_fn_name") or "cosine"
     if similarity not in (*SIMILARITIES, "maxsim"):
-        raise ValueError(
-            f"{path}: similarity_fn_name={similarity!r} is not implemented: vectors are compared "
-            "by cosine or dot, and would be ranked otherwise; take a model that was trained so"
-        )
+        admissible = "cosine or dot: texts would be ranked otherwise"
+        raise _wrong_field(path, "similarity_fn_name", admissible, similarity)
     prompts = {name: text or "" for name, text in prompts.items()}
     return Settings(prompts, default, width, "cosine" if similarity == "maxsim" else similarity)
 
@@ -329,7 +329,7 @@ def read_text_limit(folder: Path) -> tuple[int | None, bool]:
         raise _wrong_field(path, "max_seq_length", "a number of tokens", limit)
     if not isinstance(lower, bool):
         raise _wrong_field(path, "do_lower_case", "true or false", lower)
-    for name in ("tokenizer_name_or_path", "query_length", "document_length", "query_expansion"):
+    for name in _OTHER_TOKENS:
         if settings.get(name):
             raise _wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
     return limit, lower
@@ -411,11 +411,9 @@ def write_vector_modules(
             _write_json(place / "config.json", config | {"include_prompt": form.include_prompt})
         if kind == "Dense":
             layer, activation = next(layers)
-            params = {"linear.weight": layer.dense_weight, "linear.bias": layer.dense_bias}
             tensors = {
-                name: np.asarray(param[...].addressable_data(0), np.float32)
-                for name, param in params.items()
-                if param is not None
+                name.replace("dense_", "linear."): np.asarray(x[...].addressable_data(0), "float32")
+                for name, x in hf.named_parameters(layer)
             }
             rows, columns = tensors["linear.weight"].shape
             sizes = {"in_features": columns, "out_features": rows, "bias": len(tensors) == 2}

@@ -36,7 +36,6 @@ HUB_FILES = (
     "*/pytorch_model.bin",  # of small modules
     "*.jinja",
 )
-TORCH_FILES = ("pytorch_model*.bin",)  # fetched where there is nothing safer
 
 
 def cache_folder() -> Path:
@@ -82,7 +81,7 @@ def hub_model(name: str, *, download: bool = True) -> Path:
     try:
         folder = fetch(HUB_FILES)
         if download and not any(folder.rglob("*.safetensors")):
-            folder = fetch((*HUB_FILES, *TORCH_FILES))
+            folder = fetch((*HUB_FILES, "pytorch_model*.bin"))  # there is nothing safer
     except FileNotFoundError as error:  # the hub's words name no model
         reason = str(error).partition("\n")[0]
         raise FileNotFoundError(

@@ -110,22 +110,20 @@ def load_tokenizer(folder: str, vocab: int | None = None):
 
 # A repeated group that repeats itself, such as (a+)+: steps grow exponentially with the text.
 _NESTED_REPEATS = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
+_PATTERNS = re.compile(r'"Regex":\s*("(?:\\.|[^"\\])*")')  # JSON strings
 _ESCAPES_AND_CLASSES = re.compile(r"\\.|\[(\\.|[^\]\\])*\]", re.DOTALL)
 
 
 def _check_patterns(folder: str, backend) -> None:
     """Raises ValueError for a pattern of a tokenizer that some text would keep busy for ever."""
-    patterns: list[str] = []
-    keep = lambda value: patterns.append(value["Regex"]) if "Regex" in value else None
     for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder):
-        if part is not None:
-            json.loads(part.__getstate__(), object_hook=lambda value: keep(value) or value)
-    for pattern in patterns:
-        if _NESTED_REPEATS.search(_ESCAPES_AND_CLASSES.sub("x", pattern)):
-            raise ValueError(
-                f"{folder}/tokenizer.json: the pattern {pattern[:60]!r} repeats a group that "
-                "repeats itself, which takes for ever on some texts; take another tokenizer"
-            )
+        state = part.__getstate__().decode() if part is not None else ""
+        for pattern in map(json.loads, _PATTERNS.findall(state)):
+            if _NESTED_REPEATS.search(_ESCAPES_AND_CLASSES.sub("x", pattern)):
+                raise ValueError(
+                    f"{folder}/tokenizer.json: the pattern {pattern[:60]!r} repeats a group that "
+                    "repeats itself, which takes for ever on some texts; take another tokenizer"
+                )
 
 
 def _say_second_vocabulary(folder: Path, vocabulary: Mapping[str, int]) -> None:

@@ -491,12 +491,12 @@ def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
         (
             "config_sentence_transformers.json",
             '{"similarity_fn_name": "euclidean"}',
-            "similarity_fn_name='euclidean' is not implemented: .* ranked otherwise",
+            "similarity_fn_name must be cosine or dot: texts would be ranked otherwise",
         ),
         (
             "config_sentence_transformers.json",
             '{"similarity_fn_name": "manhattan"}',
-            "similarity_fn_name='manhattan' is not implemented",
+            "cosine or dot: .*, it is 'manhattan'",
         ),
         ("sentence_bert_config.json", '{"query_length": 32}', "query_length must be absent"),
         ("sentence_bert_config.json", "", r"not JSON \(.*\); fetch"),
