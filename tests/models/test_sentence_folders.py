@@ -17,7 +17,8 @@ from support import tiny
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.towers import DualEncoder
 
-QUERIES = ["Who founded the Tidal Board?", "a wave", ""]
+# As many and as long as the documents, so that one compiled program embeds both.
+QUERIES = ["Who founded the Tidal Board?", "a wave", "", "snow " * 8, "all the clerks " * 12]
 DOCUMENTS = [
     "The Tidal Board was founded in 1784 by the clerks of the harbour, who wrote of snow.",
     "x",
