@@ -98,6 +98,11 @@ def read_models(folder: Path) -> dict[str, ModelFiles]:
     return models
 
 
+def weights_folder(folder: Path) -> Path:
+    """The folder of the weights, config.json and tokenizer that embed documents."""
+    return read_models(folder)["document"].folder
+
+
 def _model_of(
     folder: Path, modules: Sequence[tuple[str, str]], file: str, *, is_bare: bool = False
 ) -> ModelFiles:
