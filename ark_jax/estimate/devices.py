@@ -73,9 +73,8 @@ class WeightlessModel:
         layout.check_divides(cfg.dims, path)
         model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
         parameters = sum(x.size for x in jax.tree.leaves(model))
-        stored = jnp.dtype(
-            settings.get("dtype") or settings.get("torch_dtype") or "float32"
-        ).itemsize
+        named = settings.get("dtype") or settings.get("torch_dtype")
+        stored = jnp.dtype(named or "float32").itemsize
         batch = batch or (2048 if device_in_use().platform == "cpu" else 16384)
         return cls(folder, cfg, parameters, parameters * stored, compute, batch)
 

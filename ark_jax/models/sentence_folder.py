@@ -27,18 +27,10 @@ _MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", _MASK)
 _ORDER = re.compile(rf"Transformer( Pooling( Dense)*| {_MASK})?( Normalize)*")
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
-_OTHER_TOKENS = (
-    "tokenizer_name_or_path",
-    "query_length",
-    "document_length",
-    "query_expansion",
-    "processing_kwargs",
-)
+_OTHER_TOKENS = ("tokenizer_name_or_path", "query_length", "document_length", "query_expansion")
 # Where versions and families keep max_seq_length and do_lower_case.
-_LIMITS = tuple(
-    f"sentence_{family}_config.json"
-    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
+_FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta")
+_LIMITS = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,7 +326,7 @@ def read_text_limit(folder: Path) -> tuple[int | None, bool]:
         raise _wrong_field(path, "max_seq_length", "a number of tokens", limit)
     if not isinstance(lower, bool):
         raise _wrong_field(path, "do_lower_case", "true or false", lower)
-    for name in _OTHER_TOKENS:
+    for name in (*_OTHER_TOKENS, "processing_kwargs"):
         if settings.get(name):
             raise _wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
     return limit, lower
