@@ -410,7 +410,7 @@ def _read_model_config(path: str) -> tuple[dict, str]:
     Raises:
         OSError, RuntimeError, ValueError: the model cannot be read.
     """
-    from ark_jax.models import hf, pair_folder
+    from ark_jax.models import hf, pair_folder, sentence_folder
 
     if "://" in path:
         file = _bucket_path(f"{path.rstrip('/')}/config.json")
@@ -420,6 +420,7 @@ def _read_model_config(path: str) -> tuple[dict, str]:
         return _read_from_hub(path)
     if (folder / pair_folder.SETTINGS).is_file():
         folder = folder / "body"
+    folder = sentence_folder.weights_folder(folder)
     hf.Checkpoint(folder)  # raises if a file is damaged or missing
     return hf.read_config(folder), "whole"
 
@@ -438,14 +439,14 @@ def _read_from_hub(name: str) -> tuple[dict, str]:
     """config.json of a hub name, and whether the model is in the hub's cache. Stores nothing."""
     import huggingface_hub as hub
 
-    from ark_jax.models import hf
+    from ark_jax.models import hf, sentence_folder
     from ark_jax.runtime import storage
 
     if not storage.is_hub_name(name):
         hf.resolve(name)  # raises, and says why
     model, _, revision = name.partition("@")
     try:
-        folder = storage.hub_model(name, download=False)
+        folder = sentence_folder.weights_folder(storage.hub_model(name, download=False))
         hf.Checkpoint(folder)
         return hf.read_config(folder), "in the hub's cache"
     except FileNotFoundError:

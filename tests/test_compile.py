@@ -100,7 +100,7 @@ def programs(size: str) -> dict:
     rows = [pod.on(mesh, (8, 512), dtype, P(layout.BATCH)) for dtype in (np.int32, bool)]
     return {
         "forward": retriever._embed_jit.lower(
-            state.trainable, objective.cfg, "lasttoken", objective.cfg.width, 4096, *rows
+            state.trainable, objective.cfg, objective.forms[0], 4096, *rows
         ),
         "training step": fit.train_step.lower(objective, pod.OPTIMIZER, state, None, batch, 1e-5),
     }

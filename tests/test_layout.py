@@ -22,6 +22,7 @@ from support import pod, program_text, tiny
 
 from ark_jax import layout
 from ark_jax.models import hf, prefix, retriever, token_probabilities
+from ark_jax.models.pooling import VectorForm
 from ark_jax.train import fit, optim
 from ark_jax.train.contrastive import ContrastiveObjective
 
@@ -87,6 +88,10 @@ def batch() -> dict:
     }
 
 
+def forms(pooling: str, cfg) -> tuple[VectorForm, VectorForm]:
+    return (VectorForm((pooling,), cfg.width),) * 2
+
+
 def rooms(pieces: int) -> tuple[int, ...]:
     """Room for all that a device could hold."""
     return pod.rooms(QUERIES * SHORT, CHUNKS * LONG // pieces)
@@ -97,7 +102,7 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
     """One real training step: its metrics, the gradient of every weight, the compiled program."""
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
-        objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
+        objective = ContrastiveObjective(cfg, forms(pooling, cfg), PIECES, rooms(PIECES), 0.05, ())
         optimizer = optim.adamw(weight_decay=0.01, clip=1e9)
         state = fit.State.create(model, optimizer)
         inputs = jax.tree.map(layout.rows, batch())
@@ -251,7 +256,7 @@ def test_the_collectives_of_a_forward_pass_are_as_derived(family, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
         lowered = retriever._embed_jit.lower(
-            model, cfg, pooling, cfg.width, None, *map(layout.rows, batch()["queries"])
+            model, cfg, forms(pooling, cfg)[0], None, *map(layout.rows, batch()["queries"])
         )
     assert counted(program_text.collectives(lowered.compile().as_text())) == Sizes(
         cfg, shape
@@ -299,7 +304,7 @@ def test_a_real_model_can_be_traced_for_a_pod(size):
         assert layout.batch_multiple() == 64
         objective, state, batch = pod.abstract(pod.config(size), pod.BATCH)
         encode = lambda model, texts: retriever.embed(
-            model, objective.cfg, "lasttoken", 256, None, *texts
+            model, objective.cfg, VectorForm(("lasttoken",), 256), None, *texts
         )
         vectors = jax.eval_shape(encode, state.trainable, batch["passages"])
         traced = fit.train_step.trace(objective, pod.OPTIMIZER, state, None, batch, 1e-5)
@@ -401,7 +406,7 @@ def assert_exact(jaxpr) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_sensitive_operations_of_a_bfloat16_step_use_float32(family, mesh):
     model, cfg, pooling = opened(family, "bfloat16")
-    objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
+    objective = ContrastiveObjective(cfg, forms(pooling, cfg), PIECES, rooms(PIECES), 0.05, ())
     state = fit.State.create(model, pod.OPTIMIZER)
     arrays = jax.tree.map(layout.rows, batch())
     traced = fit.train_step.trace(objective, pod.OPTIMIZER, state, None, arrays, 1e-3)
@@ -490,9 +495,7 @@ def test_sensitive_operations_of_bfloat16_gradients_use_float32(mesh):
 
 @functools.partial(jax.jit, static_argnums=0)
 def loss_and_vectors(objective: ContrastiveObjective, model, batch):
-    vectors = retriever.embed(
-        model, objective.cfg, objective.pooling, objective.width, None, *batch["passages"]
-    )
+    vectors = retriever.embed(model, objective.cfg, objective.forms[0], None, *batch["passages"])
     (loss, _), gradient = jax.value_and_grad(objective, has_aux=True)(model, None, batch)
     return loss, gradient, vectors
 
@@ -505,7 +508,7 @@ def test_bfloat16_changes_vectors_and_gradients_little(family, mesh):
     arrays, results = jax.tree.map(layout.rows, batch()), {}
     for compute in ("float32", "bfloat16"):
         model, cfg, pooling = opened(family, compute)
-        objective = ContrastiveObjective(cfg, pooling, cfg.width, 1, rooms(1), 0.05, ())
+        objective = ContrastiveObjective(cfg, forms(pooling, cfg), 1, rooms(1), 0.05, ())
         results[compute] = loss_and_vectors(objective, model, arrays)
     (loss, gradient, vectors), (wanted_loss, wanted_gradient, wanted) = (
         results["bfloat16"],

@@ -11,7 +11,7 @@ from jaxtyping import TypeCheckError
 
 from ark_jax.evaluate import significance
 from ark_jax.graph import pagerank
-from ark_jax.models import decoder, retriever
+from ark_jax.models import decoder, pooling
 from ark_jax.retrieval import dense
 from ark_jax.train import losses
 
@@ -25,7 +25,7 @@ NUMERIC = (
     "models.prefix",
     "models.prefix_attention",
     "models.sampling",
-    "models.retriever",
+    "models.pooling",
     "train.losses",
     "retrieval.dense",
     "graph.walk",
@@ -53,7 +53,7 @@ def test_no_function_has_three_unannotated_parameters(module):
 def test_axes_with_the_same_letter_must_have_the_same_size():
     x, mask = jnp.zeros((2, 3, 4)), jnp.ones((2, 5), bool)
     with pytest.raises(TypeCheckError, match="parameter 'mask'"):
-        retriever.pool(x, mask, "mean")
+        pooling.pool(x, mask, "mean")
 
 
 def test_a_missing_axis_is_refused():

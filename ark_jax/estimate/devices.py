@@ -14,7 +14,7 @@ from flax import nnx
 from ark_jax import layout
 from ark_jax.estimate import steps
 from ark_jax.estimate.work import Texts, Work
-from ark_jax.models import decoder, hf, lora
+from ark_jax.models import decoder, hf, lora, sentence_folder
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.models.token_probabilities import block_length
 from ark_jax.runtime.accelerator import assumed_device, device_in_use, float_type
@@ -59,7 +59,8 @@ class WeightlessModel:
             ValueError: config.json lacks a size, the model has no logits, or the mesh does not cut
                 it into equal shards.
         """
-        settings, compute = hf.read_config(Path(path)), float_type(compute, device_in_use())
+        folder = sentence_folder.weights_folder(Path(path))
+        settings, compute = hf.read_config(folder), float_type(compute, device_in_use())
         try:
             kind, model_class, _ = hf.architecture(settings)
             cfg = kind.from_hf(settings, compute=compute)
@@ -72,9 +73,10 @@ class WeightlessModel:
         layout.check_divides(cfg.dims, path)
         model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
         parameters = sum(x.size for x in jax.tree.leaves(model))
-        stored = jnp.dtype(settings.get("torch_dtype") or "float32").itemsize
+        named = settings.get("dtype") or settings.get("torch_dtype")
+        stored = jnp.dtype(named or "float32").itemsize
         batch = batch or (2048 if device_in_use().platform == "cpu" else 16384)
-        return cls(Path(path), cfg, parameters, parameters * stored, compute, batch)
+        return cls(folder, cfg, parameters, parameters * stored, compute, batch)
 
     def flops(self, count: float, length: float, logits: float = 0, after: float = 0) -> np.ndarray:
         """FLOPs `[2]` of texts: products with weights, and attention.

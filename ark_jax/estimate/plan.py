@@ -156,9 +156,12 @@ def _device_costs(
         return WeightlessModel.from_folder(path, compute=kind, batch=batch, head=head)
 
     def model_bytes(x: Work) -> int:
-        """Bytes of the models that it trains; language models are stored in float32."""
-        model = model_of(x.model)
-        return x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
+        """Bytes of the models that it trains, which stages store in float32."""
+        return x.towers * 4 * model_of(x.model).parameters
+
+    def export_bytes(x: Work) -> int:
+        """Bytes of those that it exports: encoders in the types of their base."""
+        return x.towers * model_of(x.model).bytes if x.model in ENCODERS else model_bytes(x)
 
     for x in left:
         if x.is_remote:
@@ -184,7 +187,7 @@ def _device_costs(
         disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
     if "export" not in done:
         trained = {x.model: x for x in work if x.kind == "training" and x.model != "reader"}
-        disk["export"] = sum(map(model_bytes, trained.values()))
+        disk["export"] = sum(map(export_bytes, trained.values()))
     return costs, disk, _device_notes(left, list(speeds), memory)
 
 

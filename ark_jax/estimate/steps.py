@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from ark_jax import layout
 from ark_jax.models import decoder
+from ark_jax.models.pooling import VectorForm
 from ark_jax.train import fit
 from ark_jax.train.contrastive import ContrastiveObjective
 from ark_jax.train.memory import Texts
@@ -67,8 +68,7 @@ def contrastive(
     """
     objective = ContrastiveObjective(
         cfg,
-        _pooling(cfg),
-        cfg.width,
+        (_form(cfg),) * 2,
         pieces,
         tuple(x.tokens for x in texts),
         temperature=0.02,
@@ -81,20 +81,14 @@ def contrastive(
 def triplet(cfg: Any, texts: Sequence[Texts]) -> tuple[TripletObjective, dict]:
     """Objective and batch of a step on the questions and the triples of a device."""
     objective = TripletObjective(
-        (cfg, cfg),
-        (_pooling(cfg),) * 2,
-        cfg.width,
-        tuple(x.tokens for x in texts),
-        None,
-        (0.1, 0.1),
-        0.05,
+        (cfg, cfg), (_form(cfg),) * 2, tuple(x.tokens for x in texts), None, (0.1, 0.1), 0.05
     )
     batch, pairs = _rows_and_pairs(texts, ("queries", "triples"))
     return objective, batch | dict.fromkeys(("positive", "neighbour", "negative"), pairs)
 
 
-def _pooling(cfg: Any) -> str:
-    return "lasttoken" if isinstance(cfg, decoder.Config) else "mean"
+def _form(cfg: Any) -> VectorForm:
+    return VectorForm(("lasttoken" if isinstance(cfg, decoder.Config) else "mean",), cfg.width)
 
 
 def _rows_and_pairs(

@@ -121,8 +121,9 @@ def _tokenizer(folder: str):
     from ark_jax.models import hf, sentence_folder
     from ark_jax.text.tokens import load_tokenizer
 
-    tokenizer = load_tokenizer(str(hf.resolve(folder)))
-    return tokenizer, sentence_folder.read_max_length(hf.resolve(folder), tokenizer)
+    weights = sentence_folder.weights_folder(hf.resolve(folder))
+    tokenizer = load_tokenizer(str(weights))
+    return tokenizer, sentence_folder.read_max_length(weights, tokenizer)
 
 
 def measure(

@@ -20,8 +20,8 @@ import numpy as np
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
 
-from ark_jax import layout
 from ark_jax.models.retriever import Retriever
+from ark_jax.models.sentence_folder import KINDS
 from ark_jax.text.token_vectors import check_one_each
 
 
@@ -50,7 +50,7 @@ class Encoder(AbsEncoder):
             public_training_code=None,
             public_training_data=None,
             framework=["JAX"],
-            similarity_fn_name="cosine",
+            similarity_fn_name=retriever.form.similarity,
             use_instructions=any(retriever.prompts.values()),
             training_datasets=None,
         )
@@ -66,7 +66,7 @@ class Encoder(AbsEncoder):
         batch_size: int = 0,
         show_progress_bar: bool = True,
     ) -> np.ndarray:
-        """Encodes the texts of a data loader as unit vectors, float32 `[n e]`.
+        """Encodes the texts of a data loader as vectors, float32 `[n e]`; see `Retriever.encode`.
 
         MTEB chooses the name of the prompt from the task, its type and `prompt_type`. If the
         retriever has no prompt of that name, it uses its own prompt for `prompt_type`. Without a
@@ -91,15 +91,5 @@ class Encoder(AbsEncoder):
 
 def _fingerprint(retriever: Retriever) -> str:
     """Digest of what determines the vectors; MTEB caches results by name and revision."""
-    settings = (
-        retriever.cfg,
-        retriever.pooling,
-        sorted(retriever.prompts.items()),
-        retriever.max_length,
-        retriever.width,
-        retriever.lower,
-    )
-    digest = hashlib.sha256(repr(settings).encode())
-    for leaf in jax.tree.leaves(retriever.model):
-        digest.update(layout.fetch(leaf).tobytes())
-    return digest.hexdigest()[:40]
+    parts = [repr(sorted(retriever.prompts.items())), *map(retriever.digest, KINDS)]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:40]

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ark_jax import layout
 from ark_jax.models import encoder, hf
+from ark_jax.models.pooling import VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime.storage import local_path
 from ark_jax.text.token_vectors import tokens_error
@@ -37,6 +38,13 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     if not isinstance(retriever.cfg, encoder.Config):
         raise ValueError(
             f"{retriever.base}: a decoder; ONNX is written of {', '.join(encoder.FAMILIES)} alone"
+        )
+    form = retriever.form
+    plain = VectorForm(form.poolings, form.width, normalised=form.normalised)
+    if form != plain or form.pooling not in ("cls", "mean", "lasttoken"):
+        raise ValueError(
+            f"{retriever.base}: ONNX is written of models with one pooling (cls, mean or "
+            f"lasttoken), without Dense and compared by cosines; this one has {form}"
         )
     folder = local_path(folder)
     retriever.save_pretrained(folder)

@@ -33,7 +33,7 @@ def write(index: Index, url: str) -> None:
     most_similar = MultiVectorConfig(comparator=MultiVectorComparator.MAX_SIM)
     params = VectorParams(
         size=index.manifest.made_with["width"],
-        distance=Distance.COSINE,
+        distance=Distance.DOT,  # of unit vectors the cosine
         multivector_config=most_similar if of_tokens else None,
     )
     point = lambda row: PointStruct(

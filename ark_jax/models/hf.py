@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ark_jax.layout import check_divides, fetch, groups, shape_of, weight_spec
-from ark_jax.models import decoder, encoder
+from ark_jax.models import decoder, encoder, torch_weights
 from ark_jax.models.weight_names import (
     DECODER,
     ENCODERS,
@@ -35,6 +35,7 @@ from ark_jax.models.weight_names import (
 from ark_jax.runtime import storage
 from ark_jax.runtime.accelerator import device_in_use, float_type
 from ark_jax.runtime.distributed import is_first_process
+from ark_jax.runtime.log import say
 
 # Every file that a tokenizer may consist of; a saved model gets those that its base has.
 TOKENIZER_FILES = (
@@ -117,23 +118,11 @@ def architecture(settings: dict):
 
 
 class Checkpoint:
-    """The safetensors files of a folder as one table of tensors."""
+    """The files that hold a folder's weights, as transformers chooses them, as one table."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        # The index names the files that count: some publishers leave a second copy beside them.
-        index = folder / "model.safetensors.index.json"
-        indexed = set(_weight_map(index).values()) if index.is_file() else ()
-        files = [folder / name for name in sorted(indexed)] or sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise FileNotFoundError(
-                f"{folder}: no *.safetensors; convert the checkpoint to safetensors first"
-            )
-        missing = [file.name for file in files if not file.is_file()]
-        if missing:
-            raise FileNotFoundError(
-                f"{folder}: no {missing[0]}, which {index.name} names; fetch it too"
-            )
+        files = weight_files(folder)
         self._files = {name: file for file in files for name in _open_safetensors(file).keys()}  # noqa: SIM118
         self._has_prefix = any(name.startswith(PREFIXES) for name in self._files)
 
@@ -173,10 +162,49 @@ class Checkpoint:
         self.require(name)
         return _open_safetensors(self._files[name]).get_slice(name)
 
+    def float_types(self) -> list[str]:
+        """The floating-point types of the tensors, sorted."""
+        types = {self.dtype(name) for name in self._files}
+        return sorted(str(kind) for kind in types if jnp.issubdtype(kind, jnp.floating))
+
     def dtype(self, name: str) -> np.dtype:
         """The type in which a tensor is stored."""
         tensor = self.slice(name)
         return tensor[tuple(slice(0, 0) for _ in tensor.get_shape())].dtype
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights: the first that transformers would look for.
+
+    Raises:
+        FileNotFoundError: there is none, or a shard is missing.
+        ValueError: they are of torch's own format, and torch is not installed or refuses them.
+    """
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    present = sorted(folder.glob("*.safetensors"))
+    if single.is_file():
+        files, source = [single], single
+    elif index.is_file():
+        files, source = [folder / name for name in sorted(set(_weight_map(index).values()))], index
+    elif torch_weights.find(folder):
+        return [torch_weights.convert(folder)]
+    else:
+        others = f" but {', '.join(file.name for file in present)}; rename the one that counts"
+        raise FileNotFoundError(
+            f"{folder}: no model.safetensors, nor its index"
+            f"{others if present else '; fetch the weights, or save them with transformers'}"
+        )
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder}: no {missing[0]}, which {source.name} names; fetch it too"
+        )
+    if unread := ", ".join(file.name for file in present if file not in files):
+        _say_once(f"{folder}: {source.name} is read, as by transformers, and not {unread}")
+    return files
+
+
+_say_once = functools.cache(say)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -334,11 +362,14 @@ def export(
     5 GB.
 
     Args:
-        dtype: type of the written parameters; empty keeps the checkpoint's types.
+        dtype: type of the written weights; empty keeps the checkpoint's types.
     """
     _, _, table = architecture(read_config(base))
     checkpoint = Checkpoint(base)
-    tensors = dict(extra_tensors)
+    is_float = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    tensors = {
+        name: x.astype(dtype) if dtype and is_float(x) else x for name, x in extra_tensors.items()
+    }
     for name, tensor in named_tensors(model, cfg, table).items():
         stored = checkpoint.stored_name(name)
         tensors[stored] = tensor.astype(dtype or checkpoint.dtype(stored))
@@ -352,6 +383,8 @@ def named_tensors(model, cfg, table: Mapping[str, tuple[str, str]]) -> dict[str,
     """
     tensors = {}
     for name, value in named_parameters(model):
+        if name.startswith("dense_") and name not in table:
+            continue  # a module after pooling, which sentence_folder.py writes
         hf_name, pattern = table[name]
         source, target = pattern.split("->")
         array = fetch(value[...])
@@ -389,11 +422,37 @@ def save_model(
     export(model, cfg, folder, base=base, extra_tensors=extra_tensors, dtype=dtype)
     if is_first_process():
         copy_files(base, folder, ("config.json", *files))
-        if dtype:  # transformers would round weights to the type that config.json names
-            settings = read_config(base)
-            settings |= {name: dtype for name in ("dtype", "torch_dtype") if name in settings}
-            text = json.dumps(settings, indent=2) + "\n"
-            (folder / "config.json").write_text(text, encoding="utf-8")
+        if dtype:
+            name_type(folder, dtype)
+
+
+def cast_weights(folder: Path, base: Path, dtype: str) -> None:
+    """Rewrites a folder's weights in `dtype`, or each in the type that it has in the folder `base`.
+
+    A weight that `base` lacks keeps its type. config.json names the new type.
+    """
+    checkpoint, stored = Checkpoint(folder), Checkpoint(base)
+    tensors = {name: checkpoint.slice(name)[...] for name in sorted(checkpoint.names())}
+    types = {
+        name: dtype or str(stored.dtype(name) if name in stored.names() else x.dtype)
+        for name, x in tensors.items()
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    }
+    if any(tensors[name].dtype != kind for name, kind in types.items()):
+        write_tensors({n: x.astype(types.get(n, x.dtype)) for n, x in tensors.items()}, folder)
+        name_type(folder, dtype or read_config(base))
+
+
+def name_type(folder: Path, source: str | dict) -> None:
+    """Sets the type that config.json names, if it names one, to `source` or as that config has it.
+
+    Transformers would round weights to the type that config.json names.
+    """
+    settings = read_config(folder)
+    kind = lambda name: source if isinstance(source, str) else source.get(name, settings[name])
+    settings |= {name: kind(name) for name in ("dtype", "torch_dtype") if name in settings}
+    text = json.dumps(settings, indent=2) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def copy_files(base: Path, folder: Path, names: Sequence[str]) -> None:

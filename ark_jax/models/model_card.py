@@ -9,7 +9,8 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ark_jax import __version__
 from ark_jax.models import hf
-from ark_jax.models.sentence_folder import KINDS, route_folder
+from ark_jax.models import sentence_folder as files
+from ark_jax.models.pooling import TOKENS
 
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
 MULTI_VECTOR_TAGS = ("sentence-transformers", "multi-vector", "late-interaction", "colbert", "ark")
@@ -37,11 +38,6 @@ scores = maxsim(queries, documents)
 The sum of the first is the mean of the second, times the tokens of the question. The licence is the
 base model's.
 """
-_POOLINGS = {
-    "pooling_mode_mean_tokens": "mean of all tokens",
-    "pooling_mode_cls_token": "first token",
-    "pooling_mode_lasttoken": "last token",
-}
 
 
 def hub_name(folder: Path) -> str:
@@ -72,65 +68,51 @@ def render_card(
         about: Markdown on method, data and metrics, put after the title; may be empty.
         results: metrics that the hub shows beside the card (the front matter's model-index).
     """
-    settings = hf.read_json(folder / "config_sentence_transformers.json")
-    prompts = {kind: prompt for kind, prompt in settings["prompts"].items() if prompt}
-    width = settings.get("truncate_dim")
-    has_towers = (folder / "router_config.json").is_file()
-    is_multi_vector = not has_towers and not (folder / "1_Pooling").is_dir()
-    columns = (_tower_columns if has_towers else _single_column)(folder, width, prompts, base)
+    models = files.read_models(folder)
+    model, has_towers = models["query"], (folder / "router_config.json").is_file()
+    prompts = {kind: prompt for kind, prompt in model.settings.prompts.items() if prompt}
+    spans = {kind: _code_span(prompt) for kind, prompt in prompts.items()}
+    if has_towers:
+        given = {kind: {"prompt": spans[kind]} if kind in spans else {} for kind in models}
+        columns = {kind: _column_cells(model, base) | given[kind] for kind, model in models.items()}
+    else:
+        given = {"": {f"prompt, {kind}": span for kind, span in spans.items()}}
+        columns = {"": _column_cells(model, base) | given[""]}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     head = "| | query | document |\n|---|---|---|" if has_towers else "| | |\n|---|---|"
     table = "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
     about = f"{about.strip()}\n\n" if about else ""
-    if is_multi_vector:
+    if model.poolings == (TOKENS,):
         front, usage = _front_matter(base, title, results, MULTI_VECTOR_TAGS), MULTI_VECTOR_USAGE
     else:
         front = _front_matter(base, title, results, TAGS)
-        usage = _usage(prompts, is_narrowed=width is not None, has_towers=has_towers)
+        usage = _usage(prompts, model, has_towers=has_towers)
     return f"{front}\n# {plain_line(title)}\n\n{about}{table}\n\n{usage}"
 
 
-def _single_column(
-    folder: Path, width: int | None, prompts: dict[str, str], base: str
-) -> dict[str, dict[str, str]]:
-    """The one column of the card's table, of a folder with one model: name of a row -> cell."""
-    rows = _column_cells(folder, folder / "1_Pooling", width, base)
-    return {"": rows | {f"prompt, {kind}": _code_span(prompt) for kind, prompt in prompts.items()}}
-
-
-def _tower_columns(
-    folder: Path, width: int | None, prompts: dict[str, str], base: str
-) -> dict[str, dict[str, str]]:
-    """A column for each tower of a folder with a Router: kind of text -> name of a row -> cell."""
-    columns = {}
-    for kind in KINDS:
-        model, pooling = (route_folder(folder, kind, module) for module in (0, 1))
-        prompt = {"prompt": _code_span(prompts[kind])} if kind in prompts else {}
-        columns[kind] = _column_cells(model, pooling, width, base) | prompt
-    return columns
-
-
-def _column_cells(
-    folder: Path, pooling_folder: Path, width: int | None, base: str
-) -> dict[str, str]:
+def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
     """Name of a row -> cell, on how a model turns a text into a vector."""
-    limit = hf.read_json(folder / "sentence_bert_config.json")["max_seq_length"]
-    if pooling_folder.is_dir():
-        pooling = hf.read_json(pooling_folder / "config.json")
-        components = pooling["word_embedding_dimension"]
-        mode = next(words for key, words in _POOLINGS.items() if pooling[key])
-    else:
-        components = hf.read_config(folder)["hidden_size"]
-        mode = "none (a vector for each token, compared by MaxSim)"
-    narrowing = f", the first of {components}" if (width or components) != components else ""
+    config, settings = hf.read_config(model.folder), model.settings
+    poolings = model.poolings or ()
+    size = len(poolings) * hf.read_architecture(model.folder)[0].width
+    steps = [" beside ".join(poolings) + ("" if model.include_prompt else " without the prompt")]
+    if poolings == (TOKENS,):
+        steps = ["none (a vector for each token, compared by MaxSim)"]
+    for place, activation in model.dense:
+        size = hf.read_json(place / "config.json")["out_features"]
+        steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {size}")
+    steps += ["unit length"] * model.normalised
+    narrowing = f", the first of {size}" if settings.width not in (None, size) else ""
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
-        "architecture": hf.read_config(folder)["model_type"],
-        "pooling": f"{mode}, then unit length",
-        "vector": f"{width or components} components{narrowing}",
-        "longest text": f"{limit} tokens, prompt and special tokens included; what is longer is "
-        "cut there",
+        "architecture": config["model_type"],
+        "weights": ", ".join(hf.Checkpoint(model.folder).float_types()),
+        "pooling": ", then ".join(steps),
+        "vector": f"{settings.width or size} components{narrowing}",
+        **({"compared by": "dot product"} if settings.similarity == "dot" else {}),
+        "longest text": f"{files.read_text_limit(model.folder)[0]} tokens, prompt and special "
+        "tokens included; what is longer is cut there",
     }
 
 
@@ -154,10 +136,15 @@ def _code_span(prompt: str) -> str:
     return "`" + prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'") + "`"
 
 
-def _usage(prompts: dict[str, str], *, is_narrowed: bool, has_towers: bool) -> str:
+def _usage(prompts: dict[str, str], model: files.ModelFiles, *, has_towers: bool) -> str:
     """Code that opens the folder in both libraries."""
     # sentence-transformers cuts vectors to truncate_dim after they were normalised.
-    normalize = ", normalize_embeddings=True" if is_narrowed else ""
+    is_dot, is_unit = (
+        model.settings.similarity == "dot",
+        model.normalised and not model.settings.width,
+    )
+    normalize = "" if is_unit or is_dot else ", normalize_embeddings=True"
+    products = "scores, which are dot products" if is_dot else "cosines"
 
     def prompt_name(*kinds: str) -> str:
         """The argument for the first of these kinds that has a prompt; "" if none has."""
@@ -187,5 +174,5 @@ queries = retriever.encode(["a question"], kind="query")
 documents = retriever.encode(["a passage"], kind="document")
 ```
 
-`queries @ documents.T` are the cosines. The licence is the base model's.
+`queries @ documents.T` are the {products}. The licence is the base model's.
 """

@@ -10,6 +10,7 @@ import numpy as np
 from ark_jax.models import hf
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching
+from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.text.token_rows import TokenIds
 from ark_jax.text.token_vectors import TokenVectors
@@ -26,8 +27,8 @@ class MultiVectorRetriever(Retriever):
     """
 
     @classmethod
-    def _choose_pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
-        return "none"
+    def _choose_poolings(cls, declared: tuple[str, ...] | None, folder: Path) -> tuple[str, ...]:
+        return (TOKENS,)
 
     def encode(  # type: ignore[override]  # vectors of tokens in place of one of a text
         self,
@@ -53,10 +54,10 @@ class MultiVectorRetriever(Retriever):
         return TokenVectors.from_texts(vectors, self.width)
 
     def _embed_batches(
-        self, ids: Sequence[TokenIds], batching: Batching, unit: bool
+        self, ids: Sequence[TokenIds], batching: Batching, form: VectorForm
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
-        for numbers, padded in super()._embed_batches(ids, batching, unit):
+        for numbers, padded in super()._embed_batches(ids, batching, form):
             # A copy, so that the batch is freed.
             yield (
                 numbers,
@@ -67,8 +68,7 @@ class MultiVectorRetriever(Retriever):
         """Writes the files that MultiVectorEncoder of sentence-transformers reads."""
         files.write_multi_vector_modules(folder)
         files.write_text_limit(folder, self.max_length, lower=self.lower)
-        width = self.width if self.width != self.cfg.width else None
-        files.write_prompts_and_width(folder, self.prompts, width, multi_vector=True)
+        files.write_settings(folder, self.settings, multi_vector=True)
 
 
 def open_retriever(
@@ -89,4 +89,4 @@ def open_retriever(
 
 def is_multi_vector(folder: Path) -> bool:
     """Whether a model folder declares a vector for each token."""
-    return files.read_model(folder).pooling == "none"
+    return files.read_model(folder).poolings == (TOKENS,)

@@ -143,9 +143,13 @@ def classifier_config(base: Path) -> dict:
 
 
 def write_classifier(
-    folder: Path, base: Path, tensors: dict[str, np.ndarray], extra_tensors: dict[str, np.ndarray]
+    folder: Path,
+    base: Path,
+    tensors: dict[str, np.ndarray],
+    extra_tensors: dict[str, np.ndarray],
+    dtype: str = "",
 ) -> None:
-    """Weights in the types of `base`, config.json and the tokenizer of a sequence classifier.
+    """Weights in `dtype`, else in the types of `base`; config.json and tokenizer of a classifier.
 
     Every process must call this; process 0 writes.
 
@@ -158,13 +162,16 @@ def write_classifier(
     out = dict(extra_tensors) if is_classifier(base) else {}
     for name, tensor in tensors.items():
         is_new = stored[name] not in checkpoint.names()
-        out[name] = tensor if is_new else tensor.astype(checkpoint.dtype(stored[name]))
+        kind = tensor.dtype if is_new else checkpoint.dtype(stored[name])
+        out[name] = tensor.astype(dtype or kind)
     hf.write_tensors(out, folder)
     if not is_first_process():
         return
     hf.copy_files(base, folder, hf.TOKENIZER_FILES)
     text = json.dumps(classifier_config(base), indent=2, ensure_ascii=False)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    if dtype:
+        hf.name_type(folder, dtype)
 
 
 def write_tokenizer_limit(folder: Path, max_length: int) -> None:

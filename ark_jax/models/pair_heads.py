@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.models import attention, encoder
 from ark_jax.models.decoder import zeros
-from ark_jax.models.retriever import embed
+from ark_jax.models.pooling import VectorForm, embed
 
 # linear  a sequence classifier with one label
 # star    the paper's: two markers attend to their texts, a feed-forward network decides
@@ -29,9 +29,8 @@ class PairConfig:
 
     body: encoder.Config
     head: str  # one of HEADS
-    pooling: str  # of the cosine, as the next two
-    width: int  # leading components of a vector that are kept
-    scale: float
+    form: VectorForm  # of the cosine's vectors
+    scale: float  # of the cosine
     activation: str  # of the linear head's first layer: tanh | relu
     typed: bool  # whether the body reads segment types
 
@@ -169,7 +168,7 @@ def _cosines(
 
     def vectors(side: str, capacity: int | None) -> Float[Array, "b e"]:
         """The unit vector of each pair's text on a side, "left" or "right"."""
-        x = embed(model.body, cfg.body, cfg.pooling, cfg.width, capacity, *batch[side])
+        x = embed(model.body, cfg.body, cfg.form, capacity, *batch[side])
         # Any device may need any text.
         x = jax.sharding.reshard(x, P())
         return x.at[batch[f"{side}_index"]].get(out_sharding=layout.activation_spec("b e"))

@@ -20,6 +20,7 @@ from ark_jax.models.batching import Batching, little_padding, one_ahead
 from ark_jax.models.pair_card import render_card
 from ark_jax.models.pair_heads import HEADS, Capacities, PairConfig, PairModel, pair_logits
 from ark_jax.models.pair_tokens import Pair, PairTokenizer, PairTokens, check_pairs
+from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
@@ -99,14 +100,18 @@ class CrossEncoder:
         Raises:
             ValueError: the retriever is not an encoder, or keeps a vector for each token.
         """
-        if retriever.pooling == "none":
+        if retriever.pooling == TOKENS:
             raise tokens_error(str(retriever.base))
+        if retriever.form.activations or not retriever.form.include_prompt:
+            raise ValueError(
+                f"{retriever.base}: a retriever with Dense modules or include_prompt=false cannot "
+                "score pairs, which would leave them out; give another"
+            )
         family = pair_folder.read_family(retriever.base)
         cfg = PairConfig(
             body=retriever.cfg,
             head="cosine",
-            pooling=retriever.pooling,
-            width=retriever.width,
+            form=retriever.form,
             scale=scale,
             activation=pair_folder.head_activation(family),
             typed=_reads_segments(retriever.cfg, retriever.tokenizer),
@@ -143,8 +148,7 @@ class CrossEncoder:
         cfg = PairConfig(
             body=body,
             head="linear",
-            pooling="mean",
-            width=body.width,
+            form=VectorForm(("mean",), body.width),
             scale=pair_heads.SCALE,
             activation=pair_folder.head_activation(family),
             typed=_reads_segments(body, tokenizer),
@@ -191,10 +195,9 @@ class CrossEncoder:
             self.tokenizer,
             self.base,
             self.extra_tensors,
-            self.cfg.pooling,
+            self.cfg.form,
             self.prompts,
             self.max_length,
-            self.cfg.width,
             self.lower,
         )
 
@@ -294,7 +297,7 @@ class CrossEncoder:
             digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
 
-    def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
+    def save_pretrained(self, folder: str | Path, *, card: str = "", dtype: str = "") -> None:
         """Writes a folder that `from_pretrained` opens.
 
         A linear head becomes a sequence classifier with one label, for transformers,
@@ -305,6 +308,7 @@ class CrossEncoder:
         Args:
             folder: a local folder, or one in a bucket (gs://).
             card: text of README.md; without it, one describes the folder.
+            dtype: type of the weights; empty keeps the base's.
 
         Raises:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
@@ -312,14 +316,15 @@ class CrossEncoder:
         with hf.local_folder(folder) as local:
             if local.resolve() in (self.base.resolve(), self.base.resolve().parent):
                 raise ValueError(f"{local} is the folder this model was read from; give another")
-            (self._save_classifier if self.cfg.head == "linear" else self._save_own_folder)(local)
+            save = self._save_classifier if self.cfg.head == "linear" else self._save_own_folder
+            save(local, dtype)
             if distributed.is_first_process():
                 text = card or render_card(self.base, self.cfg, self.max_length)
                 (local / "README.md").write_text(text, encoding="utf-8")
 
-    def _save_own_folder(self, folder: Path) -> None:
+    def _save_own_folder(self, folder: Path, dtype: str) -> None:
         """Writes body/, head/ and pair_scorer.json."""
-        self.retriever.save_pretrained(folder / "body")
+        self.retriever.save_pretrained(folder / "body", dtype=dtype)
         if self.cfg.reads_pairs:
             table = pair_folder.head_table(self.cfg.head, pair_folder.read_family(self.base))
             tensors = hf.named_tensors(self.model.head, self.cfg, table)
@@ -327,14 +332,14 @@ class CrossEncoder:
         if distributed.is_first_process():
             pair_folder.write_settings(folder, self.cfg)
 
-    def _save_classifier(self, folder: Path) -> None:
+    def _save_classifier(self, folder: Path, dtype: str) -> None:
         """Writes a sequence classifier with one label, and its limit of tokens."""
         family = pair_folder.read_family(self.base)
         _, _, table = hf.read_architecture(self.base)
         tensors = hf.named_tensors(self.model.body, self.cfg.body, table)
         head_table = pair_folder.head_table("linear", family)
         tensors |= hf.named_tensors(self.model.head, self.cfg, head_table)
-        pair_folder.write_classifier(folder, self.base, tensors, self.extra_tensors)
+        pair_folder.write_classifier(folder, self.base, tensors, self.extra_tensors, dtype)
         if distributed.is_first_process():
             files.write_text_limit(folder, self.max_length, lower=self.lower)
             pair_folder.write_tokenizer_limit(folder, self.max_length)

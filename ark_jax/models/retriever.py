@@ -1,88 +1,31 @@
-"""A dense retriever: turns texts into unit vectors; saves itself for sentence-transformers."""
+"""A dense retriever: turns texts into vectors; saves itself for sentence-transformers."""
 
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from flax import nnx
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf
+from ark_jax.models import decoder, hf, known_prompts
 from ark_jax.models import model_card as cards
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching, little_padding, one_ahead
+from ark_jax.models.pooling import TOKENS, VectorForm, embed
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
 from ark_jax.text.token_vectors import Vectors
 
-
-def pool(
-    hidden: Float[Array, "b t d"], mask: Bool[Array, "b t"], pooling: str
-) -> Float[Array, "b *t d"]:
-    """One float32 vector for each text: the mean over its tokens, its first, or its last token.
-
-    With the pooling "none" each token keeps its own vector, and padding gets zeros. Only the mask
-    marks padding, since a pad token may occur in a text.
-    """
-    if pooling == "none":
-        return jnp.where(mask[:, :, None], hidden, 0).astype(jnp.float32)
-    if pooling == "cls":
-        return hidden[:, 0].astype(jnp.float32)
-    if pooling == "lasttoken":
-        # The last visible position, whichever side the padding is on.
-        last = mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=-1)
-        return layout.pick(hidden, last).astype(jnp.float32)
-    weights = mask.astype(jnp.float32)
-    total = jnp.einsum("btd,bt->bd", hidden.astype(jnp.float32), weights)
-    return total / jnp.maximum(weights.sum(-1, keepdims=True), 1e-9)
-
-
-def pooled_vectors(
-    model,
-    cfg,
-    pooling: str,
-    width: int,
-    capacity: int | None,
-    tokens: Int[Array, "b t"],
-    mask: Bool[Array, "b t"],
-) -> Float[Array, "b *t e"]:
-    """Vectors of tokenised texts, float32, not normalised.
-
-    Args:
-        width: number of leading components to keep (Matryoshka).
-        capacity: an upper bound on the visible tokens of a device. With it, the layers skip
-            padding; None computes padding too.
-    """
-    return pool(model(tokens, mask, cfg, capacity), mask, pooling)[..., :width]
-
-
-def embed(
-    model,
-    cfg,
-    pooling: str,
-    width: int,
-    capacity: int | None,
-    tokens: Int[Array, "b t"],
-    mask: Bool[Array, "b t"],
-) -> Float[Array, "b *t e"]:
-    """Unit vectors of tokenised texts, float32; see `pooled_vectors`."""
-    x = pooled_vectors(model, cfg, pooling, width, capacity, tokens, mask)
-    # The bound makes the gradient of an empty row zero; that of its norm would be NaN.
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))
-
-
-_embed_jit = functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))(embed)
-_pooled_jit = functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))(pooled_vectors)
+_embed_jit = functools.partial(jax.jit, static_argnums=(1, 2, 3))(embed)
 
 
 @dataclasses.dataclass
@@ -95,11 +38,11 @@ class Retriever:
     base: Path  # where the model was read from: gives an export its names, types and tokenizer
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
-    pooling: str
+    form: VectorForm  # how hidden states become a vector
     prompts: dict[str, str]  # kind of text -> the text put in front of it
     max_length: int  # tokens that a text is truncated to
-    width: int  # leading components of a vector that are kept
     lower: bool  # texts are converted to lower case before they are tokenised
+    default_prompt: str | None = None  # name of the prompt of `SentenceTransformer.encode`
     # Label of a `tokenize` call -> number of its texts that were truncated.
     truncated: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -112,6 +55,7 @@ class Retriever:
         compute: str = "float32",
         attention: str = "auto",
         width: int | None = None,
+        prompts: Mapping[str, str] | None = None,
     ) -> "Retriever":
         """Opens a sentence-transformers folder, a bare Hugging Face folder or a hub name.
 
@@ -120,6 +64,7 @@ class Retriever:
             compute: type of the activations.
             attention: kernel, one of `kernels.KERNELS`.
             width: number of leading components to keep; None keeps what the folder declares.
+            prompts: kind of text -> the text put in front of it, beside the folder's own.
 
         Raises:
             ValueError: a module, pooling or architecture is not implemented; the message names it.
@@ -127,7 +72,12 @@ class Retriever:
         layout.enter_mesh()
         folder = hf.resolve(str(name_or_folder))
         return cls.from_files(
-            files.read_model(folder), dtype=dtype, compute=compute, attention=attention, width=width
+            files.read_model(folder),
+            dtype=dtype,
+            compute=compute,
+            attention=attention,
+            width=width,
+            prompts=prompts,
         )
 
     @classmethod
@@ -135,51 +85,89 @@ class Retriever:
         cls,
         model_files: files.ModelFiles,
         *,
-        dtype: str = "float32",
-        compute: str = "float32",
-        attention: str = "auto",
         width: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        **options: str,
     ) -> "Retriever":
         """Opens one model of a folder; see `from_pretrained`."""
-        folder = model_files.folder
-        model, cfg, extra_tensors = hf.load_model(
-            str(folder), dtype=dtype, compute=compute, attention=attention, head=False
-        )
-        pooling = cls._choose_pooling(model_files.pooling, cfg, folder)
-        width = (model_files.width or cfg.width) if width is None else width
-        if not 0 < width <= cfg.width:
+        folder, settings = model_files.folder, model_files.settings
+        model, cfg, extra_tensors = hf.load_model(str(folder), head=False, **options)
+        poolings = cls._choose_poolings(model_files.poolings, folder)
+        of_tokens, size = poolings == (TOKENS,), len(poolings) * cfg.width
+        modules = () if of_tokens else model_files.dense
+        for module, _ in modules:
+            layer = files.read_dense(module, size, cfg.dtype)
+            size = layer.dense_weight[...].shape[0]
+            model.dense = nnx.List([*getattr(model, "dense", ()), layer])
+        width = (settings.width or size) if width is None else width
+        if not 0 < width <= size:
             raise ValueError(
-                f"{folder}: width {width}, but the model has {cfg.width} components; give 1 to "
-                f"{cfg.width}"
+                f"{folder}: width {width}, but the model has {size} components; give 1 to {size}"
             )
+        form = VectorForm(
+            poolings,
+            width,
+            tuple(activation for _, activation in modules),
+            model_files.normalised,
+            "cosine" if of_tokens else settings.similarity,
+            model_files.include_prompt,
+        )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
+        if not any((prompts := {**settings.prompts, **(prompts or {})}).values()):
+            known_prompts.propose(cards.hub_name(folder) or folder.name)
         return cls(
             model,
             cfg,
             tokenizer,
             folder,
             extra_tensors,
-            pooling,
-            model_files.prompts,
+            form,
+            prompts,
             files.read_max_length(folder, tokenizer),
-            width,
             files.read_text_limit(folder)[1],
+            settings.default_prompt,
         )
 
     @classmethod
-    def _choose_pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
-        """The declared pooling, or that of the model's family if `declared` is None.
+    def _choose_poolings(cls, declared: tuple[str, ...] | None, folder: Path) -> tuple[str, ...]:
+        """The declared poolings, or those of the model's family if `declared` is None.
 
         Raises:
             ValueError: the folder declares a vector for each token.
         """
-        if declared == "none":
+        if declared == (TOKENS,):
             raise ValueError(
                 f"{folder}: the model keeps a vector for each token; open it with "
                 "ark_jax.MultiVectorRetriever, search with it by `ark-jax index`, tune it by "
                 "config.retriever.vectors=tokens in a run of ARK"
             )
-        return declared or _family_pooling(cfg, folder)
+        return declared or (_family_pooling(folder),)
+
+    @property
+    def pooling(self) -> str:
+        """The poolings as one word: "mean", "cls+mean"; "none" if each token keeps its vector."""
+        return self.form.pooling
+
+    @property
+    def width(self) -> int:
+        """The components of a vector."""
+        return self.form.width
+
+    @property
+    def size(self) -> int:
+        """The components of a vector before it is narrowed to `width`."""
+        if self.form.activations:
+            return self.model.dense[-1].dense_weight[...].shape[0]
+        return len(self.form.poolings) * self.cfg.width
+
+    def form_of(self, kind: str) -> VectorForm:
+        """The form of vectors of a kind of text, which leaves out its prompt if it must."""
+        prompt = self._prompt(kind)
+        if self.form.include_prompt or not prompt:
+            return self.form
+        ids = self.tokenizer(prompt.lower() if self.lower else prompt)["input_ids"]
+        ends = ids[-1] in self.tokenizer.all_special_ids  # counted as sentence-transformers does
+        return dataclasses.replace(self.form, skipped=len(ids) - ends)
 
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> TokenRows:
         """Token ids of texts, with the prompt of their kind and the tokenizer's special tokens.
@@ -230,7 +218,11 @@ class Retriever:
         label: str = "",
         batching: Batching | None = None,
     ) -> np.ndarray:
-        """Unit vectors of texts, float32 `[n e]`, in the order of `texts`.
+        """Vectors of texts, float32 `[n e]`, in the order of `texts`.
+
+        Their inner products are the model's similarities: for cosines they have unit length, and
+        equal `encode_query` and `encode_document` of sentence-transformers with
+        normalize_embeddings=True. Those of a model of dot products are as its modules give them.
 
         Args:
             kind: "query" or "document"; decides the prompt.
@@ -256,7 +248,7 @@ class Retriever:
         label: str = "",
         batching: Batching | None = None,
     ) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Unit vectors of texts, batch by batch, so that memory need not hold them all.
+        """Vectors of texts, batch by batch, so that memory need not hold them all; see `encode`.
 
         Args:
             kind, batch_tokens, label, batching: as in `encode`.
@@ -274,20 +266,20 @@ class Retriever:
         with Progress(
             label or "embed", len(ids), "texts", interval=10 if label else float("inf")
         ) as bar:
-            for numbers, vectors in self._embed_batches(ids, batching, unit=True):
+            for numbers, vectors in self._embed_batches(ids, batching, self.form_of(kind)):
                 check_vectors(vectors, numbers, ids, texts, kind)
                 bar.add(len(numbers))
                 yield numbers, vectors
 
     def encode_tokens(
-        self, ids: Sequence[TokenIds], batching: Batching, *, unit: bool = True
+        self, ids: Sequence[TokenIds], batching: Batching, form: VectorForm
     ) -> Vectors:
         """Vectors of tokenised texts, float32 `[n e]`, in the order of `ids`; none is checked.
 
         Args:
-            unit: whether vectors are scaled to unit length.
+            form: of their kind; `form.raw` scales no vector to unit length.
         """
-        return self._restore_order(self._embed_batches(ids, batching, unit), len(ids))
+        return self._restore_order(self._embed_batches(ids, batching, form), len(ids))
 
     def _restore_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> Any:
         """The vectors of `count` texts, `[n e]`, in the order of the texts.
@@ -301,29 +293,31 @@ class Retriever:
         return out
 
     def _embed_batches(
-        self, ids: Sequence[TokenIds], batching: Batching, unit: bool
+        self, ids: Sequence[TokenIds], batching: Batching, form: VectorForm
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[b e]`."""
         batches = batching(list(map(len, ids)))
-        started = ((batch, self._start_embedding(batch, ids, unit)) for batch in batches)
+        started = ((batch, self._start_embedding(batch, ids, form)) for batch in batches)
         for batch, vectors in one_ahead(started):
             numbers = list(itertools.chain(*batch.texts_by_device))
             yield numbers, layout.fetch(vectors)[batch.row_numbers()]
 
     def _start_embedding(
-        self, batch: tk.TextBatch, ids: Sequence[TokenIds], unit: bool
+        self, batch: tk.TextBatch, ids: Sequence[TokenIds], form: VectorForm
     ) -> jax.Array:
         """The vectors `[b e]` of a batch's rows. The device computes them in the background."""
         arrays = map(layout.rows, batch.arrays(ids))
-        function = _embed_jit if unit else _pooled_jit
-        return function(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)
+        return _embed_jit(self.model, self.cfg, form, batch.room, *arrays)
 
     def digest(self, kind: str) -> str:
         """The sha256 of all that decides the vectors of a kind of text: weights, tokenizer, prompt.
 
         Every process must call this, since arrays are gathered.
         """
-        settings = (self.pooling, self._prompt(kind), self.max_length, self.width, self.lower)
+        form, prompt = self.form, self._prompt(kind)
+        settings: tuple = (form.pooling, prompt, self.max_length, form.width, self.lower)
+        if form != VectorForm(form.poolings, form.width, normalised=form.normalised):
+            settings += (form,)  # the digests of ordinary models stay as they were
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # Each call of the tokenizer stores its own limit there.
@@ -333,7 +327,7 @@ class Retriever:
             digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
 
-    def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
+    def save_pretrained(self, folder: str | Path, *, card: str = "", dtype: str = "") -> None:
         """Writes a folder for sentence-transformers, transformers and text-embeddings-inference.
 
         Weights keep the names and types of the base, and their bytes if they have not changed.
@@ -342,30 +336,46 @@ class Retriever:
         Args:
             folder: a local folder, or one in a bucket (gs://).
             card: text of README.md; without it, one describes the folder.
+            dtype: type of the weights; empty keeps the base's. A base in bfloat16 would round small
+                updates away.
 
         Raises:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
         """
         with hf.local_folder(folder) as local:
-            self.save_model(local)
+            self.save_model(local, dtype)
             if distributed.is_first_process():
                 self._write_settings(local)
                 (local / "README.md").write_text(card or self._card(local), encoding="utf-8")
 
-    def save_model(self, folder: Path) -> None:
+    def save_model(self, folder: Path, dtype: str = "") -> None:
         """Writes the model and its tokenizer alone. Every process must call this."""
         hf.save_model(
-            self.model, self.cfg, folder, base=self.base, extra_tensors=self.extra_tensors
+            self.model,
+            self.cfg,
+            folder,
+            base=self.base,
+            extra_tensors=self.extra_tensors,
+            dtype=dtype,
         )
 
     def _write_settings(self, folder: Path) -> None:
         """Writes the files that sentence-transformers reads beside those of the model."""
-        files.write_modules(folder)
-        files.write_pooling(folder / "1_Pooling", self.pooling, self.cfg.width)
-        (folder / "2_Normalize").mkdir(exist_ok=True)
+        files.write_modules(folder, self.form)
+        self.write_vector_modules(folder)
         files.write_text_limit(folder, self.max_length, lower=self.lower)
-        width = self.width if self.width != self.cfg.width else None
-        files.write_prompts_and_width(folder, self.prompts, width)
+        files.write_settings(folder, self.settings)
+
+    def write_vector_modules(self, folder: Path, prefix: str = "") -> None:
+        """Writes the folders of the modules after Transformer; see `sentence_folder`."""
+        dense = getattr(self.model, "dense", ())
+        files.write_vector_modules(folder, prefix, self.form, self.cfg.width, dense)
+
+    @property
+    def settings(self) -> files.Settings:
+        """What config_sentence_transformers.json says of this retriever."""
+        width = self.width if self.width != self.size else None
+        return files.Settings(self.prompts, self.default_prompt, width, self.form.similarity)
 
     def _card(self, folder: Path) -> str:
         """The text of README.md for `folder`, whose other files are already written."""
@@ -400,8 +410,10 @@ def check_vectors(
             raise FloatingPointError(f"{kind} {number} ({texts[number][:40]!r}): its vector {what}")
 
 
-def _family_pooling(cfg, folder: Path) -> str:
+def _family_pooling(folder: Path) -> str:
     """The pooling of a model whose folder declares none; reports a bare model in a line."""
     if not (folder / "modules.json").is_file():
         say(f"{folder.name}: no modules.json, a bare model; pooling is chosen by its family")
-    return "lasttoken" if isinstance(cfg, decoder.Config) else "mean"
+    settings = hf.read_config(folder)
+    is_decoder = settings.get("model_type") in decoder.FAMILIES
+    return "lasttoken" if is_decoder and settings.get("is_causal", True) else "mean"

@@ -2,25 +2,45 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
 
 from ark_jax.models import decoder, hf
+from ark_jax.models.pooling import ACTIVATIONS, SIMILARITIES, TOKENS, Dense, VectorForm
 
-POOLINGS = ("mean", "cls", "lasttoken")
 KINDS = ("query", "document")  # of texts; a Router has a route for each
-# The legacy names, which every sentence-transformers version and text-embeddings-inference read.
+# The legacy names, which every sentence-transformers version and text-embeddings-inference read, in
+# the order in which concatenated poolings follow each other.
 _POOLING_KEYS = {
     "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
     "max": "pooling_mode_max_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-_CHAIN = ("Transformer", "Pooling", "Normalize")  # what turns a text into a vector, in this order
 _MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", _MASK)
+_ORDER = re.compile(rf"Transformer( Pooling( Dense)*| {_MASK})?( Normalize)*")
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
+_OTHER_TOKENS = ("tokenizer_name_or_path", "query_length", "document_length", "query_expansion")
+# Where versions and families keep max_seq_length and do_lower_case.
+_FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta")
+_LIMITS = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What config_sentence_transformers.json says of a folder's vectors."""
+
+    prompts: dict[str, str]  # name, such as a kind of text -> the text put in front of it
+    default_prompt: str | None  # name of the prompt of `SentenceTransformer.encode`
+    width: int | None  # leading components of a vector that are kept; None keeps all
+    similarity: str  # one of pooling.SIMILARITIES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +48,12 @@ class ModelFiles:
     """One model of a sentence-transformers folder, with the settings that the folder gives it."""
 
     folder: Path  # of the weights, config.json and the tokenizer
-    # "none": each token keeps its vector. None: a bare model, which declares no pooling.
-    pooling: str | None
-    prompts: dict[str, str]  # kind of text -> the text put in front of it
-    width: int | None  # leading components of a vector that are kept; None keeps all
+    # (TOKENS,): each token keeps its vector. None: a bare model, which declares no pooling.
+    poolings: tuple[str, ...] | None
+    include_prompt: bool
+    dense: tuple[tuple[Path, str], ...]  # folder and activation of each Dense module
+    normalised: bool
+    settings: Settings
 
 
 def read_model(folder: Path) -> ModelFiles:
@@ -40,14 +62,13 @@ def read_model(folder: Path) -> ModelFiles:
     Raises:
         ValueError: a module is not implemented, or the folder holds two models.
     """
-    prompts, width = read_prompts_and_width(folder)
     modules = _read_modules(folder)
     if modules and modules[0][0] == "Router":
         raise ValueError(
             f"{folder}/modules.json: a Router, which has a model for queries and one for "
             "documents; open it with ark_jax.DualEncoder.from_pretrained"
         )
-    return ModelFiles(folder, _declared_pooling(folder, modules, "modules.json"), prompts, width)
+    return _model_of(folder, modules or [("Transformer", "")], "modules.json", is_bare=not modules)
 
 
 def read_models(folder: Path) -> dict[str, ModelFiles]:
@@ -60,20 +81,51 @@ def read_models(folder: Path) -> dict[str, ModelFiles]:
     modules = _read_modules(folder)
     if not modules or modules[0][0] != "Router":
         return dict.fromkeys(KINDS, read_model(folder))
-    prompts, width = read_prompts_and_width(folder)
     routes = _read_routes(folder, modules[0][1])
     models = {}
     for kind in KINDS:
-        chain = routes[kind] + modules[1:]
-        pooling = _declared_pooling(folder, chain, "router_config.json")
-        if chain[0][0] != "Transformer" or not pooling:
-            raise ValueError(
-                f"{folder}/router_config.json: the route {kind!r} has the modules "
-                f"{', '.join(name for name, _ in chain)}; it must begin with Transformer and have "
-                "a Pooling"
-            )
-        models[kind] = ModelFiles(folder / chain[0][1], pooling, prompts, width)
+        models[kind] = _model_of(folder, routes[kind] + modules[1:], "router_config.json")
+        if not models[kind].poolings:
+            raise ValueError(f"{folder}/router_config.json: the route {kind!r} has no Pooling")
     return models
+
+
+def weights_folder(folder: Path) -> Path:
+    """The folder of the weights, config.json and tokenizer that embed documents."""
+    return read_models(folder)["document"].folder
+
+
+def _model_of(
+    folder: Path, modules: Sequence[tuple[str, str]], file: str, *, is_bare: bool = False
+) -> ModelFiles:
+    """The model that a chain of modules makes.
+
+    Args:
+        modules: (kind, path) of each.
+        file: name of the file that lists the modules, for messages.
+    """
+    chain = " ".join(kind for kind, _ in modules)
+    if not _ORDER.fullmatch(chain):
+        raise ValueError(
+            f"{folder}/{file}: the modules {chain.replace(' ', ', ')} in this order are not "
+            "implemented; they must be Transformer, Pooling, any Dense, and perhaps Normalize"
+        )
+    places = {kind: [folder / path for name, path in modules if name == kind] for kind in _MODULES}
+    poolings: tuple[str, ...] | None = None
+    include_prompt = True
+    if places[_MASK]:
+        _check_mask(places[_MASK][0] / "config.json")
+        poolings = (TOKENS,)
+    if places["Pooling"]:
+        poolings, include_prompt = _read_pooling(folder, dict(modules)["Pooling"], file)
+    return ModelFiles(
+        places["Transformer"][0],
+        poolings,
+        include_prompt,
+        tuple((place, _read_activation(place / "config.json")) for place in places["Dense"]),
+        bool(places["Normalize"]) or is_bare,
+        read_settings(folder),
+    )
 
 
 def _read_modules(folder: Path) -> list[tuple[str, str]]:
@@ -86,7 +138,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         match module:
             case {"type": str(kind), "path": str(place)}:
                 hf.check_inside(path, place)
-                modules.append((_module_kind(kind, path, (*_CHAIN, _MASK, "Router")), place))
+                modules.append((_module_kind(kind, path, (*_MODULES, "Router")), place))
             case _:
                 raise ValueError(f"{path}: {module} has no type or no path; fetch the file again")
     if "Router" in [kind for kind, _ in modules[1:]]:
@@ -100,8 +152,8 @@ def _module_kind(module_type: str, path: Path, known: Sequence[str]) -> str:
     Raises:
         ValueError: the kind is not in `known`. The message names `path`.
     """
-    kind = module_type.rsplit(".", 1)[-1]
-    if kind not in known:
+    package, _, kind = module_type.rpartition(".")
+    if kind not in known or package.partition(".")[0] != "sentence_transformers":
         raise ValueError(f"{path}: module {module_type} is not implemented")
     return kind
 
@@ -131,7 +183,7 @@ def _read_routes(folder: Path, router: str) -> dict[str, list[tuple[str, str]]]:
         hf.check_inside(path, module)
     return {
         kind: [
-            (_module_kind(types[id], path, _CHAIN), PurePosixPath(router, id).as_posix())
+            (_module_kind(types[id], path, _MODULES), PurePosixPath(router, id).as_posix())
             for id in structure[kind]
         ]
         for kind in KINDS
@@ -148,47 +200,69 @@ def _are_valid_routes(types, structure) -> bool:
     )
 
 
-def _declared_pooling(folder: Path, modules: Sequence[tuple[str, str]], file: str) -> str | None:
-    """The pooling that the modules declare: "none" with a token mask, None without a Pooling.
-
-    Args:
-        modules: (kind, path) of each.
-        file: name of the file that lists the modules, for messages.
-    """
-    for kind, path in modules:
-        if kind == _MASK:
-            _check_mask(folder / path / "config.json")
-            return "none"
-    poolings = [_read_pooling(folder, path, file) for kind, path in modules if kind == "Pooling"]
-    return poolings[-1] if poolings else None
-
-
-def _read_pooling(folder: Path, module: str, file: str) -> str:
-    """The pooling that the configuration of a Pooling module selects."""
+def _read_pooling(folder: Path, module: str, file: str) -> tuple[tuple[str, ...], bool]:
+    """The poolings that a Pooling module selects, and its include_prompt."""
     name = PurePosixPath(module, "config.json").as_posix()
     if not (folder / name).is_file():
         raise FileNotFoundError(f"{folder}: no {name}, which {file} names; fetch it too")
     config = hf.read_json(folder / name)
-    selected = [pooling for pooling, key in _POOLING_KEYS.items() if config.get(key) is True]
-    selected = selected or [config.get("pooling_mode")]
-    if len(selected) != 1 or selected[0] not in POOLINGS:
+    modes = config.get("pooling_mode")  # of version 6; it counts, where both are present
+    if modes is None:
+        modes = [mode for mode, key in _POOLING_KEYS.items() if config.get(key) is True] or "mean"
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not modes or not all(mode in _POOLING_KEYS for mode in modes):
         raise ValueError(
-            f"{folder}/{module}: pooling {selected} is not implemented; implemented: "
-            f"{', '.join(POOLINGS)}"
+            f"{folder}/{module}: pooling {modes} is not implemented; implemented: "
+            f"{', '.join(_POOLING_KEYS)}"
         )
-    if not config.get("include_prompt", True):
-        raise ValueError(f"{folder}/{module}: include_prompt=false is not implemented")
-    return selected[0]
+    include_prompt = config.get("include_prompt", True)
+    if not isinstance(include_prompt, bool):
+        raise _wrong_field(folder / name, "include_prompt", "true or false", include_prompt)
+    return tuple(modes), include_prompt
+
+
+def _read_activation(path: Path) -> str:
+    """The activation that config.json of a Dense module names.
+
+    Raises:
+        ValueError: it is not implemented, or another field is not.
+    """
+    config = _read_json_if_present(path)
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation not in ACTIVATIONS:
+        names = ", ".join(name.rpartition(".")[2] for name in ACTIVATIONS)
+        raise _wrong_field(path, "activation_function", f"one of torch's {names}", activation)
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            raise _wrong_field(path, name, "sentence_embedding", config[name])
+    if config.get("use_residual"):
+        raise _wrong_field(path, "use_residual", "false: the residual would be left out", True)
+    return activation
+
+
+def read_dense(folder: Path, size: int, dtype: str) -> Dense:
+    """The layer of a Dense module, which takes vectors of `size` components.
+
+    Raises:
+        FileNotFoundError, ValueError: weights are missing, or have another shape.
+    """
+    checkpoint = hf.Checkpoint(folder)
+    checkpoint.require("linear.weight")
+    values = {name: checkpoint.slice(name)[...].astype(dtype) for name in checkpoint.names()}
+    weight, bias = values["linear.weight"], values.get("linear.bias")
+    if weight.shape[1:] != (size,) or (bias is not None and bias.shape != weight.shape[:1]):
+        raise ValueError(
+            f"{folder}: tensor linear.weight has shape {weight.shape}, the modules before it give "
+            f"vectors of {size} components; take the files of one model"
+        )
+    return Dense(weight, bias)
 
 
 def _check_mask(path: Path) -> None:
     """Refuses a MultiVectorMask that leaves out tokens."""
     for field in ("skiplist_words", "keep_only_token_ids"):
         if skipped := _read_json_if_present(path).get(field):
-            raise ValueError(
-                f"{path}: {field}={skipped} is not implemented; give a model that compares all "
-                "tokens"
-            )
+            raise _wrong_field(path, field, "empty: all tokens are compared", skipped)
 
 
 def _read_json_if_present(path: Path) -> dict:
@@ -196,28 +270,38 @@ def _read_json_if_present(path: Path) -> dict:
     return hf.read_json(path) if path.is_file() else {}
 
 
-def read_prompts_and_width(folder: Path) -> tuple[dict[str, str], int | None]:
-    """The prompts and the vector width that a sentence-transformers folder declares."""
+def read_settings(folder: Path) -> Settings:
+    """The prompts, width and similarity that a sentence-transformers folder declares."""
     path = folder / "config_sentence_transformers.json"
     settings = _read_json_if_present(path)
     prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(
-            f"{path}: prompts must map kinds to texts, it is {prompts!r}; correct the field"
-        )
+    texts = prompts.values() if isinstance(prompts, dict) else [0]
+    if not all(isinstance(text, str | None) for text in texts):
+        raise _wrong_field(path, "prompts", "a map from kinds to texts", prompts)
+    default = settings.get("default_prompt_name")
+    if default not in (None, *prompts, *KINDS):
+        raise _wrong_field(path, "default_prompt_name", f"one of {list(prompts)}", default)
     width = settings.get("truncate_dim")
     if width is not None and type(width) is not int:
-        raise ValueError(
-            f"{path}: truncate_dim must be a number of components, it is {width!r}; "
-            "correct the field"
-        )
-    return prompts, width
+        raise _wrong_field(path, "truncate_dim", "a number of components", width)
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity not in (*SIMILARITIES, "maxsim"):
+        admissible = "cosine or dot: texts would be ranked otherwise"
+        raise _wrong_field(path, "similarity_fn_name", admissible, similarity)
+    prompts = {name: text or "" for name, text in prompts.items()}
+    return Settings(prompts, default, width, "cosine" if similarity == "maxsim" else similarity)
 
 
-def prompt_for_kind(prompts: dict[str, str], kind: str) -> str:
-    """The prompt of "query" or "document"; older models name the second one "passage"."""
-    default = prompts.get("passage", "") if kind == "document" else ""
-    return prompts.get(kind, default)
+def _wrong_field(path: Path, name: str, admissible: str, value: object) -> ValueError:
+    return ValueError(
+        f"{path}: {name} must be {admissible}, it is {repr(value)[:60]}; correct the field"
+    )
+
+
+def prompt_for_kind(prompts: Mapping[str, str], kind: str) -> str:
+    """The prompt of "query" or "document"; older models name the second one otherwise."""
+    names = ("document", "passage", "corpus") if kind == "document" else (kind,)
+    return next((prompts[name] for name in names if name in prompts), "")
 
 
 def read_max_length(folder: Path, tokenizer) -> int:
@@ -235,26 +319,30 @@ def read_max_length(folder: Path, tokenizer) -> int:
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:
     """(max_seq_length, do_lower_case) of a folder; None and False if they are not declared."""
-    path = folder / "sentence_bert_config.json"
+    path = next((folder / x for x in _LIMITS if (folder / x).is_file()), folder / _LIMITS[0])
     settings = _read_json_if_present(path)
     limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False
     if limit is not None and not (type(limit) is int and limit > 0):
-        raise ValueError(
-            f"{path}: max_seq_length must be a number of tokens, it is {limit!r}; correct the field"
-        )
+        raise _wrong_field(path, "max_seq_length", "a number of tokens", limit)
     if not isinstance(lower, bool):
-        raise ValueError(
-            f"{path}: do_lower_case must be true or false, it is {lower!r}; correct the field"
-        )
+        raise _wrong_field(path, "do_lower_case", "true or false", lower)
+    for name in (*_OTHER_TOKENS, "processing_kwargs"):
+        if settings.get(name):
+            raise _wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
     return limit, lower
 
 
-def write_modules(folder: Path) -> None:
+def module_names(form: VectorForm) -> list[str]:
+    """The modules that turn a text into a vector of this form, in their order."""
+    dense = ["Dense"] * len(form.activations)
+    return ["Transformer", "Pooling", *dense, *["Normalize"] * form.normalised]
+
+
+def write_modules(folder: Path, form: VectorForm) -> None:
     """Writes modules.json of an ordinary folder, which holds the model itself."""
-    paths = ("", *(f"{i}_{kind}" for i, kind in enumerate(_CHAIN) if i))
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": _TYPE + kind}
-        for i, (path, kind) in enumerate(zip(paths, _CHAIN, strict=True))
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
+        for i, kind in enumerate(module_names(form))
     ]
     _write_json(folder / "modules.json", modules)
 
@@ -276,11 +364,14 @@ def write_multi_vector_modules(folder: Path) -> None:
     _write_json(folder / "2_Normalize" / "config.json", tokens)
 
 
-def write_router(folder: Path) -> None:
+def write_router(folder: Path, forms: Mapping[str, VectorForm]) -> None:
     """Writes modules.json and router_config.json of a folder with a model for each kind of text."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}Router"}]
     _write_json(folder / "modules.json", modules)
-    structure = {kind: [f"{kind}_{i}_{part}" for i, part in enumerate(_CHAIN)] for kind in KINDS}
+    structure = {
+        kind: [f"{kind}_{i}_{part}" for i, part in enumerate(module_names(form))]
+        for kind, form in forms.items()
+    }
     types = {id: _TYPE + id.rsplit("_", 1)[-1] for route in structure.values() for id in route}
     parameters = {"default_route": "document", "allow_empty_key": True}
     _write_json(
@@ -289,17 +380,42 @@ def write_router(folder: Path) -> None:
     )
 
 
-def route_folder(folder: Path, kind: str, module: int) -> Path:
-    """The folder of a module in the route of a kind: 0 Transformer, 1 Pooling, 2 Normalize."""
-    return folder / f"{kind}_{module}_{_CHAIN[module]}"
+def route_folder(folder: Path, kind: str) -> Path:
+    """The folder of the model in the route of a kind."""
+    return folder / f"{kind}_0_Transformer"
 
 
-def write_pooling(folder: Path, pooling: str, width: int) -> None:
-    """Writes config.json of a Pooling module, for vectors of `width` components."""
-    modes = {key: name == pooling for name, key in _POOLING_KEYS.items()}
-    _write_json(
-        folder / "config.json", {"word_embedding_dimension": width, **modes, "include_prompt": True}
-    )
+def write_vector_modules(
+    folder: Path, prefix: str, form: VectorForm, size: int, dense: Sequence[Dense]
+) -> None:
+    """Writes the folders of the modules after Transformer, for hidden states of `size` components.
+
+    Weights of Dense, which are few, are float32.
+
+    Args:
+        prefix: in front of the folders' names: empty, or the kind of a Router's route.
+    """
+    layers = iter(zip(dense, form.activations, strict=True))
+    for i, kind in enumerate(module_names(form)[1:], 1):
+        place = folder / f"{prefix}{i}_{kind}"
+        place.mkdir(exist_ok=True)
+        if kind == "Pooling":
+            modes = {key: name in form.poolings for name, key in _POOLING_KEYS.items()}
+            config: dict[str, Any] = {"word_embedding_dimension": size, **modes}
+            order = [name for name in _POOLING_KEYS if name in form.poolings]
+            if order != list(form.poolings):  # the legacy keys have an order of their own
+                config["pooling_mode"] = list(form.poolings)
+            _write_json(place / "config.json", config | {"include_prompt": form.include_prompt})
+        if kind == "Dense":
+            layer, activation = next(layers)
+            tensors = {
+                name.replace("dense_", "linear."): np.asarray(x[...].addressable_data(0), "float32")
+                for name, x in hf.named_parameters(layer)
+            }
+            rows, columns = tensors["linear.weight"].shape
+            sizes = {"in_features": columns, "out_features": rows, "bias": len(tensors) == 2}
+            _write_json(place / "config.json", sizes | {"activation_function": activation})
+            hf.write_tensors(tensors, place)
 
 
 def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
@@ -309,18 +425,20 @@ def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
     )
 
 
-def write_prompts_and_width(
-    folder: Path, prompts: dict[str, str], width: int | None, *, multi_vector: bool = False
-) -> None:
-    """Writes the file that `read_prompts_and_width` reads; without `width`, all is kept."""
+def write_settings(folder: Path, settings: Settings, *, multi_vector: bool = False) -> None:
+    """Writes the file that `read_settings` reads; without a width, all is kept."""
+    prompts = dict(settings.prompts)
+    # Version 6 of sentence-transformers overlooks the older names of a document's prompt.
+    if (prompt := prompt_for_kind(prompts, "document")) and "document" not in prompts:
+        prompts["document"] = prompt
     _write_json(
         folder / "config_sentence_transformers.json",
         {
             "prompts": prompts,
-            "default_prompt_name": None,
+            "default_prompt_name": settings.default_prompt,
             **({"model_type": "MultiVectorEncoder"} if multi_vector else {}),
-            "similarity_fn_name": "maxsim" if multi_vector else "cosine",
-            **({"truncate_dim": width} if width else {}),
+            "similarity_fn_name": "maxsim" if multi_vector else settings.similarity,
+            **({"truncate_dim": settings.width} if settings.width else {}),
         },
     )
 

@@ -20,7 +20,7 @@ class DualEncoder:
     """The retriever of each kind of text; the same object if one model embeds both.
 
     Raises:
-        ValueError: the towers' vectors differ in width, so that they have no cosine.
+        ValueError: the towers' vectors differ in width or are compared otherwise.
     """
 
     query: Retriever
@@ -32,6 +32,12 @@ class DualEncoder:
                 f"the query tower ({self.query.base}) gives vectors of {self.query.width} "
                 f"components, the document tower ({self.document.base}) of {self.document.width}; "
                 f"give both the width {min(self.query.width, self.document.width)}, or other models"
+            )
+        if self.query.form.similarity != self.document.form.similarity:
+            raise ValueError(
+                f"the query tower ({self.query.base}) is compared by {self.query.form.similarity}, "
+                f"the document tower ({self.document.base}) by {self.document.form.similarity}; "
+                "give models that are compared alike"
             )
 
     @property
@@ -92,7 +98,7 @@ class DualEncoder:
         """
         return self.tower(kind).encode(texts, kind=kind, batch_tokens=batch_tokens, label=label)
 
-    def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
+    def save_pretrained(self, folder: str | Path, *, card: str = "", dtype: str = "") -> None:
         """Writes a folder for sentence-transformers: with a Router, or ordinary for one tower.
 
         Weights keep the names and types of their base, and their bytes if they have not changed.
@@ -101,17 +107,18 @@ class DualEncoder:
         Args:
             folder: a local folder, or one in a bucket (gs://).
             card: text of README.md; without it, one describes the folder.
+            dtype: type of the weights; empty keeps the bases'.
 
         Raises:
             ValueError: a tower was read from `folder`, whose files are still in use.
         """
         if self.is_one:
-            self.query.save_pretrained(folder, card=card)
+            self.query.save_pretrained(folder, card=card, dtype=dtype)
             return
         with hf.local_folder(folder) as local:
             self._check_unused(local)
             for kind in files.KINDS:
-                self.tower(kind).save_model(files.route_folder(local, kind, 0))
+                self.tower(kind).save_model(files.route_folder(local, kind), dtype)
             if distributed.is_first_process():
                 self._write_settings(local)
                 (local / "README.md").write_text(card or self._card(local), encoding="utf-8")
@@ -127,16 +134,18 @@ class DualEncoder:
 
     def _write_settings(self, folder: Path) -> None:
         """Writes the files that sentence-transformers reads beside those of the models."""
-        files.write_router(folder)
+        files.write_router(folder, {kind: self.tower(kind).form for kind in files.KINDS})
         prompts = {}
         for kind in files.KINDS:
             tower = self.tower(kind)
             prompts[kind] = files.prompt_for_kind(tower.prompts, kind)
-            model, pooling = (files.route_folder(folder, kind, module) for module in (0, 1))
+            model = files.route_folder(folder, kind)
             files.write_text_limit(model, tower.max_length, lower=tower.lower)
-            files.write_pooling(pooling, tower.pooling, tower.cfg.width)
-        is_cut = any(tower.width != tower.cfg.width for tower in (self.query, self.document))
-        files.write_prompts_and_width(folder, prompts, self.query.width if is_cut else None)
+            tower.write_vector_modules(folder, f"{kind}_")
+        is_cut = any(tower.width != tower.size for tower in (self.query, self.document))
+        width = self.query.width if is_cut else None
+        settings = files.Settings(prompts, None, width, self.query.form.similarity)
+        files.write_settings(folder, settings)
 
     def _card(self, folder: Path) -> str:
         """The text of README.md for `folder`, whose other files are already written."""

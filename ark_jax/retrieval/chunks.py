@@ -154,25 +154,23 @@ def _count_shards(tokenizer: str, *, titles: bool) -> Callable[[Sequence[Chunk]]
 
 def _load_tokenizer(retriever: str):
     """The tokenizer of a retriever, by folder or hub name."""
-    from ark_jax.models import hf
+    from ark_jax.models import hf, sentence_folder
     from ark_jax.text.tokens import load_tokenizer
 
-    return load_tokenizer(str(hf.resolve(retriever)))
+    return load_tokenizer(str(sentence_folder.weights_folder(hf.resolve(retriever))))
 
 
 def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
     """The cutter for a retriever; ValueError if the overlap leaves no room for a chunk."""
     from ark_jax.models import hf, sentence_folder
-    from ark_jax.text.tokens import load_tokenizer
 
-    folder = hf.resolve(retriever)
-    tokenizer = load_tokenizer(str(folder))
+    tokenizer = _load_tokenizer(retriever)
     backend = tokenizer.backend_tokenizer.to_str()
     if rules.tokens:
         return Cutter(backend, rules, 0)
-    prompts, _ = sentence_folder.read_prompts_and_width(folder)
-    prompt = sentence_folder.prompt_for_kind(prompts, "document")
-    limit = sentence_folder.read_max_length(folder, tokenizer)
+    model = sentence_folder.read_models(hf.resolve(retriever))["document"]
+    prompt = sentence_folder.prompt_for_kind(model.settings.prompts, "document")
+    limit = sentence_folder.read_max_length(model.folder, tokenizer)
     room = limit - len(tokenizer(prompt)["input_ids"])
     least = _least_chunk_size(room)
     if least <= rules.overlap:

@@ -26,7 +26,8 @@ class Fusion:
         dense: weight of the ranking by vectors.
         depth: how many of each ranking are joined, at least.
         by: "ranks" adds reciprocal ranks. "scores" adds shares of the best score, from the least
-            that a score can be: 0 of BM25, -1 of a cosine (Bruch, Gai and Ingber 2023).
+            that a score can be: 0 of BM25, -1 of a cosine (Bruch, Gai and Ingber 2023). Products
+            beyond 1, which are no cosines, count from the lowest of the ranking.
     """
 
     constant: float = RANK_CONSTANT
@@ -49,7 +50,10 @@ class Fusion:
             # The recipes join them in this order, which decides between equal sums.
             weights = (self.bm25, self.dense)
             return by_ranks(by_words, by_vectors, constant=self.constant, weights=weights)
-        words, vectors = _shares(by_words, 0.0), _shares(by_vectors, 1.0)
+        scores_of_vectors = [score for _, score in by_vectors]
+        are_cosines = all(abs(score) < 1.001 for score in scores_of_vectors)
+        offset = 1.0 if are_cosines else -min(scores_of_vectors)
+        words, vectors = _shares(by_words, 0.0), _shares(by_vectors, offset)
         # A text that is not listed has no word of the question, or a cosine below all listed ones.
         lowest = min(vectors.values(), default=0.0)
         scores = {

@@ -27,7 +27,15 @@ DOCUMENT_SUFFIXES = [
 ]  # copied too, but no part of a model
 COPY_BYTES = 1 << 24  # copied at once
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
-HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja")
+HUB_FILES = (
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+    "*/config.json",
+    "*/pytorch_model.bin",  # of small modules
+    "*.jinja",
+)
 
 
 def cache_folder() -> Path:
@@ -62,20 +70,25 @@ def hub_model(name: str, *, download: bool = True) -> Path:
     from huggingface_hub import snapshot_download
 
     model, _, revision = name.partition("@")
-    try:
-        folder = snapshot_download(
+    fetch = lambda patterns: Path(
+        snapshot_download(
             model,
             revision=revision or None,
-            allow_patterns=list(HUB_FILES),
+            allow_patterns=list(patterns),
             local_files_only=not download,
         )
+    )
+    try:
+        folder = fetch(HUB_FILES)
+        if download and not any(folder.rglob("*.safetensors")):
+            folder = fetch((*HUB_FILES, "pytorch_model*.bin"))  # there is nothing safer
     except FileNotFoundError as error:  # the hub's words name no model
         reason = str(error).partition("\n")[0]
         raise FileNotFoundError(
             f"{name}: no such folder, and no model of the hub in this machine's cache; mend the "
             f"name, or reach the hub ({reason[:120]})"
         ) from error
-    return Path(folder)
+    return folder
 
 
 def local_path(place: str | Path) -> Path:

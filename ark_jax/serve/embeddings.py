@@ -53,7 +53,7 @@ async def embed(service: Service, request: Request) -> Response:
         "inputs",
         embedder.width,
         cut=requests.switch(body, "truncate"),
-        unit=requests.switch(body, "normalize", default=True),
+        unit=requests.switch(body, "normalize") if "normalize" in body else None,
     )
     embedded = await requests.result(request, service.work, embedder, texts)
     return JSONResponse([one.vector.tolist() for one in embedded])
@@ -104,7 +104,9 @@ def _text_embedder(service: Service) -> Embedder:
     return service.tuned.embedder
 
 
-def _read_texts(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:
+def _read_texts(
+    body: Mapping, field: str, width: int, *, cut: bool, unit: bool | None = None
+) -> Texts:
     """The texts in a field of a body, with the kind and width of their vectors."""
     kind = requests.choice(body, "prompt_name", "document", KINDS)
     dimensions = requests.number(body, "dimensions", width, width)

@@ -30,14 +30,14 @@ class Texts:
         kind: "query" or "document".
         width: how many leading components of a vector are returned.
         cut: whether texts that are too long are cut; otherwise they are an error.
-        unit: whether vectors get unit length.
+        unit: whether vectors get unit length; None: where the model compares by cosines.
     """
 
     texts: Sequence[str]
     kind: str
     width: int
     cut: bool
-    unit: bool = True
+    unit: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +71,13 @@ class Embedder:
     def __init__(self, retriever: Retriever, name: str):
         self.name, self.retriever = name, retriever
         self.width, self.max_length = retriever.width, retriever.max_length
+        self.is_cosine = retriever.form.similarity == "cosine"
+        self.form = retriever.form.raw if self.is_cosine else retriever.form
+        if not self.form.include_prompt:
+            raise ValueError(
+                f"{name}: include_prompt=false is not served, since a batch holds texts of several "
+                "prompts; search with `ark-jax search`"
+            )
         self.of_tokens = isinstance(retriever, MultiVectorRetriever)
         self.ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
         self.room = BATCHES * self.ladder.tokens
@@ -79,7 +86,7 @@ class Embedder:
         """Compiles the common shapes."""
 
         def embed(shape: Shape, ids: list[list[int]]) -> None:
-            self.retriever.encode_tokens(ids, _single_shape(shape), unit=False)
+            self.retriever.encode_tokens(ids, _single_shape(shape), self.form)
 
         _compile_shapes("compile the retriever", self.ladder.common_shapes, embed)
 
@@ -95,14 +102,15 @@ class Embedder:
         rows = self.retriever.tokenize(request.texts, kind=request.kind)
         _check_lengths(self.retriever.truncated[""], request.cut, self.max_length, "inputs")
         pairs = zip(rows, request.texts, strict=True)
-        return [_TokenisedText(ids, text, request.width, request.unit) for ids, text in pairs]
+        unit = self.is_cosine if request.unit is None else request.unit
+        return [_TokenisedText(ids, text, request.width, unit) for ids, text in pairs]
 
     def cost(self, item: _TokenisedText) -> int:
         return len(item.ids)
 
     def run(self, items: Sequence[_TokenisedText]) -> list[Embedded]:
         ids = [item.ids for item in items]
-        vectors = self.retriever.encode_tokens(ids, self.ladder.batches, unit=False)
+        vectors = self.retriever.encode_tokens(ids, self.ladder.batches, self.form)
         check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
         shortened = [vector[..., : item.width] for vector, item in zip(vectors, items, strict=True)]
         return [

@@ -7,13 +7,16 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ark_jax.runtime.log import say
 from ark_jax.text.token_rows import TokenIds
 
 # Lengths that texts are padded to. On real texts they waste 2 to 7 % of the work; powers of two
@@ -70,8 +73,9 @@ def load_tokenizer(folder: str, vocab: int | None = None):
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # the Rust parser raises nothing narrower
-        if not Path(folder).is_dir():
+    except BaseException as error:  # the Rust parser raises nothing narrower
+        is_panic = type(error).__name__ == "PanicException"
+        if not Path(folder).is_dir() or not (is_panic or isinstance(error, Exception)):
             raise
         if not Path(folder, "tokenizer.json").is_file():
             raise FileNotFoundError(
@@ -86,12 +90,14 @@ def load_tokenizer(folder: str, vocab: int | None = None):
         raise ValueError(
             f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers"
         )
+    _check_patterns(folder, tokenizer.backend_tokenizer)
     limit = tokenizer.model_max_length
     if not isinstance(limit, int | float) or limit < 1:
         raise ValueError(
             f"{folder}/tokenizer_config.json: model_max_length={limit!r}: must be a number of "
             "tokens of at least 1; correct the field"
         )
+    _say_second_vocabulary(Path(folder), tokenizer.get_vocab())
     token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if vocab is not None and largest >= vocab:
         raise ValueError(
@@ -100,6 +106,36 @@ def load_tokenizer(folder: str, vocab: int | None = None):
             "with transformers"
         )
     return tokenizer
+
+
+# A repeated group that repeats itself, such as (a+)+: steps grow exponentially with the text.
+_NESTED_REPEATS = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
+_PATTERNS = re.compile(r'"Regex":\s*("(?:\\.|[^"\\])*")')  # JSON strings
+_ESCAPES_AND_CLASSES = re.compile(r"\\.|\[(\\.|[^\]\\])*\]", re.DOTALL)
+
+
+def _check_patterns(folder: str, backend) -> None:
+    """Raises ValueError for a pattern of a tokenizer that some text would keep busy for ever."""
+    for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder):
+        state = part.__getstate__().decode() if part is not None else ""
+        for pattern in map(json.loads, _PATTERNS.findall(state)):
+            if _NESTED_REPEATS.search(_ESCAPES_AND_CLASSES.sub("x", pattern)):
+                raise ValueError(
+                    f"{folder}/tokenizer.json: the pattern {pattern[:60]!r} repeats a group that "
+                    "repeats itself, which takes for ever on some texts; take another tokenizer"
+                )
+
+
+def _say_second_vocabulary(folder: Path, vocabulary: Mapping[str, int]) -> None:
+    """Says in a line that vocab.txt, too, numbers tokens and does it otherwise."""
+    path = folder / "vocab.txt"
+    lines = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    numbers = {line.rstrip("\r"): i for i, line in enumerate(lines.split("\n")) if line}
+    if other := next((x for x in numbers if vocabulary.get(x) != numbers[x]), None):
+        say(
+            f"{folder}: tokenizer.json is read, and not vocab.txt, which differs: token {other!r} "
+            f"is {vocabulary.get(other)} and {numbers[other]}"
+        )
 
 
 @contextlib.contextmanager

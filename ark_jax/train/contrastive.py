@@ -11,7 +11,8 @@ import numpy as np
 
 from ark_jax import layout
 from ark_jax.models import lora
-from ark_jax.models.retriever import Retriever, embed
+from ark_jax.models.pooling import VectorForm, embed
+from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
 from ark_jax.text.token_rows import RowsByKey, TokenIds
 from ark_jax.train import batches, fit, flops, losses, memory
@@ -75,8 +76,7 @@ def train(
     maker = maker.in_pieces(choice.pieces)
     objective = ContrastiveObjective(
         dataclasses.replace(retriever.cfg, remat=choice.remat),
-        retriever.pooling,
-        retriever.width,
+        (retriever.form_of("query"), retriever.form_of("document")),
         choice.pieces,
         maker.piece_tokens,
         config.temperature,
@@ -101,8 +101,7 @@ class ContrastiveObjective:
     """The loss `losses.matryoshka` between the questions and all passages of a batch."""
 
     cfg: Any  # of the model
-    pooling: str
-    width: int  # components of the vectors
+    forms: tuple[VectorForm, VectorForm]  # of the questions' vectors and of the passages'
     pieces: int  # that the passages are encoded in
     piece_tokens: tuple[int | None, int | None]  # of the questions' and the passages' `TextGrid`
     temperature: float
@@ -118,8 +117,8 @@ class ContrastiveObjective:
         """
         model = fit.merged_model(trainable, frozen)
         encode_queries, encode_passages = (
-            functools.partial(embed, model, self.cfg, self.pooling, self.width, tokens)
-            for tokens in self.piece_tokens
+            functools.partial(embed, model, self.cfg, form, tokens)
+            for form, tokens in zip(self.forms, self.piece_tokens, strict=True)
         )
         compared = (
             encode_queries(*batch["queries"]),
@@ -128,7 +127,11 @@ class ContrastiveObjective:
             batch["negative"],
         )
         loss = losses.matryoshka(
-            *compared, widths=self.matryoshka, temperature=self.temperature, loss=self.loss
+            *compared,
+            widths=self.matryoshka,
+            scaled=self.forms[0].similarity == "cosine",
+            temperature=self.temperature,
+            loss=self.loss,
         )
         return loss, losses.mean_cosines(*compared)
 

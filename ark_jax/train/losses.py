@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float
 
 from ark_jax.layout import BATCH
+from ark_jax.models.pooling import unit
 
 
 @runtime_checkable
@@ -125,15 +126,18 @@ def matryoshka(
     *,
     widths: Sequence[int],
     temperature: float,
+    scaled: bool = True,
     loss: Loss = info_nce,
 ) -> Float[Array, ""]:
     """Mean of `loss` over the whole vectors, and over their first components for each of `widths`.
 
-    Truncated vectors are scaled to unit length. Kusupati et al. 2022, with equal weights.
+    Kusupati et al. 2022, with equal weights.
+
+    Args:
+        scaled: whether truncated vectors are scaled to unit length; not for dot products.
     """
-    shortened = [
-        (_normalise(queries[..., :width]), _normalise(passages[..., :width])) for width in widths
-    ]
+    scale = unit if scaled else lambda x: x
+    shortened = [(scale(queries[..., :width]), scale(passages[..., :width])) for width in widths]
     losses = [
         loss(*vectors, positive, negative, temperature=temperature)
         for vectors in [(queries, passages), *shortened]
@@ -281,8 +285,3 @@ def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Flo
 
     scores = jax.lax.map(jax.checkpoint(compare), jax.sharding.reshard(queries, P()))
     return jax.sharding.reshard(scores, P(BATCH))
-
-
-def _normalise(x: Float[Array, "n *t e"]) -> Float[Array, "n *t e"]:
-    """Vectors scaled to unit length; zero vectors stay zero."""
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))

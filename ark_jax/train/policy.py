@@ -83,25 +83,6 @@ def live_groups(
     return highest > lowest
 
 
-def count_groups(
-    rewards: Shaped[np.ndarray, " n"],
-    groups: Shaped[np.ndarray, " n"],
-    live: Bool[np.ndarray, " groups"],
-) -> dict[str, int]:
-    """How many `groups` there are, how many are `live`, and how many are `phantom`.
-
-    A phantom group has equal outcomes but different rewards. Its advantages would teach only the
-    shape of the reward.
-    """
-    _checked_arrays(rewards, groups, live)
-    varied = live_groups(rewards, groups, len(live))
-    return {
-        "groups": len(live),
-        "live": int(np.sum(live)),
-        "phantom": int(np.sum(varied & ~np.asarray(live))),
-    }
-
-
 def _checked_arrays(
     values: Shaped[np.ndarray, " n"], groups: Shaped[np.ndarray, " n"], live: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ark_jax.graph.levels import NONE, DrawRules, Levels, are_siblings, draw_levels, share_entity
 from ark_jax.graph.triples import Triples
-from ark_jax.models.retriever import embed
+from ark_jax.models.pooling import VectorForm, embed
 from ark_jax.models.towers import DualEncoder
 from ark_jax.text.token_rows import RowsByKey, TokenIds
 from ark_jax.train import fit, flops, losses, memory
@@ -78,8 +78,7 @@ def train(
     cfg = memory.choose_remat(configs[1], config.remat, texts, models, None, run.label)
     objective = TripletObjective(
         tuple(dataclasses.replace(tower_cfg, remat=cfg.remat) for tower_cfg in configs),
-        tuple(tower.pooling for tower in sides),
-        towers.query.width,
+        (towers.query.form_of("query"), towers.document.form_of("document")),
         tuple(grid.piece_tokens for grid in grids),
         None if config.loss == "triplet" else loss,
         tuple(config.margins),
@@ -100,8 +99,7 @@ class TripletObjective:
     """A loss between the questions and the triples of a batch."""
 
     cfgs: tuple[Any, Any]  # of the question's and the triple's tower
-    poolings: tuple[str, str]
-    width: int  # components of the vectors
+    forms: tuple[VectorForm, VectorForm]
     piece_tokens: tuple[int | None, int | None]  # of the questions' and the triples' `TextGrid`
     loss: losses.Loss | None  # None: two margins (eq. 5)
     margins: tuple[float, float]
@@ -117,11 +115,11 @@ class TripletObjective:
         """
         models = (trainable[0], trainable[-1])
         queries, triples = (
-            embed(model, cfg, pooling, self.width, tokens, *batch[kind])
-            for model, cfg, pooling, tokens, kind in zip(
+            embed(model, cfg, form, tokens, *batch[kind])
+            for model, cfg, form, tokens, kind in zip(
                 models,
                 self.cfgs,
-                self.poolings,
+                self.forms,
                 self.piece_tokens,
                 ("queries", "triples"),
                 strict=True,

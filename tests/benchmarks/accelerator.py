@@ -211,8 +211,7 @@ def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         )
         objective = contrastive.ContrastiveObjective(
             dataclasses.replace(retriever.cfg, remat=choice.remat),
-            "lasttoken",
-            retriever.cfg.width,
+            (retriever.form,) * 2,
             pieces=1,
             piece_tokens=(questions.size, passages.size),
             temperature=0.05,

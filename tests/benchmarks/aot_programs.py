@@ -38,6 +38,7 @@ from ark_jax.models import (
     sampling,
 )
 from ark_jax.models import token_probabilities as probabilities
+from ark_jax.models.pooling import VectorForm
 from ark_jax.retrieval import dense
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.text import tokens as tk
@@ -272,7 +273,7 @@ def lists(size: str, scale: Scale) -> Program:
         body = dataclasses.replace(body, **narrow, heads=5)
     of_device, devices = 4 * 32, layout.batch_multiple()
     tokens = of_device * scale.pair
-    cfg = pair_heads.PairConfig(body, "star", "cls", body.width, 20.0, "tanh", True)
+    cfg = pair_heads.PairConfig(body, "star", VectorForm(("cls",), body.width), 20.0, "tanh", True)
 
     def create() -> pair_heads.PairModel:
         rngs = nnx.Rngs(0)
@@ -344,7 +345,7 @@ def encode(size: str, scale: Scale) -> Program:
     shape = (scale.tokens // scale.passage * layout.batch_multiple(), scale.passage)
     model, arrays = model_of(cfg), (array(*shape), array(*shape, dtype=bool))
     lower = lambda: retriever._embed_jit.lower(
-        model, cfg, "lasttoken", cfg.width, scale.tokens, *arrays
+        model, cfg, VectorForm(("lasttoken",), cfg.width), scale.tokens, *arrays
     )
     held = memory.inference_bytes(cfg, memory.bytes_on_device(model), scale.tokens)
     return Program(lower, model, held, attends(cfg, scale.passage))

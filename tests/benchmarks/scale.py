@@ -38,6 +38,7 @@ from support import pod, program_text
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.models import decoder, encoder
+from ark_jax.models.pooling import VectorForm
 from ark_jax.train import fit, flops, memory
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
@@ -133,7 +134,12 @@ def step(name: str, batch: pod.Batch):
     }
     room = pod.rooms(batch.queries * batch.short, batch.passages * batch.long // batch.pieces)
     objective = ContrastiveObjective(
-        cfg, pooling, cfg.width, batch.pieces, room, temperature=0.05, matryoshka=()
+        cfg,
+        (VectorForm((pooling,), cfg.width),) * 2,
+        batch.pieces,
+        room,
+        temperature=0.05,
+        matryoshka=(),
     )
     args = fit.State.create(model, pod.OPTIMIZER), None, arrays, 1e-5
     return fit.train_step.lower(objective, pod.OPTIMIZER, *args).compile(), args

@@ -267,7 +267,7 @@ def test_different_models_of_one_name_have_different_revisions(retriever, folder
     changed = [
         retriever,
         dataclasses.replace(retriever, prompts={}),
-        dataclasses.replace(retriever, width=16),
+        dataclasses.replace(retriever, form=dataclasses.replace(retriever.form, width=16)),
     ]
     changed.append(
         dataclasses.replace(retriever, model=jax.tree.map(lambda x: x + 1, retriever.model))

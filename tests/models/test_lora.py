@@ -23,6 +23,7 @@ from support.decoders import all_logits
 
 from ark_jax import Retriever, layout
 from ark_jax.models import hf, lora
+from ark_jax.models.pooling import VectorForm
 from ark_jax.train import contrastive, fit, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
@@ -180,7 +181,7 @@ def step(folder: Path):
     """
     model, cfg, _ = hf.load_model(str(folder))
     objective = contrastive.ContrastiveObjective(
-        cfg, "lasttoken", tiny.WIDTH, 2, (None, None), 0.5, ()
+        cfg, (VectorForm(("lasttoken",), tiny.WIDTH),) * 2, 2, (None, None), 0.5, ()
     )
     optimizer = optim.adamw(weight_decay=0.0, clip=1e9)
     adapter = used(fresh(folder, cfg))

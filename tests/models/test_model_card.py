@@ -49,7 +49,7 @@ def test_the_body_describes_how_texts_are_embedded(base, tmp_path, mesh):
     text = ModelCard.load(saved(base, tmp_path, width=20) / "README.md").text
     for row in (
         "| architecture | qwen3 |",
-        "| pooling | last token, then unit length |",
+        "| pooling | lasttoken, then unit length |",
         "| vector | 20 components, the first of 32 |",
         "| longest text | 100 tokens, ",
         r"| prompt, query | `Instruct: find it\nQuery:` |",

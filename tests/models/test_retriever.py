@@ -15,7 +15,8 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
-from ark_jax.models.retriever import Retriever, pool
+from ark_jax.models.pooling import pool
+from ark_jax.models.retriever import Retriever
 from ark_jax.text import tokens as tk
 
 LONG = (
@@ -411,22 +412,44 @@ def bert(tmp_path):
     return tiny.sentence_transformer(path, pooling="mean", max_seq_length=64)
 
 
+def test_a_pattern_that_repeats_a_repeat_is_refused_in_a_line(bert, mesh):
+    """The Rust library would panic at a text of many a's."""
+    path = bert / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    settings["pre_tokenizer"] = split | {"pattern": {"Regex": "(a+)+$"}}
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"tokenizer\.json: the pattern '\(a\+\)\+\$' repeats"):
+        open_retriever(bert)
+
+
+def test_two_vocabularies_that_differ_are_named(bert, capsys, mesh):
+    (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[SEP]\n[CLS]\n")
+    open_retriever(bert)
+    line = "tokenizer.json is read, and not vocab.txt, which differs: token '[SEP]' is 3 and 2"
+    assert f"{bert}: {line}" in capsys.readouterr().out
+
+
 def test_an_unknown_module_is_refused_by_name(bert, mesh):
     modules = json.loads((bert / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.Dense"
-    (bert / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match=r"models\.Dense is not implemented"):
+    for name in ("sentence_transformers.models.LSTM", "custom_st.Normalize", "pylate.models.Dense"):
+        modules[2]["type"] = name
+        (bert / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(ValueError, match=f"{name} is not implemented"):
+            open_retriever(bert)
+    modules[2]["type"] = "sentence_transformers.models.Normalize"
+    (bert / "modules.json").write_text(json.dumps([modules[0], modules[2], modules[1]]))
+    with pytest.raises(ValueError, match="Transformer, Normalize, Pooling in this order"):
         open_retriever(bert)
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, "max"),
-        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),  # besides the mean
-        ({"pooling_mode_mean_tokens": False, "pooling_mode": "median"}, "median"),
-        ({"pooling_mode_mean_tokens": False}, "None"),
-        ({"include_prompt": False}, "include_prompt"),
+        ({"pooling_mode": "median"}, "median"),
+        ({"pooling_mode": ["mean", "median"]}, "median"),
+        ({"pooling_mode": {}}, "{}"),
+        ({"include_prompt": "no"}, "include_prompt must be true or false, it is 'no'"),
     ],
 )
 def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
@@ -453,13 +476,29 @@ def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
         (
             "config_sentence_transformers.json",
             '{"prompts": ["Find: "]}',
-            "prompts must map kinds to texts",
+            "prompts must be a map from kinds to texts",
         ),
         (
             "config_sentence_transformers.json",
             '{"prompts": {"query": 1}}',
-            "prompts must map kinds to texts",
+            "prompts must be a map from kinds to texts",
         ),
+        (
+            "config_sentence_transformers.json",
+            '{"default_prompt_name": "web"}',
+            "default_prompt_name must be one of",
+        ),
+        (
+            "config_sentence_transformers.json",
+            '{"similarity_fn_name": "euclidean"}',
+            "similarity_fn_name must be cosine or dot: texts would be ranked otherwise",
+        ),
+        (
+            "config_sentence_transformers.json",
+            '{"similarity_fn_name": "manhattan"}',
+            "cosine or dot: .*, it is 'manhattan'",
+        ),
+        ("sentence_bert_config.json", '{"query_length": 32}', "query_length must be absent"),
         ("sentence_bert_config.json", "", r"not JSON \(.*\); fetch"),
         (
             "sentence_bert_config.json",
@@ -487,7 +526,7 @@ def test_a_broken_file_is_named(name, content, message, bert, mesh):
         ),
         ("tokenizer.json", "no tokenizer.json; "),
         ("config.json", "no config.json; "),
-        ("model.safetensors", r"no \*.safetensors; "),
+        ("model.safetensors", "no model.safetensors, nor its index; fetch the weights"),
     ],
 )
 def test_a_missing_file_is_named(name, message, bert, mesh):

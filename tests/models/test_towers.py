@@ -256,7 +256,7 @@ def test_the_model_card_describes_both_towers(saved):
     text = ModelCard.load(saved / "README.md").text
     for row in (
         "| | query | document |\n|---|---|---|",
-        "| pooling | mean of all tokens, then unit length | first token, then unit length |",
+        "| pooling | mean, then unit length | cls, then unit length |",
         "| prompt | `Find: ` |  |",
     ):
         assert row in text
@@ -276,17 +276,19 @@ def test_opening_a_router_as_a_retriever_names_the_right_class(saved, mesh):
         ("router_config.json", '{"types": {}, "structure": {}}', "no route 'query' but none"),
         (
             "router_config.json",
-            '{"types": {"a": "x.Transformer"}, "structure": {"query": ["a"], "image": ["a"]}}',
+            '{"types": {"a": "sentence_transformers.Transformer"},'
+            ' "structure": {"query": ["a"], "image": ["a"]}}',
             "no route 'document' but 'query', 'image'",
         ),
         (
             "router_config.json",
-            '{"types": {"a": "x.Transformer"}, "structure": {"query": ["b"], "document": ["a"]}}',
+            '{"types": {"a": "sentence_transformers.Transformer"},'
+            ' "structure": {"query": ["b"], "document": ["a"]}}',
             "no types or no structure of modules",
         ),
         (
             "router_config.json",
-            '{"types": {"../a": "x.Transformer"},'
+            '{"types": {"../a": "sentence_transformers.Transformer"},'
             ' "structure": {"query": ["../a"], "document": ["../a"]}}',
             "lies outside its folder",
         ),
@@ -298,12 +300,14 @@ def test_opening_a_router_as_a_retriever_names_the_right_class(saved, mesh):
         ),
         (
             "router_config.json",
-            '{"types": {"a": "x.Transformer"}, "structure": {"query": ["a"], "document": ["a"]}}',
-            "the route 'query' has the modules Transformer; it must begin",
+            '{"types": {"a": "sentence_transformers.Transformer"},'
+            ' "structure": {"query": ["a"], "document": ["a"]}}',
+            "the route 'query' has no Pooling",
         ),
         (
             "modules.json",
-            '[{"type": "x.Transformer", "path": ""}, {"type": "x.Router", "path": "1_Router"}]',
+            '[{"type": "sentence_transformers.Transformer", "path": ""},'
+            ' {"type": "sentence_transformers.Router", "path": "1_Router"}]',
             "a Router after another module is not implemented",
         ),
     ],

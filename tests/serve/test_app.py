@@ -163,11 +163,11 @@ def test_the_ask_path_answers_with_a_local_reader(service, tmp_path, monkeypatch
 def test_requests_of_any_length_trigger_no_compilation(client):
     words = " ".join(SENTENCES).split()
     client.post("/search", {"question": QUESTION})
-    before = retrievers._pooled_jit._cache_size()
+    before = retrievers._embed_jit._cache_size()
     for size in range(1, 16):
         texts = [" ".join(words[start : start + size]) for start in range(size)]
         assert client.post("/embed", {"inputs": texts, "truncate": True})[0] == 200
-    assert retrievers._pooled_jit._cache_size() == before
+    assert retrievers._embed_jit._cache_size() == before
 
 
 def metrics_of(client) -> dict[str, str]:

@@ -24,6 +24,7 @@ from support.training import (
 
 from ark_jax import layout
 from ark_jax.models import encoder
+from ark_jax.models.pooling import VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.train import contrastive, fit, losses, optim
 from ark_jax.train.batches import Example
@@ -114,7 +115,7 @@ def test_the_training_loss_is_the_mean_over_matryoshka_widths(mesh):
 
     def value(width: int, matryoshka: tuple[int, ...]) -> float:
         objective = contrastive.ContrastiveObjective(
-            BERT, "mean", width, 1, make_batch.piece_tokens, 0.05, matryoshka
+            BERT, (VectorForm(("mean",), width),) * 2, 1, make_batch.piece_tokens, 0.05, matryoshka
         )
         loss, _ = jax.jit(objective)(model, None, batch)
         return float(loss)

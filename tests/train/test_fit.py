@@ -28,7 +28,7 @@ from support.short_run import (
 
 from ark_jax import layout
 from ark_jax.models import decoder, encoder, hf, lora
-from ark_jax.models.retriever import embed, pool
+from ark_jax.models.pooling import VectorForm, embed, pool
 from ark_jax.models.token_probabilities import token_log_probs
 from ark_jax.runtime import preemption
 from ark_jax.train import batches, fit, optim
@@ -170,7 +170,9 @@ class TripletLoss:
 
     def __call__(self, trainable, frozen, batch):
         model, tokens = fit.merged_model(trainable, frozen), self.grid.piece_tokens
-        encode = functools.partial(embed, model, self.cfg, "mean", self.cfg.width, tokens)
+        encode = functools.partial(
+            embed, model, self.cfg, VectorForm(("mean",), self.cfg.width), tokens
+        )
         vectors = encode_in_pieces(encode, self.grid.pieces)(*batch["texts"])
         vectors = jax.sharding.reshard(vectors, P())
         anchors, positives, negatives = vectors[batch["rows"]]

@@ -16,7 +16,7 @@ from ark_jax.data.stored_strings import LookedUp, RowsByText
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, read_table, save_rows, save_stream
-from ark_jax.recipes.core.models import encode
+from ark_jax.recipes.core.models import encode, load_retriever
 from ark_jax.recipes.documents.corpus import (
     Passages,
     SearchedChunks,
@@ -263,9 +263,10 @@ def _encode_one_vector(
 ) -> Float[np.ndarray, "n e"]:
     """One unit vector for each text by the base retriever; vectors of tokens are averaged."""
     vectors = encode(context, "base", texts, kind, label)
-    if not isinstance(vectors, TokenVectors):
+    of_tokens = isinstance(vectors, TokenVectors)
+    if not of_tokens and load_retriever(context).form.similarity == "cosine":
         return vectors
-    means = np.stack([text.mean(axis=0) for text in vectors])
+    means = np.stack([text.mean(axis=0) for text in vectors]) if of_tokens else vectors
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
 

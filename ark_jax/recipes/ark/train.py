@@ -33,8 +33,8 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.graph import in_round, load_candidates
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
-from ark_jax.recipes.core.models import WARM_READER, load_retriever
+from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
+from ark_jax.recipes.core.models import MASTER, WARM_READER, load_retriever
 from ark_jax.recipes.core.tables import as_markdown
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents import choice
@@ -151,14 +151,13 @@ def train_stage(
         loss=load_loss(config),
     )
     _warn_of_falling_positives(curve, label)
-    tuned.save_pretrained(folder / "model")
+    tuned.save_pretrained(folder / "model", dtype=MASTER)
     if adapter:
         # A base in the workdir is named relative to it, so that the files do not depend on where
         # the workdir lies.
         base = config.retriever.path if before == "base" else f"{before}/model"
         lora.save_peft(adapter, folder / "adapter", base=base)
-    # The saved weights have the base's types, perhaps 16 bits. The next stage reads them back, so
-    # that a resumed run equals an uninterrupted one.
+    # The next stage reads the saved weights, so that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
     return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
 
@@ -204,7 +203,7 @@ def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
     tuned = load_retriever(context, last)
     weights = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
     merged = dataclasses.replace(tuned, model=weights)
-    merged.save_pretrained(folder / "model")
+    merged.save_pretrained(folder / "model", dtype=MASTER)
     context.models.pop("retriever", None)
     return {"merged": last, "share": share}
 
@@ -333,7 +332,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
         seed=config.seed,
         loss=losses.list_cross_entropy,
     )
-    tuned.save_pretrained(folder / "model")
+    tuned.save_pretrained(folder / "model", dtype=MASTER)
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
@@ -470,7 +469,8 @@ def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
         method=METHOD,
     )
     if compared.reranker:
-        copy_files(context / compared.reranker / "model", folder / RERANKER)
+        source, dtype = context / compared.reranker / "model", config.retriever.export_dtype
+        copy_model(source, folder / RERANKER, config.reranker.path, dtype)
         _describe_reranker(context, folder / RERANKER / "README.md", compared.last)
         counts["reranker"] = compared.reranker
     return counts
@@ -498,7 +498,9 @@ def export_retriever(
     name, _, description = method.partition(": ")
     candidate = choice.candidate_of(chosen)
     system, is_tuned = candidate.model, candidate.model != "base"
-    copy_files(context / (system if is_tuned else choice.STAGE) / "model", folder)
+    source = context / (system if is_tuned else choice.STAGE) / "model"
+    retriever = context.config.retriever
+    copy_model(source, folder, retriever.path, retriever.export_dtype)
     save_fusion(candidate.fusion, folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
     base, hub_name = base_names(context.config.retriever.path)

@@ -21,6 +21,23 @@ def copy_files(source: Path, target: Path) -> None:
             shutil.copyfile(file, copy)
 
 
+def copy_model(source: Path, target: Path, base: str, dtype: str) -> None:
+    """Copies a trained model's folder, with weights in `dtype`; empty: in the types of its base.
+
+    Args:
+        base: folder or hub name of the model that training began with.
+    """
+    from ark_jax.models import hf, pair_folder, sentence_folder
+
+    copy_files(source, target)
+    place = hf.resolve(base)
+    place = place / "body" if (place / pair_folder.SETTINGS).is_file() else place
+    weights = sentence_folder.weights_folder(place)
+    for config in sorted(target.rglob("config.json")):
+        if "model_type" in hf.read_json(config):  # not a module of sentence-transformers
+            hf.cast_weights(config.parent, weights, dtype)
+
+
 def settings_text(config, *sections: str) -> str:
     """The values of some config sections as a line of a model card."""
     values = {name: value for section in sections for name, value in config[section].items()}

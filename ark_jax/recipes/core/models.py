@@ -8,6 +8,7 @@ from ark_jax.runtime.accelerator import find_device, float_type
 from ark_jax.runtime.log import say
 from ark_jax.text.token_vectors import Vectors
 
+MASTER = "float32"  # type of the weights that stages pass on: 16 bits would lose small updates
 WARM_READER = "warm"  # the stage that trains the reader, if there is one
 SCORER = "scorer"  # the system whose retriever is `score.path`
 
@@ -36,11 +37,13 @@ def load_retriever(context: Context, system: str = "base"):
     from ark_jax.models.retriever import Retriever
 
     path, open_model = retriever_path(context, system), open_retriever
+    settings = context.config.retriever
+    options = {"compute": settings.compute, "attention": settings.attention}
     if system == "base":  # the config decides, whatever the folder declares
         kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
         open_model = kind.from_pretrained
-    settings = context.config.retriever
-    options = {"compute": settings.compute, "attention": settings.attention}
+        given = {kind: prompt for kind, prompt in settings.prompts.items() if prompt}
+        options |= {"prompts": given} if given else {}
     return context.model("retriever", open_model, path, **options)
 
 

@@ -195,11 +195,26 @@ class LocalModelSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """What is put in front of texts, where the retriever's folder does not say it (E5)."""
+
+    query: str = field("", 'In front of a question, as in "query: "; empty: as the folder says.')
+    document: str = field("", 'In front of a passage, as in "passage: "; empty: likewise.')
+
+
+@dataclasses.dataclass(frozen=True)
 class RetrieverSection(LocalModelSection):
     """The retriever before training."""
 
+    prompts: PromptsSection = PromptsSection()
+
     compute: str = field(
         "auto", f"Floating-point type of activations. {BY_DEVICE}", choices=FLOAT_TYPES
+    )
+    export_dtype: str = field(
+        "",
+        "Type of the exported weights; empty: that of the base's files. Stages pass float32 on.",
+        choices=("", "float32", "bfloat16", "float16"),
     )
 
 

@@ -288,7 +288,9 @@ def _vectors_key(config, model: str, passages: Sequence[str]) -> str:
             "passages": digest.hexdigest(),
             "model": model,
             "retriever": {
-                name: config.retriever[name] for name in config.retriever if name != "path"
+                name: value if isinstance(value := config.retriever[name], str | int) else {**value}
+                for name in config.retriever
+                if name not in ("path", "export_dtype")
             },
             "mesh": setting(config, "mesh"),
             "devices": devices,

@@ -15,7 +15,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.core import baselines
-from ark_jax.recipes.core.export import base_names, copy_files, settings_text
+from ark_jax.recipes.core.export import base_names, copy_model, settings_text
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import (
     as_markdown,
@@ -312,7 +312,8 @@ def export_towers(context: Context, folder: Path) -> dict:
     """Copies the trained towers, and writes a model card with their results."""
     from ark_jax.models import model_card
 
-    copy_files(context / "train" / "model", folder)
+    retriever = context.config.retriever
+    copy_model(context / "train" / "model", folder, retriever.path, retriever.export_dtype)
     base, hub_name = base_names(context.config.retriever.path)
     card = model_card.render_card(
         folder,

@@ -13,7 +13,7 @@ from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import encode, load_retriever
+from ark_jax.recipes.core.models import MASTER, encode, load_retriever
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.gpr.config import TrainSection
 from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
@@ -54,7 +54,7 @@ def train_towers(context: Context, folder: Path) -> dict:
         loss=own_parts.load_loss(config) or losses.info_nce,
         mined=mined,
     )
-    tuned.save_pretrained(folder / "model")
+    tuned.save_pretrained(folder / "model", dtype=MASTER)
     return {"steps": len(curve), **first_and_last_loss(curve)}
 
 

@@ -11,7 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.core import baselines
-from ark_jax.recipes.core.export import base_names, copy_files, describe_card, settings_text
+from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
 from ark_jax.recipes.core.tables import (
     as_markdown,
     questions_by_group,
@@ -182,7 +182,8 @@ def export_scorer(context: Context, folder: Path) -> dict:
     from ark_jax.graph.path_retriever import StepSettings
     from ark_jax.models.model_card import plain_line
 
-    copy_files(context / "train" / "model", folder)
+    retriever = context.config.retriever
+    copy_model(context / "train" / "model", folder, retriever.path, retriever.export_dtype)
     StepSettings(context.config.paths.inverse, context.config.data.relations).write(folder)
     base, _ = base_names(context.config.retriever.path)
     description = _description(context, plain_line(base))

@@ -10,7 +10,7 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import load_base_scorer
+from ark_jax.recipes.core.models import MASTER, load_base_scorer
 from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
@@ -58,7 +58,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
     )
     counts = {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
     if not choice:
-        tuned.save_pretrained(folder / "model")
+        tuned.save_pretrained(folder / "model", dtype=MASTER)
         return counts
     distributed.on_first_process(lambda: choice.move_best(folder / "model"))
     return counts | {"chosen_epoch": choice.best, "validation_hit": max(choice.hits)}
@@ -97,7 +97,7 @@ class EpochChoice:
         hit = float(np.mean([self._is_hit(question, found) for question in self.questions]))
         say(f"  epoch {epoch}: hit@1 {hit:.3f} of {len(self.questions):,} validation questions")
         if hit > max(hits, default=-1):
-            scorer.save_pretrained(self.folder / f"{epoch}")
+            scorer.save_pretrained(self.folder / f"{epoch}", dtype=MASTER)
         distributed.on_first_process(lambda: self._store([*hits, hit]))
 
     def _is_hit(self, question: PathQuestion, found: Paths) -> bool:
