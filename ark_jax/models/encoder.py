@@ -1,6 +1,7 @@
 """Bidirectional encoders, with one Config and one Block.
 
-BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa and XLM-R (multilingual E5, BGE-M3).
+BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa and XLM-R (multilingual E5, BGE-M3), MPNet, DeBERTa-v2
+and v3, nomic_bert, GTE (`new`, `gte`) and ModernBERT.
 """
 
 import dataclasses
@@ -14,27 +15,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, over_tokens, param
-from ark_jax.models import attention, packing
-from ark_jax.models.config_json import check_positive, check_sizes
-from ark_jax.models.decoder import ones, refuse_unless, rematerialised, zeros
-
-FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
-# DistilBERT's names of BERT's fields in config.json.
-_DISTILBERT = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-}
+from ark_jax.models import attention, distances, packing, rotary
+from ark_jax.models.decoder import local_layers, ones, rematerialised, zeros
+from ark_jax.models.encoder_families import FAMILIES
+from ark_jax.models.rotary import Rotary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,17 +30,42 @@ class Config:
     layers: int
     heads: int
     ffn: int
-    positions: int  # rows of the position table
+    positions: int  # rows of the position table; without a table, tokens of the longest text
     # RoBERTa counts only tokens other than this id, and starts at the id after it. None counts all
     # tokens from 0.
     pad: int | None
     segments: int  # rows of the segment table; 0: the family has none
     norm_eps: float
+    biases: tuple[str, ...]  # the weights that have a bias: q k v o gate up down norm
+    activation: str  # a key of `ACTIVATIONS`
+    gated: bool  # whether the feed-forward network multiplies two products
+    # Norms come before attention (but that of layer 0) and before the feed-forward network, and
+    # after the last layer. Otherwise they come behind both.
+    norm_first: bool
+    has_position_table: bool
+    rotaries: tuple[Rotary, ...]  # of layers that see whole texts, and of local ones; () for none
+    window: int  # a token of a local layer sees tokens that are less than so many places away
+    local: tuple[bool, ...]  # of each layer; () if none is
+    # How scores depend on the distance of two tokens: "" not at all, "bias" by a number for each
+    # head (MPNet), "states" by products with a state for each distance (DeBERTa).
+    distances: str
+    buckets: int  # of distances
+    farthest: int  # from which all distances are one
     dtype: str
     compute: str
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
     attention: str = "auto"  # one of kernels.KERNELS
+    causal = False
+
+    @property
+    def norms_behind(self) -> bool:
+        """Whether a norm takes a layer's last product."""
+        return not self.norm_first
+
+    def attends_by_xla(self, tokens: int) -> bool:
+        """Whether layers over so many tokens need our own kernel of attention."""
+        return bool(self.distances) or (bool(self.local) and self.window < tokens)
 
     @property
     def dims(self) -> dict[str, int]:
@@ -66,10 +75,12 @@ class Config:
             "d": self.width,
             "e": self.width,
             "n": self.heads,
+            "k": self.heads,
             "h": self.width // self.heads,
             "f": self.ffn,
             "p": self.positions,
             "y": self.segments,
+            "x": self.buckets,
         }
 
     @property
@@ -91,37 +102,14 @@ class Config:
             raise ValueError(
                 f"model_type {family!r} is not an encoder we know; known: {', '.join(FAMILIES)}"
             )
-        distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
-        names: dict[str, str] = _DISTILBERT if distilled else {}
-        name: Callable[[str], str] = lambda field: names.get(field, field)
-        check_sizes(hf, [*map(name, _SIZES), *(() if distilled else ("type_vocab_size",))])
-        check_positive(hf, () if distilled else ("layer_norm_eps",))
-        act, pad = name("hidden_act"), hf["pad_token_id"] if counted else None
-        refuse_unless(hf.get(act, "gelu") == "gelu", act, hf.get(act))
-        kind = hf.get("position_embedding_type", "absolute")
-        refuse_unless(kind == "absolute", "position_embedding_type", kind)
-        for field in ("is_decoder", "add_cross_attention"):
-            refuse_unless(not hf.get(field), field, hf.get(field))
-        refuse_unless(not counted or (isinstance(pad, int) and pad >= 0), "pad_token_id", pad)
-        # DistilBERT has no segments, and its eps is in its source, not in its config.
-        return cls(
-            vocab=hf["vocab_size"],
-            width=hf[name("hidden_size")],
-            layers=hf[name("num_hidden_layers")],
-            heads=hf[name("num_attention_heads")],
-            ffn=hf[name("intermediate_size")],
-            positions=hf["max_position_embeddings"],
-            pad=pad,
-            segments=0 if distilled else hf["type_vocab_size"],
-            norm_eps=1e-12 if distilled else hf["layer_norm_eps"],
-            dtype=dtype,
-            compute=compute,
-            attention=attention,
-        )
+        return cls(**FAMILIES[family](hf), dtype=dtype, compute=compute, attention=attention)
 
 
 def layer_norm(
-    x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"], eps: float
+    x: Float[Array, "*b d"],
+    scale: Float[Array, " d"],
+    bias: Float[Array, " d"] | None,
+    eps: float,
 ) -> Float[Array, "*b d"]:
     """Layer norm over the last axis, in float32."""
 
@@ -129,7 +117,8 @@ def layer_norm(
         y = x.astype(jnp.float32)
         y = y - y.mean(-1, keepdims=True)
         y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-        return (y * scale + bias).astype(x.dtype)
+        y = y * scale
+        return (y if bias is None else y + bias).astype(x.dtype)
 
     return over_tokens(norm, x)
 
@@ -137,6 +126,13 @@ def layer_norm(
 def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
     """The exact GELU by erf, as torch has it. JAX's is by erfc, twice as slow on a CPU."""
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_pytorch_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+}
 
 
 def positions(
@@ -150,43 +146,85 @@ def positions(
     return jnp.where(counted, jnp.cumsum(counted, axis=-1), 0) + cfg.pad
 
 
-class Block(nnx.Module):
-    """One layer: attention and a feed-forward network, each before a layer norm."""
+class _Normed(nnx.Module):
+    """A module with layer norms."""
+
+    def _new_norm(self, name: str, cfg: Config, rngs: nnx.Rngs) -> None:
+        """Adds a norm, with its bias if norms have one."""
+        new = functools.partial(param, "d", cfg.dims, cfg.dtype, rngs)
+        setattr(self, name, new(init=ones))
+        if "norm" in cfg.biases:
+            setattr(self, f"{name}_bias", new(init=zeros))
+
+    def _norm(self, name: str, x: Float[Array, "*b d"], cfg: Config) -> Float[Array, "*b d"]:
+        """`x` through the norm of this name."""
+        bias = getattr(self, f"{name}_bias")[...] if "norm" in cfg.biases else None
+        return layer_norm(x, getattr(self, name)[...], bias, cfg.norm_eps)
+
+
+class Block(_Normed):
+    """One layer: attention and a feed-forward network."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
         new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
-        self.q, self.k, self.v, self.o = new("d n h"), new("d n h"), new("d n h"), new("n h d")
-        self.q_bias, self.k_bias, self.v_bias = (new("n h", init=zeros) for _ in range(3))
-        self.o_bias, self.up_bias, self.down_bias = (new(s, init=zeros) for s in ("d", "f", "d"))
+        self.q, self.k, self.v, self.o = new("d n h"), new("d k h"), new("d k h"), new("n h d")
         self.up, self.down = new("d f"), new("f d")
-        self.attn_norm, self.ffn_norm = new("d", init=ones), new("d", init=ones)
-        self.attn_norm_bias, self.ffn_norm_bias = new("d", init=zeros), new("d", init=zeros)
+        if cfg.gated:
+            self.gate = new("d f")
+        shapes = {"q": "n h", "k": "k h", "v": "k h", "o": "d", "gate": "f", "up": "f", "down": "d"}
+        for name in sorted({*cfg.biases} - {"norm"}):
+            setattr(self, f"{name}_bias", new(shapes[name], init=zeros))
+        self._new_norm("attn_norm", cfg, rngs)
+        self._new_norm("ffn_norm", cfg, rngs)
 
     def __call__(
-        self, x: Float[Array, "b t d"], attend: Callable, cfg: Config
+        self,
+        x: Float[Array, "b t d"],
+        attend: Callable,
+        cfg: Config,
+        angles: Float[Array, "b t half_h"] | None,
+        is_first: Bool[Array, ""],
     ) -> Float[Array, "b t d"]:
-        """The layer's output; `attend(q, k, v)` computes its attention."""
-        q = einsum("btd,dnh->btnh", x, self.q[...], self.q_bias[...])
-        k = einsum("bsd,dnh->bsnh", x, self.k[...], self.k_bias[...])
-        v = einsum("bsd,dnh->bsnh", x, self.v[...], self.v_bias[...])
-        y = einsum("btnh,nhd->btd", attend(q, k, v), self.o[...], self.o_bias[...])
-        x = layer_norm(x + y, self.attn_norm[...], self.attn_norm_bias[...], cfg.norm_eps)
-        y = einsum("btd,df->btf", x, self.up[...], self.up_bias[...]).astype(jnp.float32)
-        y = gelu(y).astype(x.dtype)
-        y = einsum("btf,fd->btd", y, self.down[...], self.down_bias[...])
-        return layer_norm(x + y, self.ffn_norm[...], self.ffn_norm_bias[...], cfg.norm_eps)
+        """The layer's output; `attend(q, k, v, weights)` computes its attention."""
+        bias = lambda name: getattr(self, f"{name}_bias")[...] if name in cfg.biases else None
+        y = x
+        if cfg.norm_first:
+            y = jnp.where(is_first, x, self._norm("attn_norm", x, cfg))
+        q = einsum("btd,dnh->btnh", y, self.q[...], bias("q"))
+        k = einsum("bsd,dkh->bskh", y, self.k[...], bias("k"))
+        v = einsum("bsd,dkh->bskh", y, self.v[...], bias("v"))
+        if angles is not None:
+            scale = cfg.rotaries[0].scale
+            q, k = rotary.rotate(q, angles, scale), rotary.rotate(k, angles, scale)
+        y = einsum("btnh,nhd->btd", attend(q, k, v, self), self.o[...], bias("o"))
+        x = x + y if cfg.norm_first else self._norm("attn_norm", x + y, cfg)
+        y = self._norm("ffn_norm", x, cfg) if cfg.norm_first else x
+        up = einsum("btd,df->btf", y, self.up[...], bias("up"))
+        gate = einsum("btd,df->btf", y, self.gate[...], bias("gate")) if cfg.gated else up
+        y = ACTIVATIONS[cfg.activation](gate.astype(jnp.float32))
+        y = (y * up if cfg.gated else y).astype(x.dtype)
+        x = x + einsum("btf,fd->btd", y, self.down[...], bias("down"))
+        return x if cfg.norm_first else self._norm("ffn_norm", x, cfg)
 
 
-class Encoder(nnx.Module):
-    """Token ids to hidden states. Every token sees every other."""
+class Encoder(_Normed):
+    """Token ids to hidden states. Every token sees every other, but for those of local layers."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
-        self.embed = param("v e", cfg.dims, cfg.dtype, rngs)
-        self.position = param("p e", cfg.dims, cfg.dtype, rngs)
+        new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
+        self.embed = new("v e")
+        if cfg.has_position_table:
+            self.position = new("p e")
         if cfg.segments:
-            self.segment = param("y e", cfg.dims, cfg.dtype, rngs)
-        self.embed_norm = param("d", cfg.dims, cfg.dtype, rngs, init=ones)
-        self.embed_norm_bias = param("d", cfg.dims, cfg.dtype, rngs, init=zeros)
+            self.segment = new("y e")
+        self._new_norm("embed_norm", cfg, rngs)
+        if cfg.distances == "bias":
+            self.distance = new("x n")
+        elif cfg.distances:
+            self.relative = new("x d")
+            self._new_norm("relative_norm", cfg, rngs)
+        if cfg.norm_first:
+            self._new_norm("norm", cfg, rngs)
         keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(keys)
 
@@ -209,16 +247,47 @@ class Encoder(nnx.Module):
             markers: embeddings of the token ids that follow the vocabulary.
         """
         x = self.embeddings(tokens, mask, cfg, segments=segments, markers=markers)
+        places = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
         if capacity is None:
             attend = functools.partial(attention.attend, visible=mask)
         else:
             plan = packing.plan_packing(mask, capacity)
             attend = functools.partial(attention.attend_packed, plan=plan)
-            x = packing.pack(x, plan)
-        attend = functools.partial(attend, causal=False, kernel=cfg.attention)
-        layer = rematerialised(lambda x, block: (block(x, attend, cfg), None), cfg.remat)
-        x, _ = jax.lax.scan(layer, x, self.blocks)
+            x, places = packing.pack(x, plan), packing.pack(places, plan)
+        angles = rotary.angles(places, cfg.rotaries, cfg.dims["h"]) if cfg.rotaries else None
+
+        def layer(x: Array, inputs: tuple) -> tuple[Array, None]:
+            """One step of the scan."""
+            block, is_local, is_first = inputs
+            attend_layer = lambda q, k, v, block: attend(
+                q,
+                k,
+                v,
+                causal=False,
+                kernel=cfg.attention,
+                local=attention.Local.of_layer(cfg, is_local),
+                distances=self._distances(block, cfg),
+            )
+            return block(x, attend_layer, cfg, rotary.of_layer(angles, is_local), is_first), None
+
+        is_first = jnp.arange(cfg.layers) == 0
+        inputs = self.blocks, local_layers(cfg), is_first
+        x, _ = jax.lax.scan(rematerialised(layer, cfg.remat), x, inputs)
+        x = self._norm("norm", x, cfg) if cfg.norm_first else x
         return x if capacity is None else packing.unpack(x, plan)
+
+    def _distances(self, block: Block, cfg: Config) -> attention.Distances | None:
+        """What a layer's scores gain by the distances of tokens."""
+        if not cfg.distances:
+            return None
+        rows = distances.rows_of_bias if cfg.distances == "bias" else distances.rows_of_states
+        rows = functools.partial(rows, buckets=cfg.buckets, farthest=cfg.farthest)
+        if cfg.distances == "bias":
+            return attention.Distances((self.distance[...],), rows)
+        states = self._norm("relative_norm", self.relative[...], cfg).astype(cfg.compute)
+        keys = einsum("xd,dkh->xkh", states, block.k[...], block.k_bias[...])
+        queries = einsum("xd,dnh->xnh", states, block.q[...], block.q_bias[...])
+        return attention.Distances((keys, queries), rows)
 
     def embeddings(
         self,
@@ -230,11 +299,15 @@ class Encoder(nnx.Module):
         markers: Float[Array, "m e"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Normed sums of token, segment and position embeddings, in the layers' type."""
-        x, table = self._token_embeddings(tokens, cfg, markers), self.position[...]
-        if segments is not None:
+        x, first = self._token_embeddings(tokens, cfg, markers), None
+        if segments is not None and cfg.segments:
             x = x + lookup(self.segment[...], segments)
         elif cfg.segments:
-            table = table + self.segment[...][0]
+            first = self.segment[...][0]
+        if not cfg.has_position_table:
+            x = x if first is None else x + jax.sharding.reshard(first, activation_spec("d"))
+            return self._norm("embed_norm", x, cfg).astype(cfg.compute)
+        table = self.position[...] if first is None else self.position[...] + first
         if cfg.pad is None:
             # All rows start at position 0. Padding may reach beyond the last position.
             t = tokens.shape[1]
@@ -242,8 +315,7 @@ class Encoder(nnx.Module):
             x = x + jax.sharding.reshard(table, activation_spec("t d"))
         else:
             x = x + lookup(table, positions(tokens, mask, cfg))
-        x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps)
-        return x.astype(cfg.compute)
+        return self._norm("embed_norm", x, cfg).astype(cfg.compute)
 
     def _token_embeddings(
         self, tokens: Int[Array, "b t"], cfg: Config, markers: Float[Array, "m e"] | None

@@ -78,9 +78,9 @@ def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]
     """
     _, _, table = hf.architecture(hf.read_config(base))
     matrices = {
-        name: (name, hf_name, letters)
-        for name, (hf_name, letters) in table.items()
-        if "{l}" in hf_name and len(groups(letters.split("->")[0])) == 2
+        name: (name, row.name, row.letters)
+        for name, row in table.items()
+        if "{l}" in row.name and len(groups(row.letters.split("->")[0])) == 2
     }
     for name in targets:
         if name not in matrices:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ark_jax.layout import check_divides
 from ark_jax.models import decoder, encoder, hf, pair_heads
-from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD
+from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD, Table
 from ark_jax.runtime.distributed import is_first_process
 
 SETTINGS = "pair_scorer.json"
@@ -24,7 +24,7 @@ _CLASSES = {
 }
 
 
-def head_table(head: str, family: str) -> dict[str, tuple[str, str]]:
+def head_table(head: str, family: str) -> Table:
     """The weight names of a head, for a body of a family."""
     return STAR_HEAD if head == "star" else CLASSIFIERS[family]
 

@@ -174,7 +174,7 @@ class CrossEncoder:
         """Sets the first layer of a new head to the checkpoint's pooler, if there is one."""
         table = pair_folder.head_table("linear", pair_folder.read_family(self.base))
         for name in ("dense", "dense_bias"):
-            hf_name, pattern = table[name]
+            hf_name, pattern, *_ = table[name]
             tensor = self.extra_tensors.get(hf_name)
             tensor = self.extra_tensors.get(hf_name.removeprefix("bert."), tensor)
             if tensor is not None:

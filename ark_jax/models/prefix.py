@@ -53,10 +53,11 @@ def compute(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         _: None,
+        local: attention.Local | None,
     ) -> tuple[Array, tuple[Array, ...]]:
         """The attention of a layer, and its keys and values with the heads first."""
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
-        out = attention.attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention)
+        out = attention.attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention, local=local)
         return out, heads_first
 
     positions = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
@@ -91,12 +92,23 @@ def run_suffixes(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         layer_cache: tuple[Array, Array],
+        local: attention.Local | None,
     ) -> tuple[Array, tuple[Array, Array] | None]:
         """The attention of a layer, and the suffixes' keys and values if `keep` is true."""
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_with_prefixes(
-            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, kernel=cfg.attention
+            q,
+            k,
+            v,
+            texts,
+            prefixes,
+            batch.prefix_indices,
+            by_prefix,
+            by_row,
+            kernel=cfg.attention,
+            local=local,
+            positions=positions,
         )
         return out, (k, v) if keep else None
 
@@ -121,12 +133,23 @@ def run_slots(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         layer_cache: tuple[Array, Array],
+        local: attention.Local | None,
     ) -> tuple[Array, None]:
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_in_slots(
-            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, kernel=cfg.attention
+            q,
+            k,
+            v,
+            prefixes,
+            batch.prefix_indices,
+            batch.texts,
+            plan,
+            kernel=cfg.attention,
+            local=local,
+            positions=positions,
         )
         return out, None
 
+    positions = packing.pack(batch.positions, plan)
     x = packing.pack(model.embeddings(batch.tokens, cfg), plan)
-    return model.layers(x, packing.pack(batch.positions, plan), attend, cfg, cache)[0]
+    return model.layers(x, positions, attend, cfg, cache)[0]

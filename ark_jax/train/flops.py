@@ -15,8 +15,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from ark_jax.models import decoder
-
 # An integer, a mean of integers, or a sum that numpy computed.
 Count = float | np.number
 
@@ -38,15 +36,34 @@ PEAKS = {
 
 def weights(cfg) -> int:
     """Entries of the matrices of all layers; every token is multiplied with each entry once."""
-    dims, gated = cfg.dims, isinstance(cfg, decoder.Config)
-    heads = 2 * dims["n"] + 2 * dims.get("k", dims["n"])  # q and o, k and v
-    return cfg.layers * dims["d"] * (heads * dims["h"] + (3 if gated else 2) * dims["f"])
+    dims = cfg.dims
+    heads = 2 * dims["n"] + 2 * dims["k"]  # q and o, k and v
+    return cfg.layers * dims["d"] * (heads * dims["h"] + (2 + cfg.gated) * dims["f"])
 
 
 def attention_pairs(cfg, lengths: Sequence[Count]) -> Count:
-    """Pairs (query token, key token) that attention computes for texts of these lengths."""
+    """Pairs (query token, key token) that attention needs for texts of these lengths.
+
+    They are the mean over layers, since local layers need fewer.
+    """
     lengths = np.asarray(lengths, float)
-    return (lengths * (lengths + 1) / 2 if isinstance(cfg, decoder.Config) else lengths**2).sum()
+    return sum(
+        share * _pairs_within(lengths, reach, causal=cfg.causal).sum() for reach, share in reaches(cfg)
+    )
+
+
+def reaches(cfg) -> list[tuple[float, float]]:
+    """(places within which tokens see each other, share of the layers) of each kind of layer."""
+    local = sum(cfg.local) / cfg.layers
+    kinds = [(math.inf, 1 - local), (cfg.window, local)]
+    return [(reach, share) for reach, share in kinds if share]
+
+
+def _pairs_within(lengths: np.ndarray, reach: float, *, causal: bool) -> np.ndarray:
+    """Pairs of tokens of a text that are less than `reach` places apart, for each length."""
+    near = np.minimum(lengths, reach)
+    later = near * (near + 1) / 2 + (lengths - near) * near
+    return later if causal else 2 * later - lengths
 
 
 def forward(cfg, tokens: Count, pairs: Count, logits: Count = 0) -> np.ndarray:

@@ -1,0 +1,221 @@
+"""What each family of encoders is, read from its config.json: the fields of `encoder.Config`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ark_jax.models.config_json import check_positive, check_sizes, layer_kinds, refuse_unless
+from ark_jax.models.rotary import read_rotary
+
+Fields = dict[str, Any]
+_SIZES = {
+    "vocab": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "ffn": "intermediate_size",
+    "positions": "max_position_embeddings",
+}
+_BIASES = ("q", "k", "v", "o", "up", "down", "norm")
+
+
+def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, ...]) -> Fields:
+    """The fields that all families have, with BERT's switches.
+
+    Args:
+        names: of the sizes, where they differ from `_SIZES`.
+        act: the name of the activation.
+        known: the activations that are implemented, that of a config without the field first.
+    """
+    sizes = {field: names.get(field, name) for field, name in _SIZES.items()}
+    check_sizes(hf, tuple(sizes.values()))
+    activation = hf.get(act, known[0])
+    refuse_unless(activation in known, act, activation)
+    for field in ("is_decoder", "add_cross_attention"):
+        refuse_unless(not hf.get(field), field, hf.get(field))
+    heads, width = (hf[sizes[field]] for field in ("heads", "width"))
+    refuse_unless(width % heads == 0, f"{sizes['width']}={width}, {sizes['heads']}", heads)
+    return {field: hf[name] for field, name in sizes.items()} | {
+        "activation": activation,
+        "pad": None,
+        "segments": 0,
+        "biases": _BIASES,
+        "gated": False,
+        "norm_first": False,
+        "has_position_table": True,
+        "rotaries": (),
+        "window": 0,
+        "local": (),
+        "distances": "",
+        "buckets": 0,
+        "farthest": 0,
+    }
+
+
+def _like_bert(hf: Mapping, *known: str) -> Fields:
+    """The fields of a family with BERT's names; `known` are the activations."""
+    check_sizes(hf, ("type_vocab_size",))
+    check_positive(hf, ("layer_norm_eps",))
+    fields = _common(hf, {}, "hidden_act", known or ("gelu",))
+    return fields | {"segments": hf["type_vocab_size"], "norm_eps": hf["layer_norm_eps"]}
+
+
+def _bert(hf: Mapping) -> Fields:
+    kind = hf.get("position_embedding_type", "absolute")
+    refuse_unless(kind == "absolute", "position_embedding_type", kind)
+    return _like_bert(hf)
+
+
+def _roberta(hf: Mapping) -> Fields:
+    pad = hf["pad_token_id"]
+    refuse_unless(isinstance(pad, int) and pad >= 0, "pad_token_id", pad)
+    return _bert(hf) | {"pad": pad}
+
+
+def _distilbert(hf: Mapping) -> Fields:
+    """It has no segments, and its eps is in its source, not in its config."""
+    names = {"width": "dim", "layers": "n_layers", "heads": "n_heads", "ffn": "hidden_dim"}
+    return _common(hf, names, "activation", ("gelu",)) | {"norm_eps": 1e-12}
+
+
+def _mpnet(hf: Mapping) -> Fields:
+    """Positions as RoBERTa's, with the pad id of its source; a bias for each bucket of distances."""
+    check_positive(hf, ("layer_norm_eps",))
+    buckets = hf.get("relative_attention_num_buckets", 32)
+    refuse_unless(buckets == 32, "relative_attention_num_buckets", buckets)
+    return _common(hf, {}, "hidden_act", ("gelu",)) | {
+        "norm_eps": hf["layer_norm_eps"],
+        "pad": 1,
+        "distances": "bias",
+        "buckets": buckets,
+        "farthest": 128,
+    }
+
+
+def _deberta(hf: Mapping) -> Fields:
+    """DeBERTa-v2 and v3 as published, but for v2's convolution."""
+    check_positive(hf, ("layer_norm_eps",))
+    wanted = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+    for field, value in wanted.items():
+        refuse_unless(hf.get(field) == value, field, hf.get(field))
+    for field in ("conv_kernel_size", "position_biased_input"):
+        refuse_unless(not hf.get(field, field[0] == "p"), field, hf.get(field))
+    kinds = hf.get("pos_att_type") or ()
+    kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
+    refuse_unless(sorted(map(str.strip, kinds)) == ["c2p", "p2c"], "pos_att_type", kinds)
+    embedding = hf.get("embedding_size", hf["hidden_size"])
+    refuse_unless(embedding == hf["hidden_size"], "embedding_size", embedding)
+    own = hf.get("attention_head_size")
+    refuse_unless(
+        own in (None, hf["hidden_size"] // hf["num_attention_heads"]), "attention_head_size", own
+    )
+    farthest = hf.get("max_relative_positions", -1)
+    farthest = farthest if farthest > 0 else hf["max_position_embeddings"]
+    buckets = hf.get("position_buckets", -1)
+    return _common(hf, {}, "hidden_act", ("gelu",)) | {
+        "norm_eps": hf["layer_norm_eps"],
+        "segments": hf["type_vocab_size"],
+        "has_position_table": False,
+        "distances": "states",
+        "buckets": 2 * (buckets if buckets > 0 else farthest),
+        "farthest": farthest if buckets > 0 else 0,
+    }
+
+
+def _nomic(hf: Mapping) -> Fields:
+    """Nomic's first config.json has GPT-2's names; transformers has BERT's."""
+    if "n_embd" not in hf:
+        fields = _like_bert(hf, "silu")
+        size = fields["width"] // fields["heads"]
+        refuse_unless(hf.get("head_dim") in (None, size), "head_dim", hf.get("head_dim"))
+        rotary = read_rotary(hf, 1000.0)
+    else:
+        wanted: Fields = {
+            "prenorm": False,
+            "parallel_block": False,
+            "qkv_proj_bias": False,
+            "mlp_fc1_bias": False,
+            "mlp_fc2_bias": False,
+            "rotary_emb_fraction": 1.0,
+            "rotary_emb_interleaved": False,
+            "rotary_emb_scale_base": None,
+            "rotary_scaling_factor": None,
+            "use_rms_norm": False,
+            "moe_every_n_layers": 0,
+        }
+        for field, value in wanted.items():
+            refuse_unless(hf.get(field, value) in (value, value or None), field, hf.get(field))
+        names = {"width": "n_embd", "layers": "n_layer", "heads": "n_head", "ffn": "n_inner"}
+        names["positions"] = "n_positions"
+        fields = _common(hf, names, "activation_function", ("swiglu",))
+        check_positive(hf, ("layer_norm_epsilon", "rotary_emb_base"))
+        fields |= {"segments": hf["type_vocab_size"], "norm_eps": hf["layer_norm_epsilon"]}
+        rotary = read_rotary({"rope_theta": hf["rotary_emb_base"]}, 1000.0)
+    return fields | {
+        "activation": "silu",
+        "biases": ("norm",),
+        "gated": True,
+        "has_position_table": False,
+        "rotaries": (rotary,),
+    }
+
+
+def _gte(hf: Mapping) -> Fields:
+    """GTE v1.5 and multilingual: `new` in Alibaba's own code, `gte` in transformers."""
+    wanted: Fields = {
+        "position_embedding_type": "rope",
+        "layer_norm_type": "layer_norm",
+        "pack_qkv": True,
+        "logn_attention_scale": False,
+    }
+    for field, value in wanted.items():
+        refuse_unless(hf.get(field, value) == value, field, hf.get(field))
+    segments = hf["type_vocab_size"]
+    fields = _like_bert({**hf, "type_vocab_size": segments or 1})
+    return fields | {
+        "segments": segments,
+        "biases": tuple(name for name in _BIASES if name != "up"),
+        "gated": True,
+        "has_position_table": False,
+        "rotaries": (read_rotary(hf, 10_000.0 if hf["model_type"] == "new" else 160_000.0),),
+    }
+
+
+def _modernbert(hf: Mapping) -> Fields:
+    """Every third layer sees whole texts, the others their neighbourhood."""
+    refuse_unless(not hf.get("rope_scaling"), "rope_scaling", hf.get("rope_scaling"))
+    check_sizes(hf, ("local_attention", "global_attn_every_n_layers"))
+    check_positive(hf, ("norm_eps",))
+    fields = _common(hf, {}, "hidden_activation", ("gelu", "silu", "gelu_pytorch_tanh"))
+    every = hf.get("global_attn_every_n_layers", 3)
+    biases = {
+        "attention_bias": ("q", "k", "v", "o"),
+        "mlp_bias": ("gate", "up", "down"),
+        "norm_bias": ("norm",),
+    }
+    return fields | {
+        "norm_eps": hf.get("norm_eps", 1e-5),
+        "biases": tuple(x for field, names in biases.items() if hf.get(field) for x in names),
+        "gated": True,
+        "norm_first": True,
+        "has_position_table": False,
+        "rotaries": (
+            read_rotary(hf, 160_000.0, "full_attention", "global_rope_theta"),
+            read_rotary(hf, 10_000.0, "sliding_attention", "local_rope_theta"),
+        ),
+        "window": hf.get("local_attention", 128) // 2 + 1,
+        "local": layer_kinds(hf, lambda i: i % every > 0),
+    }
+
+
+FAMILIES: dict[str, Callable[[Mapping], Fields]] = {
+    "bert": _bert,
+    "roberta": _roberta,
+    "xlm-roberta": _roberta,
+    "distilbert": _distilbert,
+    "mpnet": _mpnet,
+    "deberta-v2": _deberta,
+    "nomic_bert": _nomic,
+    "new": _gte,
+    "gte": _gte,
+    "modernbert": _modernbert,
+}
