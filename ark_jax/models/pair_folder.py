@@ -12,15 +12,22 @@ import numpy as np
 
 from ark_jax.layout import check_divides
 from ark_jax.models import decoder, encoder, hf, pair_heads
+from ark_jax.models.config_json import refuse_unless
 from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD, Table
 from ark_jax.runtime.distributed import is_first_process
 
 SETTINGS = "pair_scorer.json"
 _CLASSES = {
-    "bert": "BertForSequenceClassification",
-    "roberta": "RobertaForSequenceClassification",
-    "xlm-roberta": "XLMRobertaForSequenceClassification",
-    "distilbert": "DistilBertForSequenceClassification",
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "mpnet": "MPNet",
+    "deberta-v2": "DebertaV2",
+    "nomic_bert": "NomicBert",
+    "new": "New",
+    "gte": "Gte",
+    "modernbert": "ModernBert",
 }
 
 
@@ -44,9 +51,26 @@ def read_family(base: Path) -> str:
     return family
 
 
-def head_activation(family: str) -> str:
-    """The activation between the two layers of a family's classifier."""
-    return "relu" if family == "distilbert" else "tanh"
+def first_layer(base: Path) -> pair_heads.FirstLayer:
+    """The first layer of the sequence classifiers of an encoder's folder.
+
+    Raises:
+        ValueError: config.json names an activation or a pooling that is not implemented.
+    """
+    settings = hf.read_config(base)
+    family = settings["model_type"]
+    if family == "deberta-v2":
+        activation = settings.get("pooler_hidden_act", "gelu")
+        refuse_unless(activation == "gelu", "pooler_hidden_act", activation)
+        return pair_heads.FirstLayer("gelu")
+    if family != "modernbert":
+        return pair_heads.FirstLayer("relu" if family == "distilbert" else "tanh")
+    pooling = settings.get("classifier_pooling", "cls")
+    refuse_unless(pooling in ("cls", "mean"), "classifier_pooling", pooling)
+    activation = settings.get("classifier_activation", "gelu")
+    refuse_unless(activation == "gelu", "classifier_activation", activation)
+    biased = bool(settings.get("classifier_bias"))
+    return pair_heads.FirstLayer(activation, pooling, biased, normed=True)
 
 
 def is_classifier(folder: Path) -> bool:
@@ -135,7 +159,7 @@ def classifier_config(base: Path) -> dict:
     # CrossEncoder would put a sigmoid over the logit.
     activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return settings | {
-        "architectures": [_CLASSES[settings["model_type"]]],
+        "architectures": [f"{_CLASSES[settings['model_type']]}ForSequenceClassification"],
         "id2label": {"0": "LABEL_0"},
         "label2id": {"LABEL_0": 0},
         "sentence_transformers": settings.get("sentence_transformers", {}) | activation,
