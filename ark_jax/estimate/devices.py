@@ -84,9 +84,13 @@ class WeightlessModel:
             after: earlier tokens that the text attends to, whose states are computed already.
         """
         seen = length / 2 if self.cfg.causal else length
-        pairs = count * length * sum(
-            share * min(after + seen, reach if self.cfg.causal else 2 * reach)
-            for reach, share in reaches(self.cfg)
+        pairs = (
+            count
+            * length
+            * sum(
+                share * min(after + seen, reach if self.cfg.causal else 2 * reach)
+                for reach, share in reaches(self.cfg)
+            )
         )
         return forward(self.cfg, count * length, pairs, count * logits)
 

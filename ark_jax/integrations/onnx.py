@@ -37,7 +37,9 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
         raise tokens_error(str(retriever.base))
     family = hf.read_config(retriever.base)["model_type"]
     if family not in FAMILIES:
-        raise ValueError(f"{retriever.base}: {family}; ONNX is written of {', '.join(FAMILIES)} alone")
+        raise ValueError(
+            f"{retriever.base}: {family}; ONNX is written of {', '.join(FAMILIES)} alone"
+        )
     folder = local_path(folder)
     retriever.save_pretrained(folder)
     path = folder / FILE

@@ -25,25 +25,13 @@ from ark_jax.runtime.accelerator import device_in_use
 MASKED = -1e30
 
 
-class Local(NamedTuple):
-    """Which tokens see each other in a layer that may be local.
+FAR = 2**30  # farther than any two tokens of a text
 
-    Attributes:
-        window: in a local layer, a token sees tokens that are less than so many places away.
-        is_local: of the layer.
-    """
 
-    window: int
-    is_local: Bool[Array, ""]
-
-    @classmethod
-    def of_layer(cls, cfg: Any, is_local: Bool[Array, ""] | None) -> "Local | None":
-        """That of a layer of a model; None if no layer is local."""
-        return None if is_local is None else cls(cfg.window, is_local)
-
-    def reach(self, tokens: int) -> Int[Array, ""]:
-        """Places below which two of `tokens` see each other."""
-        return jnp.where(self.is_local, self.window, tokens)
+def reach(cfg: Any, is_local: Bool[Array, ""] | None, tokens: int) -> Int[Array, ""] | None:
+    """Places below which tokens of a layer see each other; None if all of so many tokens do."""
+    windowed = is_local is not None and cfg.window < tokens
+    return jnp.where(is_local, cfg.window, FAR) if windowed else None
 
 
 class Distances(NamedTuple):
@@ -59,11 +47,6 @@ class Distances(NamedTuple):
     rows: Callable[[int], Any]
 
 
-def hides(local: Local | None, tokens: int) -> Local | None:
-    """`local`, or None where its window is as long as texts of so many tokens."""
-    return local if local and local.window < tokens else None
-
-
 def attend(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
@@ -72,7 +55,7 @@ def attend(
     *,
     causal: bool,
     kernel: str = "auto",
-    local: Local | None = None,
+    reach: Int[Array, ""] | None = None,
     distances: Distances | None = None,
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
@@ -83,15 +66,14 @@ def attend(
         visible: true for tokens, false for padding.
         causal: hides every later token; their scores are not computed then.
         kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
-        local: hides tokens that are far away.
+        reach: hides tokens that are so many places away, or more.
         distances: is added to scores.
 
     Raises:
         ValueError: the kernel is unknown, not installed, or does not support the type or what is
             asked.
     """
-    local = hides(local, q.shape[1])
-    kernel = choose_kernel(kernel, q, q.shape[1], local, distances)
+    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances)
 
     def attend_shard(
         q: Array, k: Array, v: Array, visible: Array, reach: Array | None, tables: tuple[Array, ...]
@@ -111,7 +93,7 @@ def attend(
         # Pallas kernels do not declare how their results vary over the mesh.
         check_vma=kernel == "xla",
     )
-    return run(q, k, v, visible, *_arrays(local, distances, q.shape[1]))
+    return run(q, k, v, visible, reach, distances.tables if distances else ())
 
 
 def attend_packed(
@@ -122,14 +104,13 @@ def attend_packed(
     *,
     causal: bool,
     kernel: str = "auto",
-    local: Local | None = None,
+    reach: Int[Array, ""] | None = None,
     distances: Distances | None = None,
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts. A token sees only tokens of its own text."""
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     index, tokens = activation_spec("b t"), plan.places.shape[1]
-    local = hides(local, tokens)
-    kernel = choose_kernel(kernel, q, tokens, local, distances)
+    kernel = choose_kernel(kernel, q, tokens, reach, distances)
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
@@ -153,33 +134,26 @@ def attend_packed(
         out_specs=query,
         check_vma=kernel == "xla",
     )
-    return run(q, k, v, plan.places, plan.sources, *_arrays(local, distances, tokens))
+    tables = distances.tables if distances else ()
+    return run(q, k, v, plan.places, plan.sources, reach, tables)
 
 
 def choose_kernel(
-    kernel: str, q: Array, tokens: int, local: Local | None, distances: Distances | None = None
+    kernel: str, q: Array, tokens: int, reach: Array | None, distances: Distances | None = None
 ) -> str:
     """The kernel for these queries, in rows of `tokens`.
 
     Raises:
-        ValueError: the kernel is unknown, or has no local layers or distances.
+        ValueError: the kernel is unknown, or has no windows or distances.
     """
-    if local or distances:
-        if kernel not in ("auto", "xla"):
-            what = f"windows of {local.window} tokens" if local else "distances of tokens"
-            raise ValueError(
-                f"attention={kernel!r}: has no {what}, which this model has; set attention to "
-                "'auto' or 'xla'"
-            )
-        return "xla"
-    return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
-
-
-def _arrays(
-    local: Local | None, distances: Distances | None, tokens: int
-) -> tuple[Int[Array, ""] | None, tuple[Array, ...]]:
-    """What a shard needs of both."""
-    return local and local.reach(tokens), distances.tables if distances else ()
+    if reach is None and distances is None:
+        return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
+    if kernel not in ("auto", "xla"):
+        what = "windows" if distances is None else "distances of tokens"
+        raise ValueError(
+            f"attention={kernel!r}: has no {what}, which this model has: set it to 'auto' or 'xla'"
+        )
+    return "xla"
 
 
 def _attend_by_length(

@@ -191,9 +191,7 @@ def _biases(hf: Mapping, family: str) -> tuple[str, ...]:
         return ("q", "k", "v")
     fields = {"attention_bias": ("q", "k", "v", "o"), "mlp_bias": ("gate", "up", "down")}
     refuse_unless(family == "llama" or not hf.get("mlp_bias"), "mlp_bias", hf.get("mlp_bias"))
-    refuse_unless(
-        family != "mistral" or not hf.get("attention_bias"), "attention_bias", True
-    )
+    refuse_unless(family != "mistral" or not hf.get("attention_bias"), "attention_bias", True)
     return tuple(x for field, names in fields.items() if hf.get(field) for x in names)
 
 
@@ -322,13 +320,16 @@ class Decoder(nnx.Module):
         attend: Callable,
         cfg: Config,
         memory: Any = None,
+        *,
+        length: int,
     ) -> tuple[Float[Array, "b t d"], Any]:
         """Runs all layers and the last norm. A row of `x` holds a text or a packed stream of texts.
 
         Args:
-            attend: `attend(q, k, v, memory_of_layer, local) -> (output, state_of_layer)` computes
-                the attention of one layer.
+            attend: `attend(q, k, v, memory_of_layer, reach) -> (output, state_of_layer)` computes
+                the attention of one layer; for `reach` see `attention.attend`.
             memory: a tree of arrays `[l ...]`, of which `attend` gets one slice per layer.
+            length: the most tokens of a text.
 
         Returns:
             Hidden states, and the states of all layers, stacked `[l ...]`.
@@ -340,7 +341,7 @@ class Decoder(nnx.Module):
             """One step of the scan: the layer's output, and the state that `attend` returns."""
             block, memory, is_local = inputs
             heads = block.qkv(x, rotary.of_layer(angles, is_local), cfg)
-            attended, state = attend(*heads, memory, attention.Local.of_layer(cfg, is_local))
+            attended, state = attend(*heads, memory, attention.reach(cfg, is_local, length))
             return block.finish(x, attended, cfg), state
 
         x, states = jax.lax.scan(layer, x, (self.blocks, memory, local_layers(cfg)))
@@ -372,11 +373,11 @@ class Decoder(nnx.Module):
             k: Float[Array, "rows t k h"],
             v: Float[Array, "rows t k h"],
             _: None,
-            local: attention.Local | None,
+            reach: Int[Array, ""] | None,
         ) -> tuple[Float[Array, "rows t n h"], None]:
-            return attend(q, k, v, causal=cfg.causal, kernel=cfg.attention, local=local), None
+            return attend(q, k, v, causal=cfg.causal, kernel=cfg.attention, reach=reach), None
 
-        x, _ = self.layers(x, positions, attend_layer, cfg)
+        x, _ = self.layers(x, positions, attend_layer, cfg, length=tokens.shape[1])
         return x if capacity is None else packing.unpack(x, plan)
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:

@@ -106,10 +106,7 @@ class Config:
 
 
 def layer_norm(
-    x: Float[Array, "*b d"],
-    scale: Float[Array, " d"],
-    bias: Float[Array, " d"] | None,
-    eps: float,
+    x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"] | None, eps: float
 ) -> Float[Array, "*b d"]:
     """Layer norm over the last axis, in float32."""
 
@@ -186,7 +183,7 @@ class Block(_Normed):
         is_first: Bool[Array, ""],
     ) -> Float[Array, "b t d"]:
         """The layer's output; `attend(q, k, v, weights)` computes its attention."""
-        bias = lambda name: getattr(self, f"{name}_bias")[...] if name in cfg.biases else None
+        bias = functools.partial(self.bias, cfg=cfg)
         y = x
         if cfg.norm_first:
             y = jnp.where(is_first, x, self._norm("attn_norm", x, cfg))
@@ -265,7 +262,7 @@ class Encoder(_Normed):
                 v,
                 causal=False,
                 kernel=cfg.attention,
-                local=attention.Local.of_layer(cfg, is_local),
+                reach=attention.reach(cfg, is_local, tokens.shape[1]),
                 distances=self._distances(block, cfg),
             )
             return block(x, attend_layer, cfg, rotary.of_layer(angles, is_local), is_first), None
@@ -280,13 +277,14 @@ class Encoder(_Normed):
         """What a layer's scores gain by the distances of tokens."""
         if not cfg.distances:
             return None
-        rows = distances.rows_of_bias if cfg.distances == "bias" else distances.rows_of_states
-        rows = functools.partial(rows, buckets=cfg.buckets, farthest=cfg.farthest)
+        sizes = {"buckets": cfg.buckets, "farthest": cfg.farthest}
         if cfg.distances == "bias":
+            rows = functools.partial(distances.rows_of_bias, **sizes)
             return attention.Distances((self.distance[...],), rows)
+        rows = functools.partial(distances.rows_of_states, **sizes)
         states = self._norm("relative_norm", self.relative[...], cfg).astype(cfg.compute)
-        keys = einsum("xd,dkh->xkh", states, block.k[...], block.k_bias[...])
-        queries = einsum("xd,dnh->xnh", states, block.q[...], block.q_bias[...])
+        keys = einsum("xd,dkh->xkh", states, block.k[...], block.bias("k", cfg))
+        queries = einsum("xd,dnh->xnh", states, block.q[...], block.bias("q", cfg))
         return attention.Distances((keys, queries), rows)
 
     def embeddings(

@@ -78,7 +78,7 @@ def _distilbert(hf: Mapping) -> Fields:
 
 
 def _mpnet(hf: Mapping) -> Fields:
-    """Positions as RoBERTa's, with the pad id of its source; a bias for each bucket of distances."""
+    """Positions as RoBERTa's, with the pad id of its source; biases by distance."""
     check_positive(hf, ("layer_norm_eps",))
     buckets = hf.get("relative_attention_num_buckets", 32)
     refuse_unless(buckets == 32, "relative_attention_num_buckets", buckets)

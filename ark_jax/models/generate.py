@@ -22,15 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import (
-    attention,
-    decoder,
-    packing,
-    prefix,
-    prefix_attention,
-    rotary,
-    sampling,
-)
+from ark_jax.models import attention, decoder, packing, prefix, prefix_attention, rotary, sampling
 from ark_jax.models.decoding import decoding_copy, decoding_mesh, layers_stay_stacked, parts_of
 from ark_jax.models.prefix_groups import common_length
 from ark_jax.runtime.accelerator import device_in_use
@@ -493,13 +485,8 @@ def _decode(
         mask = jnp.concatenate([in_suffix, recent], axis=1)
         position = shared.length + rows.suffix_length + rows.age + i
         angles = rotary.angles(position[:, None], cfg.rotaries, cfg.head_dim)
-        positions = jnp.concatenate(
-            [
-                shared.length + jnp.arange(suffix_length) + 0 * position[:, None],
-                position[:, None] - ages,
-            ],
-            axis=1,
-        )
+        of_suffix = shared.length + jnp.arange(suffix_length) + 0 * position[:, None]
+        positions = jnp.concatenate([of_suffix, position[:, None] - ages], axis=1)
 
         def write(old: Array, y: Array) -> Array:
             """Puts keys or values `[... k 1 h]` at the place of this step."""
@@ -513,8 +500,8 @@ def _decode(
             q, *new = block.qkv(x, rotary.of_layer(angles, is_local), cfg)
             seen, first = mask, None
             if is_local is not None:
-                first = position - attention.Local(cfg.window, is_local).reach(prefix_attention.FAR)
-                seen, first = mask & (positions > first[:, None]), first + 1
+                first = position + 1 - attention.reach(cfg, is_local, attention.FAR)
+                seen = mask & (positions >= first[:, None])
             new = [y.swapaxes(1, 2) for y in new]
             written = tuple(map(write, old, new))
             attended = prefix_attention.attend_newest(

@@ -15,11 +15,12 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ark_jax.layout import activation_spec
 from ark_jax.models import kernels, packing
-from ark_jax.models.attention import MASKED, Local, choose_kernel, dot, folded_scores, hides
+from ark_jax.models.attention import MASKED, choose_kernel, dot, folded_scores
 from ark_jax.runtime.accelerator import device_in_use
 
-
-FAR = 2**30  # farther than any two tokens of a text
+# How many places away a layer's tokens still see each other, and the positions of tokens in their
+# texts, prefixes included.
+Near = tuple[Int[Array, ""], Int[Array, "streams a"]]
 
 
 class KeyValues(NamedTuple):
@@ -46,8 +47,7 @@ def attend_with_prefixes(
     by_row: packing.PackingPlan,
     *,
     kernel: str,
-    local: Local | None = None,
-    positions: Int[Array, "streams a"] | None = None,
+    near: Near | None = None,
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, each of which continues a shared prefix.
 
@@ -61,11 +61,10 @@ def attend_with_prefixes(
         prefix_indices: the prefixes in use, counted within those of a device.
         by_prefix: packs the tokens as one row per entry of `prefix_indices`.
         by_row: packs the tokens as one row per text.
-        kernel: as of `attention.attend`, as is `local`, which needs the tokens' `positions`, those
-            of their prefixes included.
+        kernel: as of `attention.attend`.
+        near: hides what is farther away; None: a token sees all before it.
     """
-    local = hides(local, prefixes.k.shape[2] + texts.shape[1])
-    choose = functools.partial(_choose_kernel, kernel, q, prefixes, local)
+    choose = functools.partial(_choose_kernel, kernel, q, prefixes, near)
     prefix_kernel = choose(by_prefix.places.shape[1], prefixes.k.shape[2])
     text_kernel = choose(*texts.shape[1:] * 2)
 
@@ -77,19 +76,17 @@ def attend_with_prefixes(
         prefixes: KeyValues,
         prefix_indices: Array,
         places: tuple[Array, ...],
-        reach: Array | None,
-        positions: Array | None,
+        near: Near | None,
     ) -> Array:
         """Both parts in rows of their own, joined in the stream."""
-        if positions is not None:
-            positions = packing.unpack_shard(positions, *places[:2])
+        near = near and (near[0], packing.unpack_shard(near[1], *places[:2]))
         unpack = lambda *places: _swap(packing.unpack_shard(q, *places))
         pack = lambda part, *places: [packing.pack_shard(_swap(x), *places) for x in part]
         to_prefix = _attend_to_prefixes(
-            unpack(*places[:2]), prefixes, prefix_indices, prefix_kernel, reach, positions
+            unpack(*places[:2]), prefixes, prefix_indices, prefix_kernel, near
         )
         to_text = _attend_to_texts(
-            unpack(*places[2:]), _swap(k), _swap(v), texts, text_kernel, reach
+            unpack(*places[2:]), _swap(k), _swap(v), texts, text_kernel, near
         )
         return _join(pack(to_prefix, *places[:2]), pack(to_text, *places[2:])).astype(q.dtype)
 
@@ -105,8 +102,7 @@ def attend_with_prefixes(
             _key_value_specs(cache, index),
             activation_spec("b"),
             index,
-            P(),
-            index,
+            (P(), index) if near else None,
         ),
         out_specs=query,
         check_vma=prefix_kernel == text_kernel == "xla",
@@ -118,7 +114,7 @@ def attend_with_prefixes(
         prefixes,
         prefix_indices,
         (by_prefix.places, by_prefix.sources, by_row.places, by_row.sources),
-        *_local_arrays(local, positions),
+        near,
     )
 
 
@@ -132,8 +128,7 @@ def attend_in_slots(
     plan: packing.PackingPlan,
     *,
     kernel: str,
-    local: Local | None = None,
-    positions: Int[Array, "streams a"] | None = None,
+    near: Near | None = None,
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, in rows that hold texts of one prefix side by side.
 
@@ -144,10 +139,9 @@ def attend_in_slots(
         prefix_indices: the prefix of each row, counted within those of a device.
         texts: number of the token's text in its row, from 1; 0: padding.
         plan: packs the rows.
-        kernel, local, positions: as of `attend_with_prefixes`.
+        kernel, near: as of `attend_with_prefixes`.
     """
-    local = hides(local, prefixes.k.shape[2] + texts.shape[1])
-    choose = functools.partial(_choose_kernel, kernel, q, prefixes, local)
+    choose = functools.partial(_choose_kernel, kernel, q, prefixes, near)
     prefix_kernel = choose(texts.shape[1], prefixes.k.shape[2])
     text_kernel = choose(*texts.shape[1:] * 2)
     if text_kernel == "cudnn":
@@ -162,16 +156,12 @@ def attend_in_slots(
         texts: Array,
         places: Array,
         sources: Array,
-        reach: Array | None,
-        positions: Array | None,
+        near: Near | None,
     ) -> Array:
         q, k, v = (_swap(packing.unpack_shard(x, places, sources)) for x in (q, k, v))
-        if positions is not None:
-            positions = packing.unpack_shard(positions, places, sources)
-        to_prefix = _attend_to_prefixes(
-            q, prefixes, prefix_indices, prefix_kernel, reach, positions
-        )
-        to_text = _attend_to_texts(q, k, v, texts, text_kernel, reach)
+        near = near and (near[0], packing.unpack_shard(near[1], places, sources))
+        to_prefix = _attend_to_prefixes(q, prefixes, prefix_indices, prefix_kernel, near)
+        to_text = _attend_to_texts(q, k, v, texts, text_kernel, near)
         out = _join(to_prefix, to_text).astype(q.dtype)
         return packing.pack_shard(_swap(out), places, sources)
 
@@ -188,27 +178,11 @@ def attend_in_slots(
             index,
             index,
             index,
-            P(),
-            index,
+            (P(), index) if near else None,
         ),
         out_specs=query,
         check_vma=prefix_kernel == text_kernel == "xla",
-    )(
-        q,
-        k,
-        v,
-        prefixes,
-        prefix_indices,
-        texts,
-        plan.places,
-        plan.sources,
-        *_local_arrays(local, positions),
-    )
-
-
-def _local_arrays(local: Local | None, positions: Array | None) -> tuple[Array | None, ...]:
-    """What a shard needs to hide tokens that are far away."""
-    return (local.reach(FAR), positions) if local else (None, None)
+    )(q, k, v, prefixes, prefix_indices, texts, plan.places, plan.sources, near)
 
 
 def attend_newest(
@@ -225,9 +199,7 @@ def attend_newest(
         prefix: keys and values of the one prefix that all texts share, once on each device.
     """
 
-    def attend_shard(
-        q: Array, cache: KeyValues, prefix: KeyValues, first: Array | None
-    ) -> Array:
+    def attend_shard(q: Array, cache: KeyValues, prefix: KeyValues, first: Array | None) -> Array:
         b, _, n, h = q.shape
         q = (q * h**-0.5).reshape(b, cache.k.shape[1], -1, h)
         scores = dot("bkrh,bksh->bkrs", q, cache.k)
@@ -257,13 +229,13 @@ def _choose_kernel(
     kernel: str,
     q: Float[Array, "streams a n h"],
     prefixes: KeyValues,
-    local: Local | None,
+    near: Near | None,
     tokens: int,
     keys: int,
 ) -> str:
     """The kernel for rows of `tokens` queries that see so many keys."""
-    if local:
-        return choose_kernel(kernel, q, tokens, local)
+    if near:
+        return choose_kernel(kernel, q, tokens, near[0])
     heads, size = q.shape[2:]
     queries = heads // prefixes.k.shape[1] * tokens
     return kernels.choose_for_part(kernel, device_in_use(), q.dtype, size, queries, keys)
@@ -283,17 +255,16 @@ def _attend_to_prefixes(
     prefixes: KeyValues,
     prefix_indices: Int[Array, " b"],
     kernel: str,
-    reach: Int[Array, ""] | None,
-    positions: Int[Array, "b t"] | None,
+    near: Near | None,
 ) -> Part:
-    """Attention of each row to its whole prefix, or to what is in reach of a token's position."""
+    """Attention of each row to its whole prefix, or to what is near."""
 
     def by_xla(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
         k, v, mask = (x[prefix_indices] for x in prefixes)
         b, s = mask.shape
         seen = jnp.broadcast_to(mask[:, None], (b, q.shape[2], s))
-        if positions is not None:
-            seen &= positions[..., None] - jnp.arange(s) < reach
+        if near:
+            seen &= near[1][..., None] - jnp.arange(s) < near[0]
         return _attend(q, k, v, seen)
 
     def by_library(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
@@ -315,15 +286,15 @@ def _attend_to_texts(
     v: Float[Array, "b k t h"],
     texts: Int[Array, "b t"],
     kernel: str,
-    reach: Int[Array, ""] | None,
+    near: Near | None,
 ) -> Part:
     """Causal attention of each token to its own text."""
 
     def by_xla(q: Array, k: Array, v: Array, texts: Array) -> Part:
         mask = texts[:, :, None] == texts[:, None]
-        if reach is not None:
+        if near:
             column = jnp.arange(texts.shape[1])
-            mask &= column[:, None] - column < reach
+            mask &= column[:, None] - column < near[0]
         return _attend(q, k, v, mask & jnp.tril(jnp.ones(mask.shape[1:], bool)), before=0)
 
     def by_library(q: Array, k: Array, v: Array, texts: Array) -> Part:

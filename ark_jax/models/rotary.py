@@ -108,7 +108,7 @@ def read_rotary(hf: Mapping, theta: float, part: str = "", own_theta: str = "rop
         rounded, scale = rope.get("truncate", True), _yarn_scale(rope, factor)
         return Rotary(float(theta), kind, factor, span, length, rounded, scale)
     refuse_unless(not rope.get("mixed_b"), "mixed_b", rope.get("mixed_b"))
-    return Rotary(float(theta), kind, *numbers)
+    return Rotary(float(theta), kind, numbers[0] if numbers else 1.0)
 
 
 def _yarn_scale(rope: Mapping, factor: float) -> float:

@@ -48,7 +48,8 @@ def attention_pairs(cfg, lengths: Sequence[Count]) -> Count:
     """
     lengths = np.asarray(lengths, float)
     return sum(
-        share * _pairs_within(lengths, reach, causal=cfg.causal).sum() for reach, share in reaches(cfg)
+        share * _pairs_within(lengths, reach, causal=cfg.causal).sum()
+        for reach, share in reaches(cfg)
     )
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from safetensors import safe_open
 from support import tiny
 
 from ark_jax import layout
-from ark_jax.models import hf
+from ark_jax.models import hf, lora
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.pairs import CrossEncoder
 
 torch = pytest.importorskip("torch", reason="transformers computes with torch")
 SIZES = {
@@ -39,6 +39,7 @@ DEBERTA = {
     "position_biased_input": False,
     "type_vocab_size": 0,
 }
+WORDS = ("word_embeddings", "embed_tokens", "tok_embeddings")
 ODD = {"num_attention_heads": 3, "hidden_size": 42, "intermediate_size": 25}
 # name -> model_type, and what differs from SIZES. Odd sizes are for one device.
 CASES = {
@@ -122,7 +123,7 @@ def root(tmp_path_factory):
 
 
 def compare(case: str, root: str, folder: Path, *, packed: bool) -> None:
-    """Outputs and gradients on the mesh that is set; the latter saved, and opened by transformers."""
+    """Outputs and gradients on the mesh that is set; transformers opens the latter, saved."""
     import transformers
 
     base, inputs, wanted, reference_model = reference(case, root)
@@ -140,7 +141,7 @@ def compare(case: str, root: str, folder: Path, *, packed: bool) -> None:
         if theirs[name].grad is None:
             continue
         slope = theirs[name].grad.numpy()
-        if name.split(".")[-2] in ("word_embeddings", "embed_tokens", "tok_embeddings"):  # torch gives the pad token no gradient
+        if name.split(".")[-2] in WORDS:  # torch gives the pad token no gradient
             ours, slope = ours[3:], slope[3:]
         largest = np.abs(slope).max()
         np.testing.assert_allclose(
@@ -227,3 +228,91 @@ def test_texts_are_generated_as_by_transformers(case, language_model, mesh):
                 torch.tensor([row]), max_new_tokens=24, do_sample=False, eos_token_id=lm.stop_ids
             )
         assert list(new) == out[0, len(row) :].tolist()
+
+
+CLASSIFIERS = ("modernbert", "modernbert-biases", "mpnet", "nomic", "gte", "deberta")
+PAIRS = [("when was the gauge read?", PREFIX), ("x", "Seven members."), ("clerks", "in pairs")]
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS)
+def test_pairs_are_scored_as_by_transformers(case, tmp_path, mesh):
+    """A sequence classifier; and one that is saved after its head has changed."""
+    import transformers
+
+    family, changes = CASES[case]
+    changes = changes | {"num_labels": 1}
+    if case == "modernbert-biases":
+        changes |= {"classifier_pooling": "mean", "classifier_bias": True}
+    cfg = transformers.AutoConfig.for_model(family, **SIZES | changes, dtype="float32")
+    torch.manual_seed(2)
+    model = transformers.AutoModelForSequenceClassification.from_config(cfg)
+    with torch.no_grad():
+        for x in model.parameters():
+            x.add_(0.1 * torch.randn_like(x))
+    model.save_pretrained(tmp_path / "base")
+    tiny.make_tokenizer(tmp_path / "base", "cls")
+    scorer = CrossEncoder.from_pretrained(tmp_path / "base")
+    scorer.model.head.out[...] = scorer.model.head.out[...] + 0.25
+    scorer.save_pretrained(tmp_path / "saved")
+    loaded = CrossEncoder.from_pretrained(tmp_path / "base")
+    for folder, ours in (("base", loaded), ("saved", scorer)):
+        wanted = scores(tmp_path / folder, scorer.tokenizer)
+        assert np.std(wanted) > 1e-3
+        np.testing.assert_allclose(ours.score(PAIRS), wanted, rtol=1e-5, atol=1e-5)
+
+
+def scores(folder: Path, tokenizer) -> list[float]:
+    """The logits of PAIRS by transformers."""
+    import transformers
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        rows = [tokenizer([a], [b], return_tensors="pt") for a, b in PAIRS]
+        return [float(model(**row).logits) for row in rows]
+
+
+def test_a_retriever_of_a_new_family_becomes_a_reranker(root, tmp_path, mesh):
+    """An encoder without a head, whose names lack the family's prefix."""
+    base, *_ = reference("deberta", root)
+    tiny.make_tokenizer(base, "cls")
+    scorer = CrossEncoder.from_pretrained(base, head="linear")
+    scorer.save_pretrained(tmp_path)
+    wanted = scores(tmp_path, scorer.tokenizer)
+    np.testing.assert_allclose(scorer.score(PAIRS), wanted, rtol=1e-5, atol=1e-5)
+
+
+REFUSED = {
+    "modernbert-scaling": ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling"),
+    "modernbert-layers": ("modernbert", {"layer_types": ["full_attention"]}, "layer_types"),
+    "mpnet-buckets": ("mpnet", {"relative_attention_num_buckets": 16}, "num_buckets=16"),
+    "deberta-convolution": ("deberta-v2", DEBERTA | {"conv_kernel_size": 3}, "conv_kernel_size=3"),
+    "deberta-keys": ("deberta-v2", DEBERTA | {"share_att_key": False}, "share_att_key=False"),
+    "deberta-positions": ("deberta-v2", DEBERTA | {"position_biased_input": True}, "biased_input"),
+    "nomic-prenorm": ("nomic_bert", {"n_embd": 32, "prenorm": True}, "prenorm=True"),
+    "nomic-experts": ("nomic_bert", {"n_embd": 32, "moe_every_n_layers": 2}, "moe_every_n_layers"),
+    "new-logn": ("new", {"logn_attention_scale": True}, "logn_attention_scale"),
+    "gemma-capping": ("gemma3_text", GEMMA | {"final_logit_softcapping": 3.0}, "softcapping=3.0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_unsupported_setting_is_named(case):
+    family, changes, named = REFUSED[case]
+    settings = (
+        SIZES | {"model_type": family, "type_vocab_size": 1, "layer_norm_eps": 1e-5} | changes
+    )
+    with pytest.raises(ValueError, match=f"config.json: .*{named}"):
+        hf.architecture(settings)[0].from_hf(settings)
+
+
+def test_what_sees_later_tokens_generates_no_text(root, mesh):
+    base, *_ = reference("gemma-bidirectional", root)
+    with pytest.raises(ValueError, match="its tokens see later ones"):
+        LanguageModel.from_pretrained(base)
+
+
+def test_an_adapter_of_a_part_of_a_tensor_is_refused(root):
+    base, *_ = reference("modernbert", root)
+    with pytest.raises(ValueError, match=r"'q' is a part of a tensor .* name some of o, down"):
+        lora.target_weights(base, ())
+    assert [name for name, *_ in lora.target_weights(base, ("o", "down"))] == ["o", "down"]
