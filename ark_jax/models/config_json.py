@@ -52,6 +52,7 @@ def layer_kinds(settings: Mapping, is_local: Callable[[int], bool]) -> tuple[boo
         is_local: of a layer's number, for a config.json without layer_types.
     """
     count, names = settings["num_hidden_layers"], settings.get("layer_types")
+    refuse_unless(count < 10_000, "num_hidden_layers", count)
     if names is None:
         local = tuple(map(is_local, range(count)))
     else:

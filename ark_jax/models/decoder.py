@@ -173,7 +173,8 @@ def _windows(hf: Mapping, family: str) -> tuple[int, tuple[bool, ...]]:
         refuse_unless(not window, "sliding_window", window)
         return 0, ()
     if family == "mistral":
-        return window, (True,) * hf["num_hidden_layers"] if window else ()
+        refuse_unless(not hf.get("layer_types"), "layer_types", hf.get("layer_types"))
+        return window, layer_kinds(hf, lambda _: True) if window else ()
     if family == "gemma3_text":
         window = window if _is_causal(hf, family) else window // 2 + 1
         every = hf["sliding_window_pattern"]

@@ -183,8 +183,7 @@ class Block(_Normed):
         is_first: Bool[Array, ""],
     ) -> Float[Array, "b t d"]:
         """The layer's output; `attend(q, k, v, weights)` computes its attention."""
-        bias = functools.partial(self.bias, cfg=cfg)
-        y = x
+        bias, y = functools.partial(self.bias, cfg=cfg), x
         if cfg.norm_first:
             y = jnp.where(is_first, x, self._norm("attn_norm", x, cfg))
         q = einsum("btd,dnh->btnh", y, self.q[...], bias("q"))
@@ -202,6 +201,10 @@ class Block(_Normed):
         y = (y * up if cfg.gated else y).astype(x.dtype)
         x = x + einsum("btf,fd->btd", y, self.down[...], bias("down"))
         return x if cfg.norm_first else self._norm("ffn_norm", x, cfg)
+
+    def bias(self, name: str, cfg: Config) -> Float[Array, "*_"] | None:
+        """The bias of a weight, if it has one."""
+        return getattr(self, f"{name}_bias")[...] if name in cfg.biases else None
 
 
 class Encoder(_Normed):

@@ -267,8 +267,8 @@ def read_module(
     """
     parameters, tree = _outline(new, cfg)
     for name, _ in parameters:  # the last layer first: a config may promise a billion
-        for last in table[name].names(cfg.layers)[-1:]:
-            checkpoint.require(checkpoint.stored_name(last))
+        if table[name].first < cfg.layers:
+            checkpoint.require(checkpoint.stored_name(table[name].name.format(l=cfg.layers - 1)))
     params: list[Any] = [None] * len(parameters)
     used: set[str] = set()
     # The largest first: reading a parameter takes twice its memory for a moment, which is then
