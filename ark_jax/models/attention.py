@@ -31,7 +31,7 @@ FAR = 2**30  # farther than any two tokens of a text
 def reach(cfg: Any, is_local: Bool[Array, ""] | None, tokens: int) -> Int[Array, ""] | None:
     """Places below which tokens of a layer see each other; None if all of so many tokens do."""
     windowed = is_local is not None and cfg.window < tokens
-    return jnp.where(is_local, cfg.window, FAR) if windowed else None
+    return jnp.where(is_local, cfg.window, FAR) if windowed else None  # type: ignore[arg-type]
 
 
 class Distances(NamedTuple):

@@ -54,156 +54,122 @@ class Row(NamedTuple):
 Table = Mapping[str, Row]
 
 
-def _rows(modules: Mapping[str, str], first: Mapping[str, int] | None = None) -> dict[str, Row]:
-    """The weight and the bias of each module: attribute -> module, "+1/3" for its second third."""
+def _rows(modules: str, *, top: str = "", layer: str = "", **first: int) -> dict[str, Row]:
+    """The weight and the bias of each module.
+
+    Args:
+        modules: "attribute=module", of which "a,b=module" hold equal parts of one tensor.
+        top, layer: begin the names of modules, and of those in layers: after a "|".
+        first: attribute -> the first layer that has it, where that is not 0.
+    """
     rows = {}
-    for attribute, module in modules.items():
-        name, _, fused = module.partition("+")
-        part, parts = map(int, (fused or "0/1").split("/"))
-        letters = _LETTERS.get(attribute, "d -> d")
-        outputs = " ".join(groups(letters.split("->")[0])[0])
-        stored = f"({outputs})" if " " in outputs else outputs
-        place = part, parts, (first or {}).get(attribute, 0)
-        rows[attribute] = Row(f"{name}.weight", letters, *place)
-        rows[f"{attribute}_bias"] = Row(f"{name}.bias", f"{stored} -> {outputs}", *place)
+    outside, _, inside = modules.partition("|")
+    for start, group in ((top, outside), (layer, inside)):
+        for attributes, module in (x.split("=") for x in group.split()):
+            parts = attributes.split(",")
+            for part, attribute in enumerate(parts):
+                letters = _LETTERS.get(attribute, "d -> d")
+                outputs = " ".join(groups(letters.split("->")[0])[0])
+                stored = f"({outputs})" if " " in outputs else outputs
+                place = part, len(parts), first.get(attribute, 0)
+                name = start + module
+                rows[attribute] = Row(f"{name}.weight", letters, *place)
+                rows[f"{attribute}_bias"] = Row(f"{name}.bias", f"{stored} -> {outputs}", *place)
     return rows
 
 
-def _table(
-    top: Mapping[str, str], layer: str, block: Mapping[str, str], **first: int
-) -> dict[str, Row]:
-    """The rows of a family, from its modules outside of layers and in each layer.
-
-    Args:
-        first: the first layer that has a module, where that is not 0.
-    """
-    return _rows({**top, **{name: layer + module for name, module in block.items()}}, first)
-
-
-def _bert(prefix: str, layer: str, modules: str, norm: str = "embeddings.LayerNorm", **top: str):
-    """A table like BERT's, of the modules q k v o, attn_norm, up, down, ffn_norm and gate."""
-    embeddings = f"{prefix}.embeddings."
-    names = ("q", "k", "v", "o", "attn_norm", "up", "down", "ffn_norm", "gate")
-    return _table(
-        {
-            "embed": embeddings + "word_embeddings",
-            "position": embeddings + "position_embeddings",
-            "segment": embeddings + "token_type_embeddings",
-            "embed_norm": f"{prefix}.{norm}",
-            **{name: f"{prefix}.{module}" for name, module in top.items()},
-        },
-        f"{prefix}.{layer}.{{l}}.",
-        dict(zip(names, modules.split(), strict=False)),
+def _bert(prefix: str, modules: str, layer: str = "encoder.layer", norm: str = "") -> Table:
+    """A table whose embeddings have BERT's names."""
+    embeddings = (
+        "embed=embeddings.word_embeddings position=embeddings.position_embeddings "
+        f"segment=embeddings.token_type_embeddings embed_norm={norm or 'embeddings.LayerNorm'} "
     )
+    return _rows(embeddings + modules, top=f"{prefix}.", layer=f"{prefix}.{layer}.{{l}}.")
 
 
-_BERT = (
-    "attention.self.query attention.self.key attention.self.value attention.output.dense "
-    "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm"
-)
-_ROBERTA = _bert("roberta", "encoder.layer", _BERT)
+_BERT_FFN = "up=intermediate.dense down=output.dense ffn_norm=output.LayerNorm"
+_BERT_OUT = "o=attention.output.dense attn_norm=attention.output.LayerNorm " + _BERT_FFN
+_BERT = f"|q=attention.self.query k=attention.self.key v=attention.self.value {_BERT_OUT}"
 _GTE = (
-    "attention.qkv_proj+0/3 attention.qkv_proj+1/3 attention.qkv_proj+2/3 attention.o_proj attn_ln "
-    "mlp.up_gate_proj+0/2 mlp.down_proj mlp_ln mlp.up_gate_proj+1/2"
+    "|q,k,v=attention.qkv_proj o=attention.o_proj attn_norm=attn_ln up,gate=mlp.up_gate_proj "
+    "down=mlp.down_proj ffn_norm=mlp_ln"
 )
 ENCODERS: dict[str, Table] = {
-    "bert": _bert("bert", "encoder.layer", _BERT),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
+    "bert": _bert("bert", _BERT),
+    "roberta": _bert("roberta", _BERT),
+    "xlm-roberta": _bert("roberta", _BERT),
     "distilbert": _bert(
         "distilbert",
+        "|q=attention.q_lin k=attention.k_lin v=attention.v_lin o=attention.out_lin "
+        "attn_norm=sa_layer_norm up=ffn.lin1 down=ffn.lin2 ffn_norm=output_layer_norm",
         "transformer.layer",
-        "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm ffn.lin1 "
-        "ffn.lin2 output_layer_norm",
     ),
     "mpnet": _bert(
         "mpnet",
-        "encoder.layer",
-        "attention.attn.q attention.attn.k attention.attn.v attention.attn.o attention.LayerNorm "
-        "intermediate.dense output.dense output.LayerNorm",
-        distance="encoder.relative_attention_bias",
+        "distance=encoder.relative_attention_bias |q=attention.attn.q k=attention.attn.k "
+        f"v=attention.attn.v o=attention.attn.o attn_norm=attention.LayerNorm {_BERT_FFN}",
     ),
     "deberta-v2": _bert(
         "deberta",
-        "encoder.layer",
-        "attention.self.query_proj attention.self.key_proj attention.self.value_proj "
-        "attention.output.dense attention.output.LayerNorm intermediate.dense output.dense "
-        "output.LayerNorm",
-        relative="encoder.rel_embeddings",
-        relative_norm="encoder.LayerNorm",
+        "relative=encoder.rel_embeddings relative_norm=encoder.LayerNorm "
+        "|q=attention.self.query_proj k=attention.self.key_proj v=attention.self.value_proj "
+        + _BERT_OUT,
     ),
     "nomic_bert": _bert(
         "nomic_bert",
+        "|q,k,v=attn.Wqkv o=attn.out_proj attn_norm=norm1 up=mlp.fc11 gate=mlp.fc12 down=mlp.fc2 "
+        "ffn_norm=norm2",
         "encoder.layers",
-        "attn.Wqkv+0/3 attn.Wqkv+1/3 attn.Wqkv+2/3 attn.out_proj norm1 mlp.fc11 mlp.fc2 norm2 "
-        "mlp.fc12",
-        norm="emb_ln",
+        "emb_ln",
     ),
-    "new": _bert("new", "encoder.layer", _GTE),
-    "gte": _bert("gte", "encoder.layer", _GTE),
-    "modernbert": _table(
-        {
-            "embed": "model.embeddings.tok_embeddings",
-            "embed_norm": "model.embeddings.norm",
-            "norm": "model.final_norm",
-        },
-        "model.layers.{l}.",
-        {
-            **{name: f"attn.Wqkv+{i}/3" for i, name in enumerate("qkv")},
-            "o": "attn.Wo",
-            "attn_norm": "attn_norm",
-            "gate": "mlp.Wi+0/2",
-            "up": "mlp.Wi+1/2",
-            "down": "mlp.Wo",
-            "ffn_norm": "mlp_norm",
-        },
+    "new": _bert("new", _GTE),
+    "gte": _bert("gte", _GTE),
+    "modernbert": _rows(
+        "embed=embeddings.tok_embeddings embed_norm=embeddings.norm norm=final_norm "
+        "|q,k,v=attn.Wqkv o=attn.Wo attn_norm=attn_norm gate,up=mlp.Wi down=mlp.Wo "
+        "ffn_norm=mlp_norm",
+        top="model.",
+        layer="model.layers.{l}.",
         attn_norm=1,
     ),
 }
-_DECODER = {
-    **{name: f"self_attn.{name}_proj" for name in "qkvo"},
-    **{name: f"self_attn.{name}" for name in ("q_norm", "k_norm")},
-    **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-    "attn_norm": "input_layernorm",
-}
-_DECODER_TOP = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
-DECODER = _table(
-    _DECODER_TOP, "model.layers.{l}.", {**_DECODER, "ffn_norm": "post_attention_layernorm"}
-)
-# Gemma has norms on both sides of attention and of the feed-forward network.
-_GEMMA = {
-    "attn_out_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "ffn_out_norm": "post_feedforward_layernorm",
-}
+
+
+def _decoder(norms: str) -> Table:
+    """The table of a decoder, from the names of its norms behind attention."""
+    return _rows(
+        "embed=model.embed_tokens norm=model.norm head=lm_head |q=self_attn.q_proj "
+        "k=self_attn.k_proj v=self_attn.v_proj o=self_attn.o_proj q_norm=self_attn.q_norm "
+        "k_norm=self_attn.k_norm gate=mlp.gate_proj up=mlp.up_proj down=mlp.down_proj "
+        f"attn_norm=input_layernorm {norms}",
+        layer="model.layers.{l}.",
+    )
+
+
 DECODERS: dict[str, Table] = {
-    **dict.fromkeys(("qwen3", "qwen2", "llama", "mistral"), DECODER),
-    "gemma3_text": _table(_DECODER_TOP, "model.layers.{l}.", {**_DECODER, **_GEMMA}),
+    **dict.fromkeys(
+        ("qwen3", "qwen2", "llama", "mistral"), _decoder("ffn_norm=post_attention_layernorm")
+    ),
+    # Gemma has norms on both sides of attention and of the feed-forward network.
+    "gemma3_text": _decoder(
+        "attn_out_norm=post_attention_layernorm ffn_norm=pre_feedforward_layernorm "
+        "ffn_out_norm=post_feedforward_layernorm"
+    ),
 }
-
-
-def _classifier(dense: str, out: str, **others: str) -> Table:
-    """The rows of a classifier's head, from its modules."""
-    return _rows({"dense": dense, "out": out, **others})
-
-
-_ROBERTA_CLASSIFIER = _classifier("classifier.dense", "classifier.out_proj")
-CLASSIFIERS = {
-    "roberta": _ROBERTA_CLASSIFIER,
-    "xlm-roberta": _ROBERTA_CLASSIFIER,
-    "mpnet": _ROBERTA_CLASSIFIER,
-    "distilbert": _classifier("pre_classifier", "classifier"),
-    "deberta-v2": _classifier("pooler.dense", "classifier"),
-    **{
-        name: _classifier(f"{name}.pooler.dense", "classifier")
-        for name in ("bert", "nomic_bert", "new", "gte")
-    },
-    "modernbert": _classifier("head.dense", "classifier", dense_norm="head.norm"),
+_POOLER = "dense={}.pooler.dense out=classifier"
+CLASSIFIERS: dict[str, Table] = {
+    **{name: _rows(_POOLER.format(name)) for name in ("bert", "nomic_bert", "new", "gte")},
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "mpnet"), _rows("dense=classifier.dense out=classifier.out_proj")
+    ),
+    "distilbert": _rows("dense=pre_classifier out=classifier"),
+    "deberta-v2": _rows("dense=pooler.dense out=classifier"),
+    "modernbert": _rows("dense=head.dense dense_norm=head.norm out=classifier"),
 }
 # A head that no other library has; the names are ours.
 STAR_HEAD = {
     "markers": Row("star.markers.weight", "m e -> m e"),
-    **_rows({name: f"star.{name}" for name in ("key", "value", "dense", "out")}),
+    **_rows("key=key value=value dense=dense out=out", top="star."),
     "dense": Row("star.dense.weight", "j (g d) -> g d j"),
 }
 # Tensors that the model does not compute with. An export copies them from its base, unchanged.
@@ -222,7 +188,5 @@ MASKED_LM_HEADS = (
 # How BERT's first checkpoints, bert-base-uncased among them, end the names of layer norms.
 LEGACY_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 # Checkpoints saved from the bare model lack these prefixes.
-PREFIXES = (
-    *("model.", "bert.", "roberta.", "distilbert.", "mpnet.", "deberta.", "nomic_bert.", "new."),
-    "gte.",
-)
+PREFIXES = ("model.", *(f"{x}." for x in ("bert", "roberta", "distilbert", "mpnet", "deberta")))
+PREFIXES += ("nomic_bert.", "new.", "gte.")
