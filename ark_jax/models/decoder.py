@@ -24,10 +24,11 @@ NOT_FINITE_CAUSE = (
     "a weight of the model is damaged, or its activations exceed the largest number of their type: "
     "fetch the model again, or compute in float32"
 )
+_QWEN = {"sliding_window": 4096, "max_window_layers": 28}
 # What transformers takes for a field that config.json lacks.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "qwen3": {"num_key_value_heads": 32, "head_dim": 128},
-    "qwen2": {"num_key_value_heads": 32},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128, **_QWEN},
+    "qwen2": {"num_key_value_heads": 32, **_QWEN},
     "llama": {},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "gemma3_text": {
@@ -81,16 +82,14 @@ class Config:
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
     attention: str = "auto"  # one of kernels.KERNELS
+    # As those of an encoder.
     gated = True
+    distances = ""
 
     @property
     def norms_behind(self) -> bool:
         """Whether a norm takes a layer's last product."""
         return self.gemma
-
-    def attends_by_xla(self, tokens: int) -> bool:
-        """Whether layers over so many tokens need our own kernel of attention."""
-        return bool(self.local) and self.window < tokens
 
     @property
     def dims(self) -> dict[str, int]:
@@ -115,13 +114,10 @@ class Config:
             ValueError: a setting that would change the mathematics and is not implemented.
         """
         family = hf["model_type"]
-        if family not in FAMILIES:
-            raise ValueError(
-                f"model_type {family!r} is not a decoder we know; known: {', '.join(FAMILIES)}"
-            )
         hf = _DEFAULTS[family] | hf
         gemma = family == "gemma3_text"
-        check_sizes(hf, _SIZES, optional=("num_key_value_heads", "head_dim", "sliding_window"))
+        optional = ("num_key_value_heads", "head_dim", "sliding_window", "sliding_window_pattern")
+        check_sizes(hf, _SIZES, optional)
         check_positive(hf, ("rms_norm_eps", "query_pre_attn_scalar"))
         window, local = _windows(hf, family)
         names = ("full_attention", "sliding_attention") if gemma else ("", "")
@@ -168,22 +164,20 @@ def _is_causal(hf: Mapping, family: str) -> bool:
 
 def _windows(hf: Mapping, family: str) -> tuple[int, tuple[bool, ...]]:
     """The window of local layers, and which layers are local."""
-    window = hf.get("sliding_window") or 0
-    if family == "llama":
-        refuse_unless(not window, "sliding_window", window)
-        return 0, ()
+    window, every = hf.get("sliding_window") or 0, hf.get("sliding_window_pattern")
+    refuse_unless(family != "llama" or not window, "sliding_window", window)
+    is_local = lambda i: True
     if family == "mistral":
         refuse_unless(not hf.get("layer_types"), "layer_types", hf.get("layer_types"))
-        return window, layer_kinds(hf, lambda _: True) if window else ()
-    if family == "gemma3_text":
-        window = window if _is_causal(hf, family) else window // 2 + 1
-        every = hf["sliding_window_pattern"]
-        check_sizes(hf, ("sliding_window_pattern",))
-        return window, layer_kinds(hf, lambda i: (i + 1) % every > 0)
-    if not hf.get("use_sliding_window"):  # Qwen's checkpoints name a window that they do not use
-        return 0, ()
-    window = hf.get("sliding_window", 4096) or 0
-    return window, layer_kinds(hf, lambda i: i >= hf.get("max_window_layers", 28)) if window else ()
+    elif family == "gemma3_text":
+        is_local = lambda i: (i + 1) % every > 0
+    elif not hf.get("use_sliding_window"):  # Qwen's checkpoints name a window that they do not use
+        window = 0
+    else:
+        is_local = lambda i: i >= hf["max_window_layers"]
+    local = layer_kinds(hf, is_local) if window else ()
+    is_halved = family == "gemma3_text" and not _is_causal(hf, family)
+    return window // 2 + 1 if is_halved else window, local
 
 
 def _biases(hf: Mapping, family: str) -> tuple[str, ...]:

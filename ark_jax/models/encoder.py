@@ -39,9 +39,9 @@ class Config:
     biases: tuple[str, ...]  # the weights that have a bias: q k v o gate up down norm
     activation: str  # a key of `ACTIVATIONS`
     gated: bool  # whether the feed-forward network multiplies two products
-    # Norms come before attention (but that of layer 0) and before the feed-forward network, and
-    # after the last layer. Otherwise they come behind both.
-    norm_first: bool
+    # Norms come behind attention and the feed-forward network. Otherwise they come before both,
+    # but for the attention of layer 0, and after the last layer.
+    norms_behind: bool
     has_position_table: bool
     rotaries: tuple[Rotary, ...]  # of layers that see whole texts, and of local ones; () for none
     window: int  # a token of a local layer sees tokens that are less than so many places away
@@ -57,15 +57,6 @@ class Config:
     remat: str = "products"
     attention: str = "auto"  # one of kernels.KERNELS
     causal = False
-
-    @property
-    def norms_behind(self) -> bool:
-        """Whether a norm takes a layer's last product."""
-        return not self.norm_first
-
-    def attends_by_xla(self, tokens: int) -> bool:
-        """Whether layers over so many tokens need our own kernel of attention."""
-        return bool(self.distances) or (bool(self.local) and self.window < tokens)
 
     @property
     def dims(self) -> dict[str, int]:
@@ -97,12 +88,8 @@ class Config:
         Raises:
             ValueError: a setting that would change the mathematics and is not implemented.
         """
-        family = hf["model_type"]
-        if family not in FAMILIES:
-            raise ValueError(
-                f"model_type {family!r} is not an encoder we know; known: {', '.join(FAMILIES)}"
-            )
-        return cls(**FAMILIES[family](hf), dtype=dtype, compute=compute, attention=attention)
+        fields = FAMILIES[hf["model_type"]](hf)
+        return cls(**fields, dtype=dtype, compute=compute, attention=attention)
 
 
 def layer_norm(
@@ -184,7 +171,7 @@ class Block(_Normed):
     ) -> Float[Array, "b t d"]:
         """The layer's output; `attend(q, k, v, weights)` computes its attention."""
         bias, y = functools.partial(self.bias, cfg=cfg), x
-        if cfg.norm_first:
+        if not cfg.norms_behind:
             y = jnp.where(is_first, x, self._norm("attn_norm", x, cfg))
         q = einsum("btd,dnh->btnh", y, self.q[...], bias("q"))
         k = einsum("bsd,dkh->bskh", y, self.k[...], bias("k"))
@@ -193,14 +180,14 @@ class Block(_Normed):
             scale = cfg.rotaries[0].scale
             q, k = rotary.rotate(q, angles, scale), rotary.rotate(k, angles, scale)
         y = einsum("btnh,nhd->btd", attend(q, k, v, self), self.o[...], bias("o"))
-        x = x + y if cfg.norm_first else self._norm("attn_norm", x + y, cfg)
-        y = self._norm("ffn_norm", x, cfg) if cfg.norm_first else x
+        x = self._norm("attn_norm", x + y, cfg) if cfg.norms_behind else x + y
+        y = x if cfg.norms_behind else self._norm("ffn_norm", x, cfg)
         up = einsum("btd,df->btf", y, self.up[...], bias("up"))
         gate = einsum("btd,df->btf", y, self.gate[...], bias("gate")) if cfg.gated else up
         y = ACTIVATIONS[cfg.activation](gate.astype(jnp.float32))
         y = (y * up if cfg.gated else y).astype(x.dtype)
         x = x + einsum("btf,fd->btd", y, self.down[...], bias("down"))
-        return x if cfg.norm_first else self._norm("ffn_norm", x, cfg)
+        return self._norm("ffn_norm", x, cfg) if cfg.norms_behind else x
 
     def bias(self, name: str, cfg: Config) -> Float[Array, "*_"] | None:
         """The bias of a weight, if it has one."""
@@ -223,7 +210,7 @@ class Encoder(_Normed):
         elif cfg.distances:
             self.relative = new("x d")
             self._new_norm("relative_norm", cfg, rngs)
-        if cfg.norm_first:
+        if not cfg.norms_behind:
             self._new_norm("norm", cfg, rngs)
         keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(keys)
@@ -273,7 +260,7 @@ class Encoder(_Normed):
         is_first = jnp.arange(cfg.layers) == 0
         inputs = self.blocks, local_layers(cfg), is_first
         x, _ = jax.lax.scan(rematerialised(layer, cfg.remat), x, inputs)
-        x = self._norm("norm", x, cfg) if cfg.norm_first else x
+        x = x if cfg.norms_behind else self._norm("norm", x, cfg)
         return x if capacity is None else packing.unpack(x, plan)
 
     def _distances(self, block: Block, cfg: Config) -> attention.Distances | None:

@@ -40,7 +40,7 @@ def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, .
         "segments": 0,
         "biases": _BIASES,
         "gated": False,
-        "norm_first": False,
+        "norms_behind": True,
         "has_position_table": True,
         "rotaries": (),
         "window": 0,
@@ -49,6 +49,12 @@ def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, .
         "buckets": 0,
         "farthest": 0,
     }
+
+
+def _expect(hf: Mapping, **values: Any) -> None:
+    """Refuses fields that are there with another value."""
+    for field, value in values.items():
+        refuse_unless(hf.get(field, value) == value, field, hf.get(field))
 
 
 def _like_bert(hf: Mapping, *known: str) -> Fields:
@@ -60,8 +66,7 @@ def _like_bert(hf: Mapping, *known: str) -> Fields:
 
 
 def _bert(hf: Mapping) -> Fields:
-    kind = hf.get("position_embedding_type", "absolute")
-    refuse_unless(kind == "absolute", "position_embedding_type", kind)
+    _expect(hf, position_embedding_type="absolute")
     return _like_bert(hf)
 
 
@@ -80,38 +85,40 @@ def _distilbert(hf: Mapping) -> Fields:
 def _mpnet(hf: Mapping) -> Fields:
     """Positions as RoBERTa's, with the pad id of its source; biases by distance."""
     check_positive(hf, ("layer_norm_eps",))
-    buckets = hf.get("relative_attention_num_buckets", 32)
-    refuse_unless(buckets == 32, "relative_attention_num_buckets", buckets)
+    _expect(hf, relative_attention_num_buckets=32)
     return _common(hf, {}, "hidden_act", ("gelu",)) | {
         "norm_eps": hf["layer_norm_eps"],
         "pad": 1,
         "distances": "bias",
-        "buckets": buckets,
+        "buckets": 32,
         "farthest": 128,
     }
 
 
+_DEBERTA = {
+    "relative_attention": True,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+    "conv_kernel_size": 0,
+}
+
+
 def _deberta(hf: Mapping) -> Fields:
     """DeBERTa-v2 and v3 as published, but for v2's convolution."""
+    fields = _common(hf, {}, "hidden_act", ("gelu",))
     check_positive(hf, ("layer_norm_eps",))
-    wanted = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
-    for field, value in wanted.items():
-        refuse_unless(hf.get(field) == value, field, hf.get(field))
-    for field in ("conv_kernel_size", "position_biased_input"):
-        refuse_unless(not hf.get(field, field[0] == "p"), field, hf.get(field))
+    missing = {"relative_attention": False, "share_att_key": False, "norm_rel_ebd": "none"}
+    _expect({**missing, "position_biased_input": True, **hf}, **_DEBERTA)
     kinds = hf.get("pos_att_type") or ()
     kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     refuse_unless(sorted(map(str.strip, kinds)) == ["c2p", "p2c"], "pos_att_type", kinds)
-    embedding = hf.get("embedding_size", hf["hidden_size"])
-    refuse_unless(embedding == hf["hidden_size"], "embedding_size", embedding)
-    own = hf.get("attention_head_size")
-    refuse_unless(
-        own in (None, hf["hidden_size"] // hf["num_attention_heads"]), "attention_head_size", own
-    )
+    size = hf["hidden_size"] // hf["num_attention_heads"]
+    _expect(hf, embedding_size=hf["hidden_size"], attention_head_size=size)
     farthest = hf.get("max_relative_positions", -1)
     farthest = farthest if farthest > 0 else hf["max_position_embeddings"]
     buckets = hf.get("position_buckets", -1)
-    return _common(hf, {}, "hidden_act", ("gelu",)) | {
+    return fields | {
         "norm_eps": hf["layer_norm_eps"],
         "segments": hf["type_vocab_size"],
         "has_position_table": False,
@@ -119,6 +126,13 @@ def _deberta(hf: Mapping) -> Fields:
         "buckets": 2 * (buckets if buckets > 0 else farthest),
         "farthest": farthest if buckets > 0 else 0,
     }
+
+
+# What Nomic's config.json names and its encoders have not.
+_NOMIC_OFF = (
+    "prenorm parallel_block qkv_proj_bias mlp_fc1_bias mlp_fc2_bias rotary_emb_interleaved "
+    "rotary_emb_scale_base rotary_scaling_factor use_rms_norm moe_every_n_layers"
+)
 
 
 def _nomic(hf: Mapping) -> Fields:
@@ -129,21 +143,8 @@ def _nomic(hf: Mapping) -> Fields:
         refuse_unless(hf.get("head_dim") in (None, size), "head_dim", hf.get("head_dim"))
         rotary = read_rotary(hf, 1000.0)
     else:
-        wanted: Fields = {
-            "prenorm": False,
-            "parallel_block": False,
-            "qkv_proj_bias": False,
-            "mlp_fc1_bias": False,
-            "mlp_fc2_bias": False,
-            "rotary_emb_fraction": 1.0,
-            "rotary_emb_interleaved": False,
-            "rotary_emb_scale_base": None,
-            "rotary_scaling_factor": None,
-            "use_rms_norm": False,
-            "moe_every_n_layers": 0,
-        }
-        for field, value in wanted.items():
-            refuse_unless(hf.get(field, value) in (value, value or None), field, hf.get(field))
+        off = dict.fromkeys(_NOMIC_OFF.split(), False)
+        _expect({k: v or False for k, v in hf.items()}, rotary_emb_fraction=1.0, **off)
         names = {"width": "n_embd", "layers": "n_layer", "heads": "n_head", "ffn": "n_inner"}
         names["positions"] = "n_positions"
         fields = _common(hf, names, "activation_function", ("swiglu",))
@@ -161,14 +162,8 @@ def _nomic(hf: Mapping) -> Fields:
 
 def _gte(hf: Mapping) -> Fields:
     """GTE v1.5 and multilingual: `new` in Alibaba's own code, `gte` in transformers."""
-    wanted: Fields = {
-        "position_embedding_type": "rope",
-        "layer_norm_type": "layer_norm",
-        "pack_qkv": True,
-        "logn_attention_scale": False,
-    }
-    for field, value in wanted.items():
-        refuse_unless(hf.get(field, value) == value, field, hf.get(field))
+    _expect(hf, position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True)
+    _expect(hf, logn_attention_scale=False)
     segments = hf["type_vocab_size"]
     fields = _like_bert({**hf, "type_vocab_size": segments or 1})
     return fields | {
@@ -196,7 +191,7 @@ def _modernbert(hf: Mapping) -> Fields:
         "norm_eps": hf.get("norm_eps", 1e-5),
         "biases": tuple(x for field, names in biases.items() if hf.get(field) for x in names),
         "gated": True,
-        "norm_first": True,
+        "norms_behind": False,
         "has_position_table": False,
         "rotaries": (
             read_rotary(hf, 160_000.0, "full_attention", "global_rope_theta"),

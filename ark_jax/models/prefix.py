@@ -1,7 +1,7 @@
 """Computes keys and values of shared prefixes once, and runs the texts that continue them."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,20 +100,12 @@ def run_suffixes(
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_with_prefixes(
-            q,
-            k,
-            v,
-            texts,
-            prefixes,
-            batch.prefix_indices,
-            by_prefix,
-            by_row,
-            kernel=cfg.attention,
-            near=None if reach is None else (reach, positions),
+            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, **how(reach)
         )
         return out, (k, v) if keep else None
 
     positions = packing.pack(batch.prefix_lengths[:, None] + jnp.arange(t), by_row)
+    how = functools.partial(_how, cfg, positions)
     x = packing.pack(model.embeddings(batch.tokens, cfg), by_row)
     return model.layers(x, positions, attend, cfg, cache, length=prefix_mask.shape[1] + t)
 
@@ -138,19 +130,17 @@ def run_slots(
     ) -> tuple[Array, None]:
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_in_slots(
-            q,
-            k,
-            v,
-            prefixes,
-            batch.prefix_indices,
-            batch.texts,
-            plan,
-            kernel=cfg.attention,
-            near=None if reach is None else (reach, positions),
+            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, **how(reach)
         )
         return out, None
 
     positions = packing.pack(batch.positions, plan)
+    how = functools.partial(_how, cfg, positions)
     x = packing.pack(model.embeddings(batch.tokens, cfg), plan)
     length = prefix_mask.shape[1] + batch.texts.shape[1]
     return model.layers(x, positions, attend, cfg, cache, length=length)[0]
+
+
+def _how(cfg: decoder.Config, positions: Array, reach: Array | None) -> dict[str, Any]:
+    """Kernel and windows of a layer whose tokens have these positions."""
+    return {"kernel": cfg.attention, "near": None if reach is None else (reach, positions)}

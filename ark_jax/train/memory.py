@@ -165,7 +165,7 @@ def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
 def _kernel(cfg: Any, texts: Texts) -> str:
     """The kernel that attends them; texts behind prefixes have XLA's."""
     device, head_size = device_in_use(), cfg.dims["h"]
-    if cfg.attends_by_xla(texts.length + texts.after):
+    if cfg.distances or (cfg.local and cfg.window < texts.length + texts.after):
         return "xla"
     chosen = kernels.choose(cfg.attention, device, cfg.compute, head_size, texts.length)
     return "xla" if texts.after and device.platform != "cpu" else chosen
