@@ -55,7 +55,7 @@ ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Sizes and switches of a decoder. Nothing mathematical has a default that could be wrong."""
+    """Sizes and switches of a decoder; sizes have no default, switches have Llama's."""
 
     vocab: int
     width: int
@@ -65,17 +65,17 @@ class Config:
     head_dim: int
     ffn: int
     rotaries: tuple[Rotary, ...]  # of layers that see whole texts, and of local ones
-    window: int  # a token of a local layer sees tokens that are less than so many places away
-    local: tuple[bool, ...]  # of each layer; () if none is
-    causal: bool  # whether a token sees no later one
+    window: int = 0  # a token of a local layer sees tokens that are less than so many places away
+    local: tuple[bool, ...] = ()  # of each layer; () if none is
+    causal: bool = True  # whether a token sees no later one
     norm_eps: float
     qk_norm: bool
-    biases: tuple[str, ...]  # the weights that have a bias: q k v o gate up down
-    activation: str  # a key of `ACTIVATIONS`
-    query_scale: float  # of queries, beside the head size's
+    biases: tuple[str, ...] = ()  # the weights that have a bias: q k v o gate up down
+    activation: str = "silu"  # a key of `ACTIVATIONS`
+    query_scale: float = 1.0  # of queries, beside the head size's
     # Gemma multiplies by 1 + weight in norms, norms what a part adds to the residual stream, too,
     # and scales embeddings by the root of the width.
-    gemma: bool
+    gemma: bool = False
     tied: bool
     dtype: str
     compute: str

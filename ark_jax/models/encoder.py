@@ -23,7 +23,7 @@ from ark_jax.models.rotary import Rotary
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Sizes and switches of an encoder; as in the decoder, nothing mathematical has a default."""
+    """Sizes and switches of an encoder; the sizes have no default."""
 
     vocab: int
     width: int
@@ -36,26 +36,30 @@ class Config:
     pad: int | None
     segments: int  # rows of the segment table; 0: the family has none
     norm_eps: float
-    biases: tuple[str, ...]  # the weights that have a bias: q k v o gate up down norm
-    activation: str  # a key of `ACTIVATIONS`
-    gated: bool  # whether the feed-forward network multiplies two products
-    # Norms come behind attention and the feed-forward network. Otherwise they come before both,
-    # but for the attention of layer 0, and after the last layer.
-    norms_behind: bool
-    has_position_table: bool
-    rotaries: tuple[Rotary, ...]  # of layers that see whole texts, and of local ones; () for none
-    window: int  # a token of a local layer sees tokens that are less than so many places away
-    local: tuple[bool, ...]  # of each layer; () if none is
-    # How scores depend on the distance of two tokens: "" not at all, "bias" by a number for each
-    # head (MPNet), "states" by products with a state for each distance (DeBERTa).
-    distances: str
-    buckets: int  # of distances
-    farthest: int  # from which all distances are one
     dtype: str
     compute: str
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
     attention: str = "auto"  # one of kernels.KERNELS
+    # What other families have where BERT has the defaults.
+    # The weights that have a bias; gate may have one, too.
+    biases: tuple[str, ...] = ("q", "k", "v", "o", "up", "down", "norm")
+    activation: str = "gelu"  # a key of `ACTIVATIONS`
+    gated: bool = False  # whether the feed-forward network multiplies two products
+    # Norms come behind attention and the feed-forward network. Otherwise they come before both,
+    # but for the attention of layer 0, and after the last layer.
+    norms_behind: bool = True
+    has_position_table: bool = True
+    rotaries: tuple[
+        Rotary, ...
+    ] = ()  # of layers that see whole texts, and of local ones; () for none
+    window: int = 0  # a token of a local layer sees tokens that are less than so many places away
+    local: tuple[bool, ...] = ()  # of each layer; () if none is
+    # How scores depend on the distance of two tokens: "" not at all, "bias" by a number for each
+    # head (MPNet), "states" by products with a state for each distance (DeBERTa).
+    distances: str = ""
+    buckets: int = 0  # of distances
+    farthest: int = 0  # from which all distances are one
     causal = False
 
     @property

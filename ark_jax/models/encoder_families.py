@@ -15,11 +15,10 @@ _SIZES = {
     "ffn": "intermediate_size",
     "positions": "max_position_embeddings",
 }
-_BIASES = ("q", "k", "v", "o", "up", "down", "norm")
 
 
 def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, ...]) -> Fields:
-    """The fields that all families have, with BERT's switches.
+    """The fields that all families have, but for the switches of their own.
 
     Args:
         names: of the sizes, where they differ from `_SIZES`.
@@ -38,16 +37,6 @@ def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, .
         "activation": activation,
         "pad": None,
         "segments": 0,
-        "biases": _BIASES,
-        "gated": False,
-        "norms_behind": True,
-        "has_position_table": True,
-        "rotaries": (),
-        "window": 0,
-        "local": (),
-        "distances": "",
-        "buckets": 0,
-        "farthest": 0,
     }
 
 
@@ -168,7 +157,7 @@ def _gte(hf: Mapping) -> Fields:
     fields = _like_bert({**hf, "type_vocab_size": segments or 1})
     return fields | {
         "segments": segments,
-        "biases": tuple(name for name in _BIASES if name != "up"),
+        "biases": ("q", "k", "v", "o", "down", "norm"),
         "gated": True,
         "has_position_table": False,
         "rotaries": (read_rotary(hf, 10_000.0 if hf["model_type"] == "new" else 160_000.0),),
