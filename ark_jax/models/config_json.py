@@ -45,6 +45,12 @@ def refuse_unless(supported: bool, field: str, value: object) -> None:
         )
 
 
+def expect(hf: Mapping, **values: object) -> None:
+    """Refuses fields that are there with another value."""
+    for field, value in values.items():
+        refuse_unless(hf.get(field, value) == value, field, hf.get(field))
+
+
 def layer_kinds(settings: Mapping, is_local: Callable[[int], bool]) -> tuple[bool, ...]:
     """Whether each layer sees a window only; () if all see whole texts.
 

@@ -6,7 +6,6 @@ and v3, nomic_bert, GTE (`new`, `gte`) and ModernBERT.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -16,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, over_tokens, param
 from ark_jax.models import attention, distances, packing, rotary
-from ark_jax.models.decoder import local_layers, ones, rematerialised, zeros
+from ark_jax.models.decoder import ACTIVATIONS, Biased, local_layers, ones, rematerialised, zeros
 from ark_jax.models.encoder_families import FAMILIES
 from ark_jax.models.rotary import Rotary
 
@@ -111,18 +110,6 @@ def layer_norm(
     return over_tokens(norm, x)
 
 
-def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
-    """The exact GELU by erf, as torch has it. JAX's is by erfc, twice as slow on a CPU."""
-    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": gelu,
-    "gelu_pytorch_tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "silu": jax.nn.silu,
-}
-
-
 def positions(
     tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config
 ) -> Int[Array, "b t"]:
@@ -150,7 +137,7 @@ class _Normed(nnx.Module):
         return layer_norm(x, getattr(self, name)[...], bias, cfg.norm_eps)
 
 
-class Block(_Normed):
+class Block(_Normed, Biased):
     """One layer: attention and a feed-forward network."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
@@ -159,9 +146,7 @@ class Block(_Normed):
         self.up, self.down = new("d f"), new("f d")
         if cfg.gated:
             self.gate = new("d f")
-        shapes = {"q": "n h", "k": "k h", "v": "k h", "o": "d", "gate": "f", "up": "f", "down": "d"}
-        for name in sorted({*cfg.biases} - {"norm"}):
-            setattr(self, f"{name}_bias", new(shapes[name], init=zeros))
+        self.add_biases(cfg, rngs)
         self._new_norm("attn_norm", cfg, rngs)
         self._new_norm("ffn_norm", cfg, rngs)
 
@@ -192,10 +177,6 @@ class Block(_Normed):
         y = (y * up if cfg.gated else y).astype(x.dtype)
         x = x + einsum("btf,fd->btd", y, self.down[...], bias("down"))
         return self._norm("ffn_norm", x, cfg) if cfg.norms_behind else x
-
-    def bias(self, name: str, cfg: Config) -> Float[Array, "*_"] | None:
-        """The bias of a weight, if it has one."""
-        return getattr(self, f"{name}_bias")[...] if name in cfg.biases else None
 
 
 class Encoder(_Normed):

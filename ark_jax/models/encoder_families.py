@@ -3,7 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ark_jax.models.config_json import check_positive, check_sizes, layer_kinds, refuse_unless
+from ark_jax.models.config_json import (
+    check_positive,
+    check_sizes,
+    expect,
+    layer_kinds,
+    refuse_unless,
+)
 from ark_jax.models.rotary import read_rotary
 
 Fields = dict[str, Any]
@@ -40,12 +46,6 @@ def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, .
     }
 
 
-def _expect(hf: Mapping, **values: Any) -> None:
-    """Refuses fields that are there with another value."""
-    for field, value in values.items():
-        refuse_unless(hf.get(field, value) == value, field, hf.get(field))
-
-
 def _like_bert(hf: Mapping, *known: str) -> Fields:
     """The fields of a family with BERT's names; `known` are the activations."""
     check_sizes(hf, ("type_vocab_size",))
@@ -55,7 +55,7 @@ def _like_bert(hf: Mapping, *known: str) -> Fields:
 
 
 def _bert(hf: Mapping) -> Fields:
-    _expect(hf, position_embedding_type="absolute")
+    expect(hf, position_embedding_type="absolute")
     return _like_bert(hf)
 
 
@@ -74,7 +74,7 @@ def _distilbert(hf: Mapping) -> Fields:
 def _mpnet(hf: Mapping) -> Fields:
     """Positions as RoBERTa's, with the pad id of its source; biases by distance."""
     check_positive(hf, ("layer_norm_eps",))
-    _expect(hf, relative_attention_num_buckets=32)
+    expect(hf, relative_attention_num_buckets=32)
     return _common(hf, {}, "hidden_act", ("gelu",)) | {
         "norm_eps": hf["layer_norm_eps"],
         "pad": 1,
@@ -98,12 +98,12 @@ def _deberta(hf: Mapping) -> Fields:
     fields = _common(hf, {}, "hidden_act", ("gelu",))
     check_positive(hf, ("layer_norm_eps",))
     missing = {"relative_attention": False, "share_att_key": False, "norm_rel_ebd": "none"}
-    _expect({**missing, "position_biased_input": True, **hf}, **_DEBERTA)
+    expect({**missing, "position_biased_input": True, **hf}, **_DEBERTA)
     kinds = hf.get("pos_att_type") or ()
     kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     refuse_unless(sorted(map(str.strip, kinds)) == ["c2p", "p2c"], "pos_att_type", kinds)
     size = hf["hidden_size"] // hf["num_attention_heads"]
-    _expect(hf, embedding_size=hf["hidden_size"], attention_head_size=size)
+    expect(hf, embedding_size=hf["hidden_size"], attention_head_size=size)
     farthest = hf.get("max_relative_positions", -1)
     farthest = farthest if farthest > 0 else hf["max_position_embeddings"]
     buckets = hf.get("position_buckets", -1)
@@ -133,7 +133,7 @@ def _nomic(hf: Mapping) -> Fields:
         rotary = read_rotary(hf, 1000.0)
     else:
         off = dict.fromkeys(_NOMIC_OFF.split(), False)
-        _expect({k: v or False for k, v in hf.items()}, rotary_emb_fraction=1.0, **off)
+        expect({k: v or False for k, v in hf.items()}, rotary_emb_fraction=1.0, **off)
         names = {"width": "n_embd", "layers": "n_layer", "heads": "n_head", "ffn": "n_inner"}
         names["positions"] = "n_positions"
         fields = _common(hf, names, "activation_function", ("swiglu",))
@@ -151,8 +151,8 @@ def _nomic(hf: Mapping) -> Fields:
 
 def _gte(hf: Mapping) -> Fields:
     """GTE v1.5 and multilingual: `new` in Alibaba's own code, `gte` in transformers."""
-    _expect(hf, position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True)
-    _expect(hf, logn_attention_scale=False)
+    expect(hf, position_embedding_type="rope", layer_norm_type="layer_norm", pack_qkv=True)
+    expect(hf, logn_attention_scale=False)
     segments = hf["type_vocab_size"]
     fields = _like_bert({**hf, "type_vocab_size": segments or 1})
     return fields | {

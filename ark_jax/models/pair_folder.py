@@ -12,7 +12,7 @@ import numpy as np
 
 from ark_jax.layout import check_divides
 from ark_jax.models import decoder, encoder, hf, pair_heads
-from ark_jax.models.config_json import refuse_unless
+from ark_jax.models.config_json import expect, refuse_unless
 from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD, Table
 from ark_jax.runtime.distributed import is_first_process
 
@@ -59,18 +59,14 @@ def first_layer(base: Path) -> pair_heads.FirstLayer:
     """
     settings = hf.read_config(base)
     family = settings["model_type"]
-    if family == "deberta-v2":
-        activation = settings.get("pooler_hidden_act", "gelu")
-        refuse_unless(activation == "gelu", "pooler_hidden_act", activation)
-        return pair_heads.FirstLayer("gelu")
     if family != "modernbert":
-        return pair_heads.FirstLayer("relu" if family == "distilbert" else "tanh")
+        expect(settings, pooler_hidden_act="gelu")
+        activations = {"distilbert": "relu", "deberta-v2": "gelu"}
+        return pair_heads.FirstLayer(activations.get(family, "tanh"))
     pooling = settings.get("classifier_pooling", "cls")
     refuse_unless(pooling in ("cls", "mean"), "classifier_pooling", pooling)
-    activation = settings.get("classifier_activation", "gelu")
-    refuse_unless(activation == "gelu", "classifier_activation", activation)
-    biased = bool(settings.get("classifier_bias"))
-    return pair_heads.FirstLayer(activation, pooling, biased, normed=True)
+    expect(settings, classifier_activation="gelu")
+    return pair_heads.FirstLayer("gelu", pooling, bool(settings.get("classifier_bias")), True)
 
 
 def is_classifier(folder: Path) -> bool:

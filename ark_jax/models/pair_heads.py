@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.models import attention, encoder
-from ark_jax.models.decoder import ones, zeros
+from ark_jax.models.decoder import ACTIVATIONS, ones, zeros
 from ark_jax.models.retriever import embed, pool
 
 # linear  a sequence classifier with one label
@@ -39,7 +39,7 @@ class FirstLayer(NamedTuple):
     normed: bool = False
 
 
-_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, **encoder.ACTIVATIONS}
+_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, **ACTIVATIONS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,25 +46,13 @@ def attention_pairs(cfg, lengths: Sequence[Count]) -> Count:
 
     They are the mean over layers, since local layers need fewer.
     """
-    lengths = np.asarray(lengths, float)
-    return sum(
-        share * _pairs_within(lengths, reach, causal=cfg.causal).sum()
-        for reach, share in reaches(cfg)
-    )
-
-
-def reaches(cfg) -> list[tuple[float, float]]:
-    """(places within which tokens see each other, share of the layers) of each kind of layer."""
+    lengths, total = np.asarray(lengths, float), 0.0
     local = sum(cfg.local) / cfg.layers
-    kinds = [(math.inf, 1 - local), (cfg.window, local)]
-    return [(reach, share) for reach, share in kinds if share]
-
-
-def _pairs_within(lengths: np.ndarray, reach: float, *, causal: bool) -> np.ndarray:
-    """Pairs of tokens of a text that are less than `reach` places apart, for each length."""
-    near = np.minimum(lengths, reach)
-    later = near * (near + 1) / 2 + (lengths - near) * near
-    return later if causal else 2 * later - lengths
+    for reach, share in ((math.inf, 1 - local), (cfg.window, local)):
+        near = np.minimum(lengths, reach)
+        pairs = near * (near + 1) / 2 + (lengths - near) * near  # with earlier tokens
+        total += share * (pairs if cfg.causal else 2 * pairs - lengths).sum()
+    return total
 
 
 def forward(cfg, tokens: Count, pairs: Count, logits: Count = 0) -> np.ndarray:

@@ -272,9 +272,8 @@ def lists(size: str, scale: Scale) -> Program:
         body = dataclasses.replace(body, **narrow, heads=5)
     of_device, devices = 4 * 32, layout.batch_multiple()
     tokens = of_device * scale.pair
-    cfg = pair_heads.PairConfig(
-        body, "star", "cls", body.width, 20.0, pair_heads.FirstLayer(), True
-    )
+    first = pair_heads.FirstLayer()
+    cfg = pair_heads.PairConfig(body, "star", "cls", body.width, 20.0, first, True)
 
     def create() -> pair_heads.PairModel:
         rngs = nnx.Rngs(0)

@@ -63,11 +63,11 @@ def test_norms_of_sharded_texts_equal_norms_of_single_tokens(any_mesh):
 
 def test_gelu_matches_jax(mesh):
     x = jnp.linspace(-12, 12, 4001)
-    np.testing.assert_allclose(encoder.gelu(x), jax.nn.gelu(x, approximate=False), atol=1e-6)
+    np.testing.assert_allclose(decoder.gelu(x), jax.nn.gelu(x, approximate=False), atol=1e-6)
 
 
 def test_the_gradient_of_gelu_matches_jax(mesh):
     x = jnp.linspace(-12, 12, 4001)
-    ours = jax.grad(lambda x: encoder.gelu(x).sum())(x)
+    ours = jax.grad(lambda x: decoder.gelu(x).sum())(x)
     theirs = jax.grad(lambda x: jax.nn.gelu(x, approximate=False).sum())(x)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
