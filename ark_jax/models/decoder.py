@@ -251,18 +251,11 @@ class Biased(nnx.Module):
 
     def add_biases(self, cfg: Any, rngs: nnx.Rngs) -> None:
         """Adds those that `cfg.biases` names; the layer adds its norms'."""
-        letters = {
-            "q": "n h",
-            "k": "k h",
-            "v": "k h",
-            "o": "d",
-            "gate": "f",
-            "up": "f",
-            "down": "d",
-        }
-        for name in letters.keys() & cfg.biases:
-            new = param(letters[name], cfg.dims, cfg.dtype, rngs, init=zeros)
-            setattr(self, f"{name}_bias", new)
+        heads = {"q": "n h", "k": "k h", "v": "k h", "o": "d"}
+        for name, letters in (heads | {"gate": "f", "up": "f", "down": "d"}).items():
+            if name in cfg.biases:
+                new = param(letters, cfg.dims, cfg.dtype, rngs, init=zeros)
+                setattr(self, f"{name}_bias", new)
 
     def bias(self, name: str, cfg: Any) -> Float[Array, "*_"] | None:
         """The bias of a weight, if it has one."""

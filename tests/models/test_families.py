@@ -1,6 +1,7 @@
 """Families of models against transformers: outputs and gradients, on meshes, saved and opened."""
 
 import functools
+import json
 from pathlib import Path
 
 import jax
@@ -152,6 +153,18 @@ def compare(case: str, root: str, folder: Path, *, packed: bool) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_gradients_on_one_device_match_transformers(case, root, tmp_path, mesh):
     compare(case, root, tmp_path, packed=False)
+
+
+def test_gte_as_published_equals_the_port_of_transformers(root, tmp_path, mesh):
+    """The model_type `new` is Alibaba's; its rotation has other names in config.json."""
+    base, inputs, wanted, _ = reference("gte", root)
+    settings = json.loads((base / "config.json").read_text()) | {"model_type": "new"}
+    settings |= {"rope_parameters": None, "rope_theta": 300.0, "position_embedding_type": "rope"}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes())
+    model, cfg, _ = hf.load_model(str(tmp_path))
+    hidden, _ = evaluate(cfg, None, model, *map(layout.rows, inputs))
+    np.testing.assert_allclose(hidden * inputs[1][..., None], wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
