@@ -38,7 +38,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window": 4096,
-        "sliding_window_pattern": 6,
         "query_pre_attn_scalar": 256,
     },
 }
@@ -165,7 +164,7 @@ def _is_causal(hf: Mapping, family: str) -> bool:
 
 def _windows(hf: Mapping, family: str) -> tuple[int, tuple[bool, ...]]:
     """The window of local layers, and which layers are local."""
-    window, every = hf.get("sliding_window") or 0, hf.get("sliding_window_pattern")
+    window, every = hf.get("sliding_window") or 0, hf.get("sliding_window_pattern") or 6
     refuse_unless(family != "llama" or not window, "sliding_window", window)
     is_local = lambda i: True
     if family == "mistral":

@@ -49,9 +49,7 @@ class Config:
     # but for the attention of layer 0, and after the last layer.
     norms_behind: bool = True
     has_position_table: bool = True
-    rotaries: tuple[
-        Rotary, ...
-    ] = ()  # of layers that see whole texts, and of local ones; () for none
+    rotaries: tuple[Rotary, ...] = ()  # of layers that see whole texts, and of local ones
     window: int = 0  # a token of a local layer sees tokens that are less than so many places away
     local: tuple[bool, ...] = ()  # of each layer; () if none is
     # How scores depend on the distance of two tokens: "" not at all, "bias" by a number for each

@@ -122,14 +122,14 @@ def _yarn_scale(rope: Mapping, factor: float) -> float:
 
 def angles(
     positions: Int[Array, "b t"], rotaries: tuple[Rotary, ...], size: int
-) -> Float[Array, "g b t half_h"]:
+) -> Float[Array, "kinds b t half_h"]:
     """Angles in radians, float32, of the heads of each kind of layer."""
     where = positions[..., None].astype(jnp.float32)
     return jnp.stack([where * rotary.frequencies(size) for rotary in rotaries])
 
 
 def of_layer(
-    angles: Float[Array, "g b t half_h"] | None, is_local: Bool[Array, ""] | None
+    angles: Float[Array, "kinds b t half_h"] | None, is_local: Bool[Array, ""] | None
 ) -> Float[Array, "b t half_h"] | None:
     """The angles of a layer, of those that `angles` returns."""
     if angles is None or is_local is None or len(angles) == 1:

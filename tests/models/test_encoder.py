@@ -95,8 +95,8 @@ def test_rotation_of_gte_is_slowed_by_the_factor_where_it_is_slowest():
     np.testing.assert_allclose(scaled[0], plain[0] * 8 ** (-2 / 64), rtol=1e-6)
 
 
-def test_windows_are_read_as_transformers_reads_them():
-    """Of Gemma 3's and ModernBERT's published settings."""
+def test_windows_and_missing_sizes_are_read_as_by_transformers():
+    """Of Gemma 3's, Qwen3's and ModernBERT's settings."""
     gemma = {"model_type": "gemma3_text", "rms_norm_eps": 1e-6, "sliding_window": 512}
     sizes = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 7, "intermediate_size": 48}
     sizes |= {"num_attention_heads": 4, "max_position_embeddings": 64}
@@ -104,6 +104,9 @@ def test_windows_are_read_as_transformers_reads_them():
     assert (cfg.window, cfg.local) == (512, (True,) * 5 + (False, True))
     cfg = decoder.Config.from_hf(sizes | gemma | {"use_bidirectional_attention": True})
     assert (cfg.window, cfg.causal) == (257, False)
+    qwen = {"model_type": "qwen3", "rms_norm_eps": 1e-6, "num_attention_heads": 64}
+    cfg = decoder.Config.from_hf(sizes | qwen)  # transformers' defaults, not 32 / 64
+    assert (cfg.window, cfg.local, cfg.head_dim, cfg.kv_heads) == (0, (), 128, 32)
     cfg = encoder.Config.from_hf(sizes | {"model_type": "modernbert"})
     assert (cfg.window, cfg.local) == (65, (False, True, True, False, True, True, False))
 

@@ -167,6 +167,24 @@ def test_gte_as_published_equals_the_port_of_transformers(root, tmp_path, mesh):
     np.testing.assert_allclose(hidden * inputs[1][..., None], wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_a_bidirectional_decoder_sees_all_tokens(root, tmp_path, mesh):
+    """As gte-Qwen2; transformers does so if it is given the whole mask."""
+    base, (tokens, mask, direction), _, theirs = reference("qwen2-yarn", root)
+    settings = json.loads((base / "config.json").read_text()) | {"is_causal": False}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes())
+    mask, tokens, direction = mask[:4], tokens[:4], direction[:4]
+    shown = torch.tensor(np.where(mask[:, None, None], 0, -1e30).repeat(40, 2)).float()
+    with torch.no_grad():
+        ids = torch.tensor(tokens, dtype=torch.long)
+        wanted = theirs(input_ids=ids, attention_mask=shown).last_hidden_state.numpy()
+    model, cfg, _ = hf.load_model(str(tmp_path), head=False)
+    hidden, _ = evaluate(cfg, None, model, *map(layout.rows, (tokens, mask, direction)))
+    np.testing.assert_allclose(
+        hidden * mask[..., None], wanted * mask[..., None], rtol=1e-5, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize(
     ("case", "any_mesh"),
     [
@@ -329,3 +347,10 @@ def test_an_adapter_of_a_part_of_a_tensor_is_refused(root):
     with pytest.raises(ValueError, match=r"'q' is a part of a tensor .* name some of o, down"):
         lora.target_weights(base, ())
     assert [name for name, *_ in lora.target_weights(base, ("o", "down"))] == ["o", "down"]
+
+
+def test_a_kernel_without_windows_is_refused_by_name(root, mesh):
+    base, inputs, *_ = reference("gemma", root)
+    model, cfg, _ = hf.load_model(str(base), head=False, attention="splash")
+    with pytest.raises(ValueError, match="attention='splash': has no windows"):
+        evaluate(cfg, None, model, *map(layout.rows, inputs))

@@ -398,7 +398,7 @@ REFUSED = [
     ("qwen3", {"mlp_bias": True}, "mlp_bias"),
     ("mistral", {"attention_bias": True}, "attention_bias"),
     ("qwen3", {"use_sliding_window": True, "layer_types": ["chunked"] * 2}, "layer_types"),
-    ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
+    ("qwen3", {"hidden_act": "relu"}, "hidden_act"),
     ("qwen3", {"model_type": "gemma2"}, "gemma2"),
     ("bert", {"model_type": "xlnet"}, "xlnet"),
     ("bert", {"num_attention_heads": 5}, "num_attention_heads=5"),
