@@ -3,6 +3,16 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+# Fields of a Config that are sizes, and their usual names in a config.json.
+SIZES = {
+    "vocab": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "ffn": "intermediate_size",
+    "positions": "max_position_embeddings",
+}
+
 
 def check_sizes(settings: Mapping, names: Sequence[str], optional: Sequence[str] = ()) -> None:
     """Checks that fields of a config.json are integers of at least 1, where they are present.

@@ -17,7 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.layout import einsum, lookup, over_tokens, param
 from ark_jax.models import attention, kernels, packing, rotary
-from ark_jax.models.config_json import check_positive, check_sizes, layer_kinds, refuse_unless
+from ark_jax.models.config_json import (
+    SIZES,
+    check_positive,
+    check_sizes,
+    layer_kinds,
+    refuse_unless,
+)
 from ark_jax.models.rotary import Rotary, read_rotary
 
 # What to do about numbers that are not finite; ends a message.
@@ -42,14 +48,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 FAMILIES = tuple(_DEFAULTS)
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
 ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 
@@ -117,7 +115,7 @@ class Config:
         hf = _DEFAULTS[family] | hf
         gemma = family == "gemma3_text"
         optional = ("num_key_value_heads", "head_dim", "sliding_window", "sliding_window_pattern")
-        check_sizes(hf, _SIZES, optional)
+        check_sizes(hf, tuple(SIZES.values()), optional)
         check_positive(hf, ("rms_norm_eps", "query_pre_attn_scalar"))
         window, local = _windows(hf, family)
         names = ("full_attention", "sliding_attention") if gemma else ("", "")
@@ -129,13 +127,9 @@ class Config:
         refuse_unless(activation in ACTIVATIONS, act, activation)
         size = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
         return cls(
-            vocab=hf["vocab_size"],
-            width=hf["hidden_size"],
-            layers=hf["num_hidden_layers"],
-            heads=hf["num_attention_heads"],
+            **{field: hf[name] for field, name in SIZES.items() if field != "positions"},
             kv_heads=hf.get("num_key_value_heads") or hf["num_attention_heads"],
             head_dim=size,
-            ffn=hf["intermediate_size"],
             rotaries=tuple(rotaries),
             window=window,
             local=local,

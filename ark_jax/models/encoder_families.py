@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ark_jax.models.config_json import (
+    SIZES,
     check_positive,
     check_sizes,
     expect,
@@ -13,25 +14,17 @@ from ark_jax.models.config_json import (
 from ark_jax.models.rotary import read_rotary
 
 Fields = dict[str, Any]
-_SIZES = {
-    "vocab": "vocab_size",
-    "width": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "ffn": "intermediate_size",
-    "positions": "max_position_embeddings",
-}
 
 
 def _common(hf: Mapping, names: Mapping[str, str], act: str, known: tuple[str, ...]) -> Fields:
     """The fields that all families have, but for the switches of their own.
 
     Args:
-        names: of the sizes, where they differ from `_SIZES`.
+        names: of the sizes, where they differ from `SIZES`.
         act: the name of the activation.
         known: the activations that are implemented, that of a config without the field first.
     """
-    sizes = {field: names.get(field, name) for field, name in _SIZES.items()}
+    sizes = {field: names.get(field, name) for field, name in SIZES.items()}
     check_sizes(hf, tuple(sizes.values()))
     activation = hf.get(act, known[0])
     refuse_unless(activation in known, act, activation)

@@ -1,6 +1,5 @@
 """The families of models that are implemented, and well-known models of each."""
 
-from ark_jax.models import decoder, encoder
 from ark_jax.models.weight_names import DECODERS, ENCODERS
 
 # model_type of config.json -> models. README.md and `ark-jax models` list these.
@@ -25,13 +24,11 @@ FAMILIES = {
 
 def rows() -> list[tuple[str, str, str, str]]:
     """(model_type, what it can be, matrices that an adapter changes, well-known models)."""
-    tables = ENCODERS | DECODERS
-    listed = []
-    for family in (*encoder.FAMILIES, *decoder.FAMILIES):
-        role = "reranker" if family in encoder.FAMILIES else "reader"
-        whole = [
-            name for name in ("q", "k", "v", "o", "up", "down") if tables[family][name].parts == 1
-        ]
-        adapted = "all" if len(whole) == 6 else ", ".join(whole)
-        listed.append((family, f"retriever, {role}", adapted, FAMILIES[family]))
+    listed, tables = [], ENCODERS | DECODERS
+    for family, names in FAMILIES.items():
+        role = "reranker" if family in ENCODERS else "reader"
+        matrices = "q", "k", "v", "o", "up", "down"
+        whole = [name for name in matrices if tables[family][name].parts == 1]
+        adapted = "all" if len(whole) == len(matrices) else ", ".join(whole)
+        listed.append((family, f"retriever, {role}", adapted, names))
     return listed

@@ -93,7 +93,8 @@ def read_rotary(hf: Mapping, theta: float, part: str = "", own_theta: str = "rop
             value = value.get(part) or {}
         rope |= value if part != "sliding_attention" or field == "rope_parameters" else {}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    refuse_unless(kind in _NUMBERS, "rope_scaling", kind)
+    known = kind in _NUMBERS and (kind != "ntk" or hf["model_type"] == "new")  # only GTE has it
+    refuse_unless(known, "rope_scaling", kind)
     rotated_share = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1))
     refuse_unless(rotated_share == 1, "partial_rotary_factor", rotated_share)
     theta = rope.get("rope_theta", hf.get(own_theta, theta))
