@@ -5,10 +5,9 @@ Shapes, shardings and the conversion in both directions follow from letters, whi
 explains. `{l}` in a name stands for the layer; our parameter stacks all layers.
 """
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
-
-from ark_jax.layout import groups
 
 # "their letters -> our letters" of a weight by its attribute; a vector's are its own.
 _LETTERS = {
@@ -69,12 +68,13 @@ def _rows(modules: str, *, top: str = "", layer: str = "", **first: int) -> dict
             parts = attributes.split(",")
             for part, attribute in enumerate(parts):
                 letters = _LETTERS.get(attribute, "d -> d")
-                outputs = " ".join(groups(letters.split("->")[0])[0])
-                stored = f"({outputs})" if " " in outputs else outputs
+                stored = re.findall(r"\(.*?\)|\w", letters)[0]  # of the first axis, the outputs
                 place = part, len(parts), first.get(attribute, 0)
                 name = start + module
                 rows[attribute] = Row(f"{name}.weight", letters, *place)
-                rows[f"{attribute}_bias"] = Row(f"{name}.bias", f"{stored} -> {outputs}", *place)
+                rows[f"{attribute}_bias"] = Row(
+                    f"{name}.bias", f"{stored} -> {stored.strip('()')}", *place
+                )
     return rows
 
 
