@@ -72,9 +72,8 @@ def _rows(modules: str, *, top: str = "", layer: str = "", **first: int) -> dict
                 place = part, len(parts), first.get(attribute, 0)
                 name = start + module
                 rows[attribute] = Row(f"{name}.weight", letters, *place)
-                rows[f"{attribute}_bias"] = Row(
-                    f"{name}.bias", f"{stored} -> {stored.strip('()')}", *place
-                )
+                bias = f"{stored} -> {stored.strip('()')}"
+                rows[f"{attribute}_bias"] = Row(f"{name}.bias", bias, *place)
     return rows
 
 
