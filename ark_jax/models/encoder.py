@@ -217,14 +217,16 @@ class Encoder(_Normed):
             markers: embeddings of the token ids that follow the vocabulary.
         """
         x = self.embeddings(tokens, mask, cfg, segments=segments, markers=markers)
-        places = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
+        places, angles = 0 * tokens + jnp.arange(tokens.shape[1]), None
         if capacity is None:
             attend = functools.partial(attention.attend, visible=mask)
         else:
             plan = packing.plan_packing(mask, capacity)
             attend = functools.partial(attention.attend_packed, plan=plan)
-            x, places = packing.pack(x, plan), packing.pack(places, plan)
-        angles = rotary.angles(places, cfg.rotaries, cfg.dims["h"]) if cfg.rotaries else None
+            x = packing.pack(x, plan)
+            places = packing.pack(places, plan) if cfg.rotaries else places
+        if cfg.rotaries:
+            angles = rotary.angles(places, cfg.rotaries, cfg.dims["h"])
 
         def layer(x: Array, inputs: tuple) -> tuple[Array, None]:
             """One step of the scan."""
