@@ -10,7 +10,7 @@ p  position                              r  rank of an adapter
 u  part of the batch axes                w  part of the tensor axis
 y  segment type                          m  marker in a pair of texts
 c  label of a classifier                 j  width inside a classifier
-g  state that a classifier reads
+g  state that a classifier reads         x  bucket of distances between tokens
 
 A letter means one thing everywhere: the letters of an einsum's output say how the output is
 sharded, the letters of a weight say how the weight is stored. Shapes in annotations

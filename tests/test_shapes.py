@@ -24,6 +24,7 @@ NUMERIC = (
     "models.packing",
     "models.prefix",
     "models.prefix_attention",
+    "models.rotary",
     "models.sampling",
     "models.pooling",
     "train.losses",

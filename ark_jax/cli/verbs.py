@@ -37,6 +37,7 @@ VERBS = {
         "evaluate:Evaluate",
         "a table of retrievers, BM25 and both fused on a test set, without a run",
     ),
+    "models": ("models:Models", "the families of models that are implemented"),
     "onnx": ("onnx:Onnx", "a retriever as ONNX, for onnxruntime, fastembed and browsers"),
     "retrieve": ("retrieve:Retrieve", "what of a graph fits each question of a file, as JSONL"),
 }

@@ -20,7 +20,7 @@ from ark_jax.models.token_probabilities import block_length
 from ark_jax.runtime.accelerator import assumed_device, device_in_use, float_type
 from ark_jax.text import tokens as tk
 from ark_jax.train import memory, optim
-from ark_jax.train.flops import forward, peak
+from ark_jax.train.flops import attention_pairs, forward, peak
 from ark_jax.train.likelihood import LOGIT_BLOCK
 
 ATTENTION_COST = 3  # time of an operation of attention, in operations of a product with weights
@@ -85,8 +85,8 @@ class WeightlessModel:
             logits: tokens of a text whose logits are computed.
             after: earlier tokens that the text attends to, whose states are computed already.
         """
-        seen = length / 2 if isinstance(self.cfg, decoder.Config) else length
-        return forward(self.cfg, count * length, count * length * (after + seen), count * logits)
+        seen = attention_pairs(self.cfg, [after + length]) - attention_pairs(self.cfg, [after])
+        return forward(self.cfg, count * length, count * seen, count * logits)
 
     def speed(self, rows: int = 0) -> float:
         """FLOP/s of all devices in products of `rows` tokens on each; 0: of a batch."""

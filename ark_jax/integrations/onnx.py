@@ -19,6 +19,7 @@ from ark_jax.text.token_vectors import tokens_error
 
 FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a protobuf file; larger weights go into a second file
+FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 HIDDEN = np.finfo(np.float32).min
 EMBEDDINGS = ("embed", "position", "segment", "embed_norm", "embed_norm_bias")
 
@@ -35,9 +36,10 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     """
     if retriever.pooling == "none":
         raise tokens_error(str(retriever.base))
-    if not isinstance(retriever.cfg, encoder.Config):
+    family = hf.read_config(retriever.base)["model_type"]
+    if family not in FAMILIES:
         raise ValueError(
-            f"{retriever.base}: a decoder; ONNX is written of {', '.join(encoder.FAMILIES)} alone"
+            f"{retriever.base}: {family}; ONNX is written of {', '.join(FAMILIES)} alone"
         )
     form = retriever.form
     plain = VectorForm(form.poolings, form.width, normalised=form.normalised)

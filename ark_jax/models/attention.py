@@ -7,10 +7,14 @@ kernel for TPUs; `tokamax` takes what that library chooses for the device. `auto
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import SAVED, activation_spec
@@ -21,6 +25,28 @@ from ark_jax.runtime.accelerator import device_in_use
 MASKED = -1e30
 
 
+FAR = 2**30  # farther than any two tokens of a text
+
+
+def reach(cfg: Any, is_local: Bool[Array, ""] | None, tokens: int) -> Int[Array, ""] | None:
+    """Places below which tokens of a layer see each other; None if all of so many tokens do."""
+    windowed = is_local is not None and cfg.window < tokens
+    return jnp.where(is_local, cfg.window, FAR) if windowed else None  # type: ignore[arg-type]
+
+
+class Distances(NamedTuple):
+    """What scores gain by the distance of two tokens.
+
+    Attributes:
+        tables: a number for each bucket and head, `[x n]`; or the states that queries and keys are
+            multiplied with, `[x k h]` and `[x n h]`, for as many key heads as query heads.
+        rows: tokens of a row -> the bucket of each pair (query, key), int32 `[t s]`.
+    """
+
+    tables: tuple[Array, ...]
+    rows: Callable[[int], Any]
+
+
 def attend(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
@@ -29,6 +55,8 @@ def attend(
     *,
     causal: bool,
     kernel: str = "auto",
+    reach: Int[Array, ""] | None = None,
+    distances: Distances | None = None,
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
 
@@ -38,15 +66,20 @@ def attend(
         visible: true for tokens, false for padding.
         causal: hides every later token; their scores are not computed then.
         kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
+        reach: hides tokens that are so many places away, or more.
+        distances: is added to scores.
 
     Raises:
-        ValueError: the kernel is unknown, not installed, or does not support the type.
+        ValueError: the kernel is unknown, not installed, or does not support the type or what is
+            asked.
     """
-    kernel = _choose_kernel(kernel, q)
+    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances)
 
-    def attend_shard(q: Array, k: Array, v: Array, visible: Array) -> Array:
+    def attend_shard(
+        q: Array, k: Array, v: Array, visible: Array, reach: Array | None, tables: tuple[Array, ...]
+    ) -> Array:
         if kernel == "xla":
-            return _attend_visible(q, k, v, visible, causal=causal)
+            return _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         places, sources = packing.plan_shard(visible, visible.size)
         q, k, v = (packing.pack_shard(x, places, sources) for x in (q, k, v))
         out = _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
@@ -55,12 +88,12 @@ def attend(
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     run = jax.shard_map(
         attend_shard,
-        in_specs=(query, cache, cache, activation_spec("b t")),
+        in_specs=(query, cache, cache, activation_spec("b t"), P(), P(None, "tensor")),
         out_specs=query,
         # Pallas kernels do not declare how their results vary over the mesh.
         check_vma=kernel == "xla",
     )
-    return run(q, k, v, visible)
+    return run(q, k, v, visible, reach, distances.tables if distances else ())
 
 
 def attend_packed(
@@ -71,11 +104,13 @@ def attend_packed(
     *,
     causal: bool,
     kernel: str = "auto",
+    reach: Int[Array, ""] | None = None,
+    distances: Distances | None = None,
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts. A token sees only tokens of its own text."""
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    index = activation_spec("b t")
-    kernel = _choose_kernel(kernel, q, plan.places.shape[1])
+    index, tokens = activation_spec("b t"), plan.places.shape[1]
+    kernel = choose_kernel(kernel, q, tokens, reach, distances)
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
@@ -83,25 +118,42 @@ def attend_packed(
         v: Float[Array, "streams a k h"],
         places: Int[Array, "b t"],
         sources: Int[Array, "streams a"],
+        reach: Int[Array, ""] | None,
+        tables: tuple[Array, ...],
     ) -> Float[Array, "streams a n h"]:
         if kernel != "xla":
             return _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
-        out = _attend_visible(q, k, v, places < plan.capacity, causal=causal)
+        visible = places < plan.capacity
+        out = _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         return packing.pack_shard(out, places, sources)
 
     run = jax.shard_map(
         attend_stream,
-        in_specs=(query, cache, cache, index, index),
+        in_specs=(query, cache, cache, index, index, P(), P(None, "tensor")),
         out_specs=query,
         check_vma=kernel == "xla",
     )
-    return run(q, k, v, plan.places, plan.sources)
+    tables = distances.tables if distances else ()
+    return run(q, k, v, plan.places, plan.sources, reach, tables)
 
 
-def _choose_kernel(kernel: str, q: Array, tokens: int = 0) -> str:
-    """The kernel for these queries, in rows of `tokens`; 0 takes the length of their own rows."""
-    return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens or q.shape[1])
+def choose_kernel(
+    kernel: str, q: Array, tokens: int, reach: Array | None, distances: Distances | None = None
+) -> str:
+    """The kernel for these queries, in rows of `tokens`.
+
+    Raises:
+        ValueError: the kernel is unknown, or has no windows or distances.
+    """
+    if reach is None and distances is None:
+        return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
+    if kernel not in ("auto", "xla"):
+        what = "windows" if distances is None else "distances of tokens"
+        raise ValueError(
+            f"attention={kernel!r}: has no {what}, which this model has: set it to 'auto' or 'xla'"
+        )
+    return "xla"
 
 
 def _attend_by_length(
@@ -126,15 +178,48 @@ def _attend_visible(
     k: Float[Array, "b t k h"],
     v: Float[Array, "b t k h"],
     visible: Bool[Array, "b t"],
+    reach: Int[Array, ""] | None,
+    tables: tuple[Array, ...],
+    distances: Distances | None,
     *,
     causal: bool,
 ) -> Float[Array, "b t n h"]:
-    """Attention of one shard by our own kernel."""
+    """Attention of one shard by our own kernel; `tables` are the shard's of `distances`."""
     b, t = visible.shape
     mask = jnp.broadcast_to(visible[:, None, :], (b, t, t))
+    if reach is not None:
+        mask &= jnp.abs(jnp.arange(t)[:, None] - jnp.arange(t)) < reach
+    if distances:
+        return _attend_by_distance(q, k, v, mask, tables, distances.rows(t))
     if not causal:
         return _attend(q, k, v, mask)
     return _attend_in_blocks(q, k, v, mask & jnp.tril(jnp.ones((t, t), bool)))
+
+
+def _attend_by_distance(
+    q: Float[Array, "b t n h"],
+    k: Float[Array, "b t n h"],
+    v: Float[Array, "b t n h"],
+    mask: Bool[Array, "b t t"],
+    tables: tuple[Array, ...],
+    rows: Int[np.ndarray, "t t"],
+) -> Float[Array, "b t n h"]:
+    """Attention whose scores depend on distances; see `Distances`."""
+    scores = dot("btnh,bsnh->bnts", q, k)
+    if len(tables) == 1:
+        gains = jnp.moveaxis(tables[0].astype(jnp.float32)[rows], -1, 0)
+        scores = scores * q.shape[-1] ** -0.5 + gains
+    else:
+        # A key's distance is that of its query: rows of the transposed scores are transposed too.
+        keys, queries = tables
+        of_query = dot("btnh,xnh->bntx", q, keys)
+        of_key = dot("bsnh,xnh->bnsx", k, queries)
+        take = lambda x, rows: jnp.take_along_axis(x, jnp.asarray(rows)[None, None], axis=-1)
+        gains = take(of_query, rows) + take(of_key, rows.T).swapaxes(-1, -2)
+        scores = (scores + gains) * (3 * q.shape[-1]) ** -0.5
+    weights = jax.nn.softmax(jnp.where(mask[:, None], scores, MASKED), axis=-1)
+    out = dot("bnts,bsnh->btnh", weights.astype(v.dtype), v).astype(q.dtype)
+    return checkpoint_name(out, SAVED)
 
 
 def _attend_in_blocks(

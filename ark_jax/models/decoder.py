@@ -1,4 +1,4 @@
-"""Causal decoders: Qwen3, Qwen2, Llama and Mistral, with one Config and one Block.
+"""Decoders: Qwen3, Qwen2, Llama, Mistral and Gemma 3's text models, with one Config and one Block.
 
 The caller passes the attention function, and so decides which keys and values are cached.
 """
@@ -6,7 +6,7 @@ The caller passes the attention function, and so decides which keys and values a
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,29 +16,44 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import einsum, lookup, over_tokens, param
-from ark_jax.models import attention, kernels, packing
-from ark_jax.models.config_json import check_positive, check_sizes
+from ark_jax.models import attention, kernels, packing, rotary
+from ark_jax.models.config_json import (
+    SIZES,
+    check_positive,
+    check_sizes,
+    layer_kinds,
+    refuse_unless,
+)
+from ark_jax.models.rotary import Rotary, read_rotary
 
 # What to do about numbers that are not finite; ends a message.
 NOT_FINITE_CAUSE = (
     "a weight of the model is damaged, or its activations exceed the largest number of their type: "
     "fetch the model again, or compute in float32"
 )
-FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
+_QWEN = {"sliding_window": 4096, "max_window_layers": 28}
+# What transformers takes for a field that config.json lacks.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128, **_QWEN},
+    "qwen2": {"num_key_value_heads": 32, **_QWEN},
+    "llama": {},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "gemma3_text": {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "tie_word_embeddings": True,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256,
+    },
+}
+FAMILIES = tuple(_DEFAULTS)
 ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Sizes and switches of a decoder. Nothing mathematical has a default that could be wrong."""
+    """Sizes and switches of a decoder; sizes have no default, switches have Llama's."""
 
     vocab: int
     width: int
@@ -47,17 +62,32 @@ class Config:
     kv_heads: int
     head_dim: int
     ffn: int
-    rope_theta: float
-    rope_llama3: tuple[float, float, float, float] | None  # factor, low, high, original length
+    rotaries: tuple[Rotary, ...]  # of layers that see whole texts, and of local ones
+    window: int = 0  # a token of a local layer sees tokens that are less than so many places away
+    local: tuple[bool, ...] = ()  # of each layer; () if none is
+    causal: bool = True  # whether a token sees no later one
     norm_eps: float
     qk_norm: bool
-    qkv_bias: bool
+    biases: tuple[str, ...] = ()  # the weights that have a bias: q k v o gate up down
+    activation: str = "silu"  # a key of `ACTIVATIONS`
+    query_scale: float = 1.0  # of queries, beside the head size's
+    # Gemma multiplies by 1 + weight in norms, norms what a part adds to the residual stream, too,
+    # and scales embeddings by the root of the width.
+    gemma: bool = False
     tied: bool
     dtype: str
     compute: str
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
     attention: str = "auto"  # one of kernels.KERNELS
+    # As those of an encoder.
+    gated = True
+    distances = ""
+
+    @property
+    def norms_behind(self) -> bool:
+        """Whether a norm takes a layer's last product."""
+        return self.gemma
 
     @property
     def dims(self) -> dict[str, int]:
@@ -82,35 +112,34 @@ class Config:
             ValueError: a setting that would change the mathematics and is not implemented.
         """
         family = hf["model_type"]
-        if family not in FAMILIES:
-            raise ValueError(
-                f"model_type {family!r} is not a decoder we know; known: {', '.join(FAMILIES)}"
-            )
-        check_sizes(hf, _SIZES, optional=("num_key_value_heads", "head_dim"))
-        rope = _rope_settings(hf)
-        check_positive({**hf, **rope}, ("rms_norm_eps", "rope_theta"))
-        _refuse_variants(hf, family)
-        llama3_fields = (
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "original_max_position_embeddings",
-        )
-        llama3 = _rope_type(rope) == "llama3"
-        check_positive(rope, llama3_fields if llama3 else ())
+        hf = _DEFAULTS[family] | hf
+        gemma = family == "gemma3_text"
+        optional = ("num_key_value_heads", "head_dim", "sliding_window", "sliding_window_pattern")
+        check_sizes(hf, tuple(SIZES.values()), optional)
+        check_positive(hf, ("rms_norm_eps", "query_pre_attn_scalar"))
+        window, local = _windows(hf, family)
+        names = ("full_attention", "sliding_attention") if gemma else ("", "")
+        rotaries = [read_rotary(hf, 1e6 if gemma else 1e4, names[0])]
+        if gemma:
+            rotaries.append(read_rotary(hf, 1e4, names[1], "rope_local_base_freq"))
+        act = "hidden_activation" if gemma else "hidden_act"
+        activation = hf.get(act, "silu")
+        refuse_unless(activation in ACTIVATIONS, act, activation)
+        size = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
         return cls(
-            vocab=hf["vocab_size"],
-            width=hf["hidden_size"],
-            layers=hf["num_hidden_layers"],
-            heads=hf["num_attention_heads"],
+            **{field: hf[name] for field, name in SIZES.items() if field != "positions"},
             kv_heads=hf.get("num_key_value_heads") or hf["num_attention_heads"],
-            head_dim=hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
-            ffn=hf["intermediate_size"],
-            rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10000.0))),
-            rope_llama3=tuple(rope[field] for field in llama3_fields) if llama3 else None,
+            head_dim=size,
+            rotaries=tuple(rotaries),
+            window=window,
+            local=local,
+            causal=_is_causal(hf, family),
             norm_eps=hf["rms_norm_eps"],
-            qk_norm=family == "qwen3",
-            qkv_bias=family == "qwen2",
+            qk_norm=gemma or family == "qwen3",
+            biases=_biases(hf, family),
+            activation=activation,
+            query_scale=(size / hf["query_pre_attn_scalar"]) ** 0.5 if gemma else 1.0,
+            gemma=gemma,
             tied=hf.get("tie_word_embeddings", False),
             dtype=dtype,
             compute=compute,
@@ -118,44 +147,53 @@ class Config:
         )
 
 
-def _rope_settings(hf: dict) -> dict:
-    """The fields of rope_parameters and rope_scaling in one table; empty if both are absent."""
-    settings: dict[str, Any] = {}
-    for field in ("rope_parameters", "rope_scaling"):
-        value = hf.get(field) or {}
-        refuse_unless(isinstance(value, dict), field, value)
-        settings |= value
-    return settings
+def _is_causal(hf: Mapping, family: str) -> bool:
+    """Whether a token sees no later one; embedding models of decoders may see all."""
+    if family == "gemma3_text":
+        for field in ("attn_logit_softcapping", "final_logit_softcapping"):
+            refuse_unless(hf.get(field) is None, field, hf.get(field))
+        return not hf.get("use_bidirectional_attention")
+    return bool(hf.get("is_causal", True))
 
 
-def _rope_type(rope: dict) -> str:
-    return rope.get("rope_type", rope.get("type", "default"))
+def _windows(hf: Mapping, family: str) -> tuple[int, tuple[bool, ...]]:
+    """The window of local layers, and which layers are local."""
+    window, every = hf.get("sliding_window") or 0, hf.get("sliding_window_pattern") or 6
+    refuse_unless(family != "llama" or not window, "sliding_window", window)
+    is_local = lambda i: True
+    if family == "mistral":
+        refuse_unless(not hf.get("layer_types"), "layer_types", hf.get("layer_types"))
+    elif family == "gemma3_text":
+        is_local = lambda i: (i + 1) % every > 0
+    elif not hf.get("use_sliding_window"):  # Qwen's checkpoints name a window that they do not use
+        window = 0
+    else:
+        is_local = lambda i: i >= hf["max_window_layers"]
+    local = layer_kinds(hf, is_local) if window else ()
+    is_halved = family == "gemma3_text" and not _is_causal(hf, family)
+    return window // 2 + 1 if is_halved else window, local
 
 
-def _refuse_variants(hf: dict, family: str) -> None:
-    """Raises ValueError for the first setting that is not implemented."""
-    rope = _rope_settings(hf)
-    kind, activation = _rope_type(rope), hf.get("hidden_act", "silu")
-    refuse_unless(kind in ("default", "llama3"), "rope_scaling", kind)
-    refuse_unless(activation == "silu", "hidden_act", activation)
-    # Qwen's checkpoints name a window that they do not use. Mistral's use the one that they name.
-    optional = family == "qwen2" or (family == "qwen3" and "use_sliding_window" in hf)
-    window = hf.get("sliding_window")
-    unused = (optional or not window) and not hf.get("use_sliding_window")
-    refuse_unless(unused, "sliding_window", window)
-    rotated_share = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1))
-    refuse_unless(rotated_share == 1, "partial_rotary_factor", rotated_share)
-    refuse_unless(hf.get("is_causal", True), "is_causal", hf.get("is_causal"))
-    for field in ("mlp_bias", "attention_bias"):
-        refuse_unless(not hf.get(field), field, hf.get(field))
+def _biases(hf: Mapping, family: str) -> tuple[str, ...]:
+    """The weights that have a bias."""
+    if family == "qwen2":
+        return ("q", "k", "v")
+    fields = {"attention_bias": ("q", "k", "v", "o"), "mlp_bias": ("gate", "up", "down")}
+    refuse_unless(family == "llama" or not hf.get("mlp_bias"), "mlp_bias", hf.get("mlp_bias"))
+    refuse_unless(family != "mistral" or not hf.get("attention_bias"), "attention_bias", True)
+    return tuple(x for field, names in fields.items() if hf.get(field) for x in names)
 
 
-def refuse_unless(supported: bool, field: str, value: Any) -> None:
-    """Raises ValueError if a setting that changes the results is not supported."""
-    if not supported:
-        raise ValueError(
-            f"config.json: {field}={value!r} changes the mathematics and is not implemented"
-        )
+def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
+    """The exact GELU by erf, as torch has it. JAX's is by erfc, twice as slow on a CPU."""
+    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "silu": jax.nn.silu,
+    "gelu_pytorch_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
 
 
 def rematerialised(layer: Callable, policy: str) -> Callable:
@@ -189,66 +227,79 @@ def rms_norm(
     return over_tokens(norm, x)
 
 
-def rope(x: Float[Array, "b t n h"], angles: Float[Array, "b t half_h"]) -> Float[Array, "b t n h"]:
-    """Rotary position embedding: rotates the two halves of each head by `angles`."""
-    sin, cos = jnp.sin(angles)[:, :, None], jnp.cos(angles)[:, :, None]
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
-    return rotated.astype(x.dtype)
+def _unit(cfg: Config) -> Callable:
+    """The start of a norm's weights, with which it only norms."""
+    return zeros if cfg.gemma else ones
 
 
-def rope_angles(positions: Int[Array, "b t"], cfg: Config) -> Float[Array, "b t half_h"]:
-    """Angles in radians, float32."""
-    exponent = jnp.arange(0, cfg.head_dim, 2, dtype=jnp.float32) / cfg.head_dim
-    frequency = cfg.rope_theta**-exponent
-    if cfg.rope_llama3:
-        # Llama 3.1 divides low frequencies by `factor`, keeps high ones, and interpolates between.
-        factor, low, high, length = cfg.rope_llama3
-        turns = length * frequency / (2 * math.pi)
-        blend = jnp.clip((turns - low) / (high - low), 0, 1)
-        frequency = frequency * (blend + (1 - blend) / factor)
-    return positions[..., None].astype(jnp.float32) * frequency
+def norm(x: Float[Array, "*b d"], scale: nnx.Param, cfg: Config) -> Float[Array, "*b d"]:
+    """`rms_norm` as the family has it."""
+    factors = scale[...]
+    factors = 1 + factors.astype(jnp.float32) if cfg.gemma else factors
+    return rms_norm(x, factors, cfg.norm_eps)
 
 
-class Block(nnx.Module):
+class Biased(nnx.Module):
+    """A layer some of whose weights have a bias."""
+
+    def add_biases(self, cfg: Any, rngs: nnx.Rngs) -> None:
+        """Adds those that `cfg.biases` names; the layer adds its norms'."""
+        heads = {"q": "n h", "k": "k h", "v": "k h", "o": "d"}
+        for name, letters in (heads | {"gate": "f", "up": "f", "down": "d"}).items():
+            if name in cfg.biases:
+                new = param(letters, cfg.dims, cfg.dtype, rngs, init=zeros)
+                setattr(self, f"{name}_bias", new)
+
+    def bias(self, name: str, cfg: Any) -> Float[Array, "*_"] | None:
+        """The bias of a weight, if it has one."""
+        return getattr(self, f"{name}_bias")[...] if name in cfg.biases else None
+
+
+class Block(Biased):
     """One layer: attention and a gated feed-forward network, each after an RMS norm."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
         new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
-        self.attn_norm, self.ffn_norm = new("d", init=ones), new("d", init=ones)
+        unit = _unit(cfg)
+        self.attn_norm, self.ffn_norm = new("d", init=unit), new("d", init=unit)
         self.q, self.k, self.v, self.o = new("d n h"), new("d k h"), new("d k h"), new("n h d")
-        if cfg.qkv_bias:
-            self.q_bias, self.k_bias = new("n h", init=zeros), new("k h", init=zeros)
-            self.v_bias = new("k h", init=zeros)
+        self.add_biases(cfg, rngs)
         if cfg.qk_norm:
-            self.q_norm, self.k_norm = new("h", init=ones), new("h", init=ones)
+            self.q_norm, self.k_norm = new("h", init=unit), new("h", init=unit)
+        if cfg.gemma:
+            self.attn_out_norm, self.ffn_out_norm = new("d", init=unit), new("d", init=unit)
         self.gate, self.up, self.down = new("d f"), new("d f"), new("f d")
 
     def qkv(
         self, x: Float[Array, "b t d"], angles: Float[Array, "b t half_h"], cfg: Config
     ) -> tuple[Float[Array, "b t n h"], Float[Array, "b t k h"], Float[Array, "b t k h"]]:
         """Queries, keys and values, with positions applied to the first two."""
-        y = rms_norm(x, self.attn_norm[...], cfg.norm_eps)
-        q_bias = k_bias = v_bias = None
-        if cfg.qkv_bias:
-            q_bias, k_bias, v_bias = self.q_bias[...], self.k_bias[...], self.v_bias[...]
-        q = einsum("btd,dnh->btnh", y, self.q[...], q_bias)
-        k = einsum("bsd,dkh->bskh", y, self.k[...], k_bias)
-        v = einsum("bsd,dkh->bskh", y, self.v[...], v_bias)
+        y = norm(x, self.attn_norm, cfg)
+        q = einsum("btd,dnh->btnh", y, self.q[...], self.bias("q", cfg))
+        k = einsum("bsd,dkh->bskh", y, self.k[...], self.bias("k", cfg))
+        v = einsum("bsd,dkh->bskh", y, self.v[...], self.bias("v", cfg))
         if cfg.qk_norm:
-            q = rms_norm(q, self.q_norm[...], cfg.norm_eps)
-            k = rms_norm(k, self.k_norm[...], cfg.norm_eps)
-        return rope(q, angles), rope(k, angles), v
+            q, k = norm(q, self.q_norm, cfg), norm(k, self.k_norm, cfg)
+        scale = cfg.rotaries[0].scale
+        return rotary.rotate(q, angles, scale * cfg.query_scale), rotary.rotate(k, angles, scale), v
 
     def finish(
         self, x: Float[Array, "b t d"], attended: Float[Array, "b t n h"], cfg: Config
     ) -> Float[Array, "b t d"]:
         """The layer's output, from its input and the output of its attention heads."""
-        x = x + einsum("btnh,nhd->btd", attended, self.o[...])
-        y = rms_norm(x, self.ffn_norm[...], cfg.norm_eps)
-        gate, up = einsum("btd,df->btf", y, self.gate[...]), einsum("btd,df->btf", y, self.up[...])
-        y = (jax.nn.silu(gate.astype(jnp.float32)) * up).astype(x.dtype)
-        return x + einsum("btf,fd->btd", y, self.down[...])
+        y = einsum("btnh,nhd->btd", attended, self.o[...], self.bias("o", cfg))
+        x = x + (norm(y, self.attn_out_norm, cfg) if cfg.gemma else y)
+        y = norm(x, self.ffn_norm, cfg)
+        gate = einsum("btd,df->btf", y, self.gate[...], self.bias("gate", cfg))
+        up = einsum("btd,df->btf", y, self.up[...], self.bias("up", cfg))
+        y = (ACTIVATIONS[cfg.activation](gate.astype(jnp.float32)) * up).astype(x.dtype)
+        y = einsum("btf,fd->btd", y, self.down[...], self.bias("down", cfg))
+        return x + (norm(y, self.ffn_out_norm, cfg) if cfg.gemma else y)
+
+
+def local_layers(cfg: Any) -> Bool[Array, " l"] | None:
+    """Whether each layer is local, for a scan over layers; None if none is."""
+    return jnp.array(cfg.local) if cfg.local else None
 
 
 class Decoder(nnx.Module):
@@ -258,13 +309,14 @@ class Decoder(nnx.Module):
         self.embed = param("v e", cfg.dims, cfg.dtype, rngs)
         keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(keys)
-        self.norm = param("d", cfg.dims, cfg.dtype, rngs, init=ones)
+        self.norm = param("d", cfg.dims, cfg.dtype, rngs, init=_unit(cfg))
         if not cfg.tied:
             self.head = param("v e", cfg.dims, cfg.dtype, rngs)
 
     def embeddings(self, tokens: Int[Array, "b t"], cfg: Config) -> Float[Array, "b t d"]:
         """Embeddings of token ids, in the type that the layers compute in."""
-        return lookup(self.embed[...], tokens).astype(cfg.compute)
+        x = lookup(self.embed[...], tokens).astype(cfg.compute)
+        return x * jnp.asarray(cfg.width**0.5, x.dtype) if cfg.gemma else x
 
     def layers(
         self,
@@ -273,28 +325,32 @@ class Decoder(nnx.Module):
         attend: Callable,
         cfg: Config,
         memory: Any = None,
+        *,
+        length: int,
     ) -> tuple[Float[Array, "b t d"], Any]:
         """Runs all layers and the last norm. A row of `x` holds a text or a packed stream of texts.
 
         Args:
-            attend: `attend(q, k, v, memory_of_layer) -> (output, state_of_layer)` computes the
-                attention of one layer.
+            attend: `attend(q, k, v, memory_of_layer, reach) -> (output, state_of_layer)` computes
+                the attention of one layer; for `reach` see `attention.attend`.
             memory: a tree of arrays `[l ...]`, of which `attend` gets one slice per layer.
+            length: the most tokens of a text.
 
         Returns:
             Hidden states, and the states of all layers, stacked `[l ...]`.
         """
-        angles = rope_angles(positions, cfg)
+        angles = rotary.angles(positions, cfg.rotaries, cfg.head_dim)
 
         @functools.partial(rematerialised, policy=cfg.remat)
-        def layer(x, block_and_memory):
+        def layer(x, inputs):
             """One step of the scan: the layer's output, and the state that `attend` returns."""
-            block, memory = block_and_memory
-            attended, state = attend(*block.qkv(x, angles, cfg), memory)
+            block, memory, is_local = inputs
+            heads = block.qkv(x, rotary.of_layer(angles, is_local), cfg)
+            attended, state = attend(*heads, memory, attention.reach(cfg, is_local, length))
             return block.finish(x, attended, cfg), state
 
-        x, states = jax.lax.scan(layer, x, (self.blocks, memory))
-        return rms_norm(x, self.norm[...], cfg.norm_eps), states
+        x, states = jax.lax.scan(layer, x, (self.blocks, memory, local_layers(cfg)))
+        return norm(x, self.norm, cfg), states
 
     def __call__(
         self,
@@ -322,10 +378,11 @@ class Decoder(nnx.Module):
             k: Float[Array, "rows t k h"],
             v: Float[Array, "rows t k h"],
             _: None,
+            reach: Int[Array, ""] | None,
         ) -> tuple[Float[Array, "rows t n h"], None]:
-            return attend(q, k, v, causal=True, kernel=cfg.attention), None
+            return attend(q, k, v, causal=cfg.causal, kernel=cfg.attention, reach=reach), None
 
-        x, _ = self.layers(x, positions, attend_layer, cfg)
+        x, _ = self.layers(x, positions, attend_layer, cfg, length=tokens.shape[1])
         return x if capacity is None else packing.unpack(x, plan)
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:

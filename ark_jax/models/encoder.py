@@ -1,11 +1,11 @@
 """Bidirectional encoders, with one Config and one Block.
 
-BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa and XLM-R (multilingual E5, BGE-M3).
+BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa and XLM-R (multilingual E5, BGE-M3), MPNet, DeBERTa-v2
+and v3, nomic_bert, GTE (`new`, `gte`) and ModernBERT.
 """
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -14,39 +14,22 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, over_tokens, param
-from ark_jax.models import attention, packing
-from ark_jax.models.config_json import check_positive, check_sizes
-from ark_jax.models.decoder import ones, refuse_unless, rematerialised, zeros
-
-FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
-# DistilBERT's names of BERT's fields in config.json.
-_DISTILBERT = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-}
+from ark_jax.models import attention, distances, packing, rotary
+from ark_jax.models.decoder import ACTIVATIONS, Biased, local_layers, ones, rematerialised, zeros
+from ark_jax.models.encoder_families import FAMILIES
+from ark_jax.models.rotary import Rotary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Sizes and switches of an encoder; as in the decoder, nothing mathematical has a default."""
+    """Sizes and switches of an encoder; the sizes have no default."""
 
     vocab: int
     width: int
     layers: int
     heads: int
     ffn: int
-    positions: int  # rows of the position table
+    positions: int  # rows of the position table; without a table, tokens of the longest text
     # RoBERTa counts only tokens other than this id, and starts at the id after it. None counts all
     # tokens from 0.
     pad: int | None
@@ -57,6 +40,24 @@ class Config:
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
     attention: str = "auto"  # one of kernels.KERNELS
+    # What other families have where BERT has the defaults.
+    # The weights that have a bias; gate may have one, too.
+    biases: tuple[str, ...] = ("q", "k", "v", "o", "up", "down", "norm")
+    activation: str = "gelu"  # a key of `ACTIVATIONS`
+    gated: bool = False  # whether the feed-forward network multiplies two products
+    # Norms come behind attention and the feed-forward network. Otherwise they come before both,
+    # but for the attention of layer 0, and after the last layer.
+    norms_behind: bool = True
+    has_position_table: bool = True
+    rotaries: tuple[Rotary, ...] = ()  # of layers that see whole texts, and of local ones
+    window: int = 0  # a token of a local layer sees tokens that are less than so many places away
+    local: tuple[bool, ...] = ()  # of each layer; () if none is
+    # How scores depend on the distance of two tokens: "" not at all, "bias" by a number for each
+    # head (MPNet), "states" by products with a state for each distance (DeBERTa).
+    distances: str = ""
+    buckets: int = 0  # of distances
+    farthest: int = 0  # from which all distances are one
+    causal = False
 
     @property
     def dims(self) -> dict[str, int]:
@@ -66,10 +67,12 @@ class Config:
             "d": self.width,
             "e": self.width,
             "n": self.heads,
+            "k": self.heads,
             "h": self.width // self.heads,
             "f": self.ffn,
             "p": self.positions,
             "y": self.segments,
+            "x": self.buckets,
         }
 
     @property
@@ -86,42 +89,12 @@ class Config:
         Raises:
             ValueError: a setting that would change the mathematics and is not implemented.
         """
-        family = hf["model_type"]
-        if family not in FAMILIES:
-            raise ValueError(
-                f"model_type {family!r} is not an encoder we know; known: {', '.join(FAMILIES)}"
-            )
-        distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
-        names: dict[str, str] = _DISTILBERT if distilled else {}
-        name: Callable[[str], str] = lambda field: names.get(field, field)
-        check_sizes(hf, [*map(name, _SIZES), *(() if distilled else ("type_vocab_size",))])
-        check_positive(hf, () if distilled else ("layer_norm_eps",))
-        act, pad = name("hidden_act"), hf["pad_token_id"] if counted else None
-        refuse_unless(hf.get(act, "gelu") == "gelu", act, hf.get(act))
-        kind = hf.get("position_embedding_type", "absolute")
-        refuse_unless(kind == "absolute", "position_embedding_type", kind)
-        for field in ("is_decoder", "add_cross_attention"):
-            refuse_unless(not hf.get(field), field, hf.get(field))
-        refuse_unless(not counted or (isinstance(pad, int) and pad >= 0), "pad_token_id", pad)
-        # DistilBERT has no segments, and its eps is in its source, not in its config.
-        return cls(
-            vocab=hf["vocab_size"],
-            width=hf[name("hidden_size")],
-            layers=hf[name("num_hidden_layers")],
-            heads=hf[name("num_attention_heads")],
-            ffn=hf[name("intermediate_size")],
-            positions=hf["max_position_embeddings"],
-            pad=pad,
-            segments=0 if distilled else hf["type_vocab_size"],
-            norm_eps=1e-12 if distilled else hf["layer_norm_eps"],
-            dtype=dtype,
-            compute=compute,
-            attention=attention,
-        )
+        fields = FAMILIES[hf["model_type"]](hf)
+        return cls(**fields, dtype=dtype, compute=compute, attention=attention)
 
 
 def layer_norm(
-    x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"], eps: float
+    x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"] | None, eps: float
 ) -> Float[Array, "*b d"]:
     """Layer norm over the last axis, in float32."""
 
@@ -129,14 +102,10 @@ def layer_norm(
         y = x.astype(jnp.float32)
         y = y - y.mean(-1, keepdims=True)
         y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-        return (y * scale + bias).astype(x.dtype)
+        y = y * scale
+        return (y if bias is None else y + bias).astype(x.dtype)
 
     return over_tokens(norm, x)
-
-
-def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
-    """The exact GELU by erf, as torch has it. JAX's is by erfc, twice as slow on a CPU."""
-    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 def positions(
@@ -150,43 +119,82 @@ def positions(
     return jnp.where(counted, jnp.cumsum(counted, axis=-1), 0) + cfg.pad
 
 
-class Block(nnx.Module):
-    """One layer: attention and a feed-forward network, each before a layer norm."""
+class _Normed(nnx.Module):
+    """A module with layer norms."""
+
+    def _new_norm(self, name: str, cfg: Config, rngs: nnx.Rngs) -> None:
+        """Adds a norm, with its bias if norms have one."""
+        new = functools.partial(param, "d", cfg.dims, cfg.dtype, rngs)
+        setattr(self, name, new(init=ones))
+        if "norm" in cfg.biases:
+            setattr(self, f"{name}_bias", new(init=zeros))
+
+    def _norm(self, name: str, x: Float[Array, "*b d"], cfg: Config) -> Float[Array, "*b d"]:
+        """`x` through the norm of this name."""
+        bias = getattr(self, f"{name}_bias")[...] if "norm" in cfg.biases else None
+        return layer_norm(x, getattr(self, name)[...], bias, cfg.norm_eps)
+
+
+class Block(_Normed, Biased):
+    """One layer: attention and a feed-forward network."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
         new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
-        self.q, self.k, self.v, self.o = new("d n h"), new("d n h"), new("d n h"), new("n h d")
-        self.q_bias, self.k_bias, self.v_bias = (new("n h", init=zeros) for _ in range(3))
-        self.o_bias, self.up_bias, self.down_bias = (new(s, init=zeros) for s in ("d", "f", "d"))
+        self.q, self.k, self.v, self.o = new("d n h"), new("d k h"), new("d k h"), new("n h d")
         self.up, self.down = new("d f"), new("f d")
-        self.attn_norm, self.ffn_norm = new("d", init=ones), new("d", init=ones)
-        self.attn_norm_bias, self.ffn_norm_bias = new("d", init=zeros), new("d", init=zeros)
+        if cfg.gated:
+            self.gate = new("d f")
+        self.add_biases(cfg, rngs)
+        self._new_norm("attn_norm", cfg, rngs)
+        self._new_norm("ffn_norm", cfg, rngs)
 
     def __call__(
-        self, x: Float[Array, "b t d"], attend: Callable, cfg: Config
+        self,
+        x: Float[Array, "b t d"],
+        attend: Callable,
+        cfg: Config,
+        angles: Float[Array, "b t half_h"] | None,
+        is_first: Bool[Array, ""],
     ) -> Float[Array, "b t d"]:
-        """The layer's output; `attend(q, k, v)` computes its attention."""
-        q = einsum("btd,dnh->btnh", x, self.q[...], self.q_bias[...])
-        k = einsum("bsd,dnh->bsnh", x, self.k[...], self.k_bias[...])
-        v = einsum("bsd,dnh->bsnh", x, self.v[...], self.v_bias[...])
-        y = einsum("btnh,nhd->btd", attend(q, k, v), self.o[...], self.o_bias[...])
-        x = layer_norm(x + y, self.attn_norm[...], self.attn_norm_bias[...], cfg.norm_eps)
-        y = einsum("btd,df->btf", x, self.up[...], self.up_bias[...]).astype(jnp.float32)
-        y = gelu(y).astype(x.dtype)
-        y = einsum("btf,fd->btd", y, self.down[...], self.down_bias[...])
-        return layer_norm(x + y, self.ffn_norm[...], self.ffn_norm_bias[...], cfg.norm_eps)
+        """The layer's output; `attend(q, k, v, weights)` computes its attention."""
+        bias, y = functools.partial(self.bias, cfg=cfg), x
+        if not cfg.norms_behind:
+            y = jnp.where(is_first, x, self._norm("attn_norm", x, cfg))
+        q = einsum("btd,dnh->btnh", y, self.q[...], bias("q"))
+        k = einsum("bsd,dkh->bskh", y, self.k[...], bias("k"))
+        v = einsum("bsd,dkh->bskh", y, self.v[...], bias("v"))
+        if angles is not None:
+            scale = cfg.rotaries[0].scale
+            q, k = rotary.rotate(q, angles, scale), rotary.rotate(k, angles, scale)
+        y = einsum("btnh,nhd->btd", attend(q, k, v, self), self.o[...], bias("o"))
+        x = self._norm("attn_norm", x + y, cfg) if cfg.norms_behind else x + y
+        y = x if cfg.norms_behind else self._norm("ffn_norm", x, cfg)
+        up = einsum("btd,df->btf", y, self.up[...], bias("up"))
+        gate = einsum("btd,df->btf", y, self.gate[...], bias("gate")) if cfg.gated else up
+        y = ACTIVATIONS[cfg.activation](gate.astype(jnp.float32))
+        y = (y * up if cfg.gated else y).astype(x.dtype)
+        x = x + einsum("btf,fd->btd", y, self.down[...], bias("down"))
+        return self._norm("ffn_norm", x, cfg) if cfg.norms_behind else x
 
 
-class Encoder(nnx.Module):
-    """Token ids to hidden states. Every token sees every other."""
+class Encoder(_Normed):
+    """Token ids to hidden states. Every token sees every other, but for those of local layers."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
-        self.embed = param("v e", cfg.dims, cfg.dtype, rngs)
-        self.position = param("p e", cfg.dims, cfg.dtype, rngs)
+        new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
+        self.embed = new("v e")
+        if cfg.has_position_table:
+            self.position = new("p e")
         if cfg.segments:
-            self.segment = param("y e", cfg.dims, cfg.dtype, rngs)
-        self.embed_norm = param("d", cfg.dims, cfg.dtype, rngs, init=ones)
-        self.embed_norm_bias = param("d", cfg.dims, cfg.dtype, rngs, init=zeros)
+            self.segment = new("y e")
+        self._new_norm("embed_norm", cfg, rngs)
+        if cfg.distances == "bias":
+            self.distance = new("x n")
+        elif cfg.distances:
+            self.relative = new("x d")
+            self._new_norm("relative_norm", cfg, rngs)
+        if not cfg.norms_behind:
+            self._new_norm("norm", cfg, rngs)
         keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(keys)
 
@@ -209,16 +217,50 @@ class Encoder(nnx.Module):
             markers: embeddings of the token ids that follow the vocabulary.
         """
         x = self.embeddings(tokens, mask, cfg, segments=segments, markers=markers)
+        places, angles = 0 * tokens + jnp.arange(tokens.shape[1]), None
         if capacity is None:
             attend = functools.partial(attention.attend, visible=mask)
         else:
             plan = packing.plan_packing(mask, capacity)
             attend = functools.partial(attention.attend_packed, plan=plan)
             x = packing.pack(x, plan)
-        attend = functools.partial(attend, causal=False, kernel=cfg.attention)
-        layer = rematerialised(lambda x, block: (block(x, attend, cfg), None), cfg.remat)
-        x, _ = jax.lax.scan(layer, x, self.blocks)
+            places = packing.pack(places, plan) if cfg.rotaries else places
+        if cfg.rotaries:
+            angles = rotary.angles(places, cfg.rotaries, cfg.dims["h"])
+
+        def layer(x: Array, inputs: tuple) -> tuple[Array, None]:
+            """One step of the scan."""
+            block, is_local, is_first = inputs
+            attend_layer = lambda q, k, v, block: attend(
+                q,
+                k,
+                v,
+                causal=False,
+                kernel=cfg.attention,
+                reach=attention.reach(cfg, is_local, tokens.shape[1]),
+                distances=self._distances(block, cfg),
+            )
+            return block(x, attend_layer, cfg, rotary.of_layer(angles, is_local), is_first), None
+
+        is_first = jnp.arange(cfg.layers) == 0
+        inputs = self.blocks, local_layers(cfg), is_first
+        x, _ = jax.lax.scan(rematerialised(layer, cfg.remat), x, inputs)
+        x = x if cfg.norms_behind else self._norm("norm", x, cfg)
         return x if capacity is None else packing.unpack(x, plan)
+
+    def _distances(self, block: Block, cfg: Config) -> attention.Distances | None:
+        """What a layer's scores gain by the distances of tokens."""
+        if not cfg.distances:
+            return None
+        sizes = {"buckets": cfg.buckets, "farthest": cfg.farthest}
+        if cfg.distances == "bias":
+            rows = functools.partial(distances.rows_of_bias, **sizes)
+            return attention.Distances((self.distance[...],), rows)
+        rows = functools.partial(distances.rows_of_states, **sizes)
+        states = self._norm("relative_norm", self.relative[...], cfg).astype(cfg.compute)
+        keys = einsum("xd,dkh->xkh", states, block.k[...], block.bias("k", cfg))
+        queries = einsum("xd,dnh->xnh", states, block.q[...], block.bias("q", cfg))
+        return attention.Distances((keys, queries), rows)
 
     def embeddings(
         self,
@@ -230,11 +272,15 @@ class Encoder(nnx.Module):
         markers: Float[Array, "m e"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Normed sums of token, segment and position embeddings, in the layers' type."""
-        x, table = self._token_embeddings(tokens, cfg, markers), self.position[...]
-        if segments is not None:
+        x, first = self._token_embeddings(tokens, cfg, markers), None
+        if segments is not None and cfg.segments:
             x = x + lookup(self.segment[...], segments)
         elif cfg.segments:
-            table = table + self.segment[...][0]
+            first = self.segment[...][0]
+        if not cfg.has_position_table:
+            x = x if first is None else x + jax.sharding.reshard(first, activation_spec("d"))
+            return self._norm("embed_norm", x, cfg).astype(cfg.compute)
+        table = self.position[...] if first is None else self.position[...] + first
         if cfg.pad is None:
             # All rows start at position 0. Padding may reach beyond the last position.
             t = tokens.shape[1]
@@ -242,8 +288,7 @@ class Encoder(nnx.Module):
             x = x + jax.sharding.reshard(table, activation_spec("t d"))
         else:
             x = x + lookup(table, positions(tokens, mask, cfg))
-        x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps)
-        return x.astype(cfg.compute)
+        return self._norm("embed_norm", x, cfg).astype(cfg.compute)
 
     def _token_embeddings(
         self, tokens: Int[Array, "b t"], cfg: Config, markers: Float[Array, "m e"] | None

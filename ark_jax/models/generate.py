@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import decoder, packing, prefix, prefix_attention, sampling
+from ark_jax.models import attention, decoder, packing, prefix, prefix_attention, rotary, sampling
 from ark_jax.models.decoding import decoding_copy, decoding_mesh, layers_stay_stacked, parts_of
 from ark_jax.models.prefix_groups import common_length
 from ark_jax.runtime.accelerator import device_in_use
@@ -479,11 +479,14 @@ def _decode(
         """Generates one token of every row."""
         i, token, done, cache, out = carry
         place = (first_step + i) % ring
-        recent = (place - jnp.arange(ring)) % ring <= (rows.age + i)[:, None]
+        ages = (place - jnp.arange(ring)) % ring  # steps since each place of the ring was filled
+        recent = ages <= (rows.age + i)[:, None]
         in_suffix = jnp.arange(suffix_length) < rows.suffix_length[:, None]
         mask = jnp.concatenate([in_suffix, recent], axis=1)
         position = shared.length + rows.suffix_length + rows.age + i
-        angles = decoder.rope_angles(position[:, None], cfg)
+        angles = rotary.angles(position[:, None], cfg.rotaries, cfg.head_dim)
+        of_suffix = shared.length + jnp.arange(suffix_length) + 0 * position[:, None]
+        positions = jnp.concatenate([of_suffix, position[:, None] - ages], axis=1)
 
         def write(old: Array, y: Array) -> Array:
             """Puts keys or values `[... k 1 h]` at the place of this step."""
@@ -493,26 +496,34 @@ def _decode(
 
         def layer(x, inputs):
             """A layer's output, its new keys and values, and all that it has now."""
-            block, old, of_prefix = inputs
-            q, *new = block.qkv(x, angles, cfg)
+            block, old, of_prefix, is_local = inputs
+            q, *new = block.qkv(x, rotary.of_layer(angles, is_local), cfg)
+            seen, first = mask, None
+            if is_local is not None:
+                first = position + 1 - attention.reach(cfg, is_local, attention.FAR)
+                seen = mask & (positions >= first[:, None])
             new = [y.swapaxes(1, 2) for y in new]
             written = tuple(map(write, old, new))
             attended = prefix_attention.attend_newest(
                 q,
-                prefix_attention.KeyValues(*written, mask),
+                prefix_attention.KeyValues(*written, seen),
                 prefix_attention.KeyValues(*of_prefix, shared.mask),
+                first,
             )
             return block.finish(x, attended, cfg), new, written
 
         x, new_cache = model.embeddings(token[:, None], cfg), []
-        for part in zip(parts, cache, shared.parts, strict=True):
+        local = decoder.local_layers(cfg)
+        each = [local] if is_stacked or local is None else list(local)
+        each = each * (len(parts) // len(each))
+        for part in zip(parts, cache, shared.parts, each, strict=True):
             if is_stacked:
                 x, new = jax.lax.scan(lambda x, inputs: layer(x, inputs)[:2], x, part)
                 written = tuple(map(write, part[1], new))
             else:
                 x, _, written = layer(x, part)
             new_cache.append(written)
-        logits = model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg)
+        logits = model.logits(decoder.norm(x, model.norm, cfg)[:, 0], cfg)
         token = sampling.next_tokens(logits, draw, rows.age + i + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)
         return i + 1, jnp.maximum(token, 0), done | jnp.isin(token, stops), new_cache, out

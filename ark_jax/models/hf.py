@@ -8,7 +8,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,12 +25,14 @@ from safetensors.numpy import save
 from ark_jax.layout import check_divides, fetch, groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder, torch_weights
 from ark_jax.models.weight_names import (
-    DECODER,
+    DECODERS,
     ENCODERS,
     LEGACY_SUFFIXES,
     MASKED_LM_HEADS,
     PREFIXES,
     UNUSED_TENSORS,
+    Row,
+    Table,
 )
 from ark_jax.runtime import storage
 from ark_jax.runtime.accelerator import device_in_use, float_type
@@ -110,7 +112,7 @@ def architecture(settings: dict):
     """
     model_type = settings.get("model_type")
     if model_type in decoder.FAMILIES:
-        return decoder.Config, decoder.Decoder, DECODER
+        return decoder.Config, decoder.Decoder, DECODERS[model_type]
     if model_type in encoder.FAMILIES:
         return encoder.Config, encoder.Encoder, ENCODERS[model_type]
     known = ", ".join((*decoder.FAMILIES, *encoder.FAMILIES))
@@ -282,7 +284,7 @@ def load_model(
 
 
 def read_module(
-    new: Callable[..., Any], cfg, table: Mapping[str, tuple[str, str]], checkpoint: Checkpoint
+    new: Callable[..., Any], cfg, table: Table, checkpoint: Checkpoint
 ) -> tuple[Any, set[str]]:
     """A module with the checkpoint's weights, and the names of the tensors it was read from.
 
@@ -293,17 +295,17 @@ def read_module(
     """
     parameters, tree = _outline(new, cfg)
     for name, _ in parameters:  # the last layer first: a config may promise a billion
-        checkpoint.require(checkpoint.stored_name(table[name][0].format(l=cfg.layers - 1)))
+        if table[name].first < cfg.layers:
+            checkpoint.require(checkpoint.stored_name(table[name].name.format(l=cfg.layers - 1)))
     params: list[Any] = [None] * len(parameters)
     used: set[str] = set()
     # The largest first: reading a parameter takes twice its memory for a moment, which is then
     # less than what the rest will take.
     for i in sorted(range(len(parameters)), key=lambda i: -parameters[i][1]):
-        hf_name, pattern = table[parameters[i][0]]
-        names = [checkpoint.stored_name(name) for name in _layer_names(hf_name, cfg.layers)]
+        row = table[parameters[i][0]]
+        names = [checkpoint.stored_name(name) for name in row.names(cfg.layers)]
         used.update(names)
-        value = _read_parameter(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, cfg.dtype)
-        params[i] = nnx.Param(value)
+        params[i] = nnx.Param(_read_parameter(checkpoint, names, row, cfg))
     return jax.tree.unflatten(tree, params), used
 
 
@@ -376,25 +378,26 @@ def export(
     write_tensors(tensors, folder)
 
 
-def named_tensors(model, cfg, table: Mapping[str, tuple[str, str]]) -> dict[str, np.ndarray]:
+def named_tensors(model, cfg, table: Table) -> dict[str, np.ndarray]:
     """Every parameter by its name in the table, in Hugging Face's shape.
 
     Every process must call this, since arrays are gathered.
     """
-    tensors = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
     for name, value in named_parameters(model):
         if name.startswith("dense_") and name not in table:
             continue  # a module after pooling, which sentence_folder.py writes
-        hf_name, pattern = table[name]
-        source, target = pattern.split("->")
+        row = table[name]
+        source, target = row.letters.split("->")
         array = fetch(value[...])
-        layers = array if "{l}" in hf_name else [array]
-        for expanded, layer in zip(_layer_names(hf_name, cfg.layers), layers, strict=True):
+        layers = array[row.first :] if "{l}" in row.name else [array]
+        for expanded, layer in zip(row.names(cfg.layers), layers, strict=True):
             tensor = einops.rearrange(
                 layer, f"{target} -> {source}", **_letter_sizes(source, cfg.dims)
             )
-            tensors[expanded] = np.ascontiguousarray(tensor)
-    return tensors
+            parts.setdefault(expanded, {})[row.part] = tensor
+    joined = {name: [x[i] for i in range(len(x))] for name, x in parts.items()}
+    return {name: np.ascontiguousarray(np.concatenate(x)) for name, x in joined.items()}
 
 
 def save_model(
@@ -529,35 +532,23 @@ def _is_param(leaf) -> bool:
     return isinstance(leaf, nnx.Param)
 
 
-def _layer_names(hf_name: str, layers: int) -> list[str]:
-    """The name in each layer if it has the slot {l}, else the name alone."""
-    return [hf_name.format(l=i) for i in range(layers)] if "{l}" in hf_name else [hf_name]
-
-
 def _letter_sizes(side: str, dims: dict[str, int]) -> dict[str, int]:
     """The size of each letter on one side of a pattern."""
     return {letter: dims[letter] for part in groups(side) for letter in part}
 
 
-def _read_parameter(
-    checkpoint: Checkpoint,
-    names: list[str],
-    pattern: str,
-    stack: bool,
-    dims: dict[str, int],
-    dtype: str,
-) -> jax.Array:
+def _read_parameter(checkpoint: Checkpoint, names: list[str], row: Row, cfg) -> jax.Array:
     """One parameter from its tensor, or, stacked, from the tensors of all layers.
 
-    Each device reads the bytes of its own shard only, one tensor at a time.
-
-    Args:
-        pattern: "stored letters -> our letters", of a row of weight_names.py.
+    Each device reads the bytes of its own shard only, one tensor at a time. Layers without the
+    tensor have ones.
 
     Raises:
         ValueError: a tensor has another type or shape than it should.
     """
-    source, target = pattern.split("->")
+    source, target = row.letters.split("->")
+    dims, stack = cfg.dims, "{l}" in row.name
+    rows, *others = shape_of(source, dims)
     for name in names:
         tensor = checkpoint.slice(name)
         if tensor.get_dtype() not in _FLOAT_TYPES:
@@ -565,7 +556,7 @@ def _read_parameter(
                 f"{checkpoint.folder}: tensor {name} is of type {tensor.get_dtype()}, not one of "
                 f"{', '.join(_FLOAT_TYPES)}; take a checkpoint that is not quantised"
             )
-        stored, expected = tuple(tensor.get_shape()), shape_of(source, dims)
+        stored, expected = tuple(tensor.get_shape()), (row.parts * rows, *others)
         if stored != expected:
             raise ValueError(
                 f"{checkpoint.folder}: tensor {name} has shape {stored}, config.json says "
@@ -577,17 +568,18 @@ def _read_parameter(
         letters = zip(target.split(), index[stack:], strict=True)
         cuts = {letter: slice(*cut.indices(dims[letter])) for letter, cut in letters}
         sizes = {letter: cut.stop - cut.start for letter, cut in cuts.items()}
-        region = _stored_region(source, cuts, dims)
-        shard = np.empty((len(names), *sizes.values()), jnp.dtype(dtype))
-        for i, name in enumerate(names):
-            tensor = checkpoint.slice(name)[region].astype(shard.dtype, copy=False)
-            shard[i] = einops.rearrange(tensor, pattern, **sizes)
+        first, *region = _stored_region(source, cuts, dims)
+        part = slice(first.start + row.part * rows, first.stop + row.part * rows)
+        shard = np.ones((row.first + len(names), *sizes.values()), jnp.dtype(cfg.dtype))
+        for i, name in enumerate(names, row.first):
+            tensor = checkpoint.slice(name)[(part, *region)].astype(shard.dtype, copy=False)
+            shard[i] = einops.rearrange(tensor, row.letters, **sizes)
         return shard if stack else shard[0]
 
     # A vector in the file is replicated, as `weight_spec` does with vectors.
     shape = shape_of(target, dims)
     spec = weight_spec(target) if len(groups(source)) > 1 else P(*[None] * len(shape))
-    shape, spec = ((len(names), *shape), P(None, *spec)) if stack else (shape, spec)
+    shape, spec = ((row.first + len(names), *shape), P(None, *spec)) if stack else (shape, spec)
     sharding = NamedSharding(jax.sharding.get_mesh(), spec)
     return jax.make_array_from_callback(shape, sharding, read_shard)
 

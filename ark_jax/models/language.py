@@ -96,6 +96,11 @@ class LanguageModel:
             raise ValueError(
                 f"{name_or_folder}: {settings['model_type']} generates no text; give a decoder"
             )
+        if not cfg.causal:
+            raise ValueError(
+                f"{name_or_folder}: its tokens see later ones (config.json), so it generates no "
+                "text and embeds texts only; give a causal decoder"
+            )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         stop_ids = _read_stop_ids(folder, settings, tokenizer)
         longest = settings.get("max_position_embeddings", 2048)

@@ -78,10 +78,17 @@ def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]
     """
     _, _, table = hf.architecture(hf.read_config(base))
     matrices = {
-        name: (name, hf_name, letters)
-        for name, (hf_name, letters) in table.items()
-        if "{l}" in hf_name and len(groups(letters.split("->")[0])) == 2
+        name: (name, row.name, row.letters)
+        for name, row in table.items()
+        if "{l}" in row.name and len(groups(row.letters.split("->")[0])) == 2
     }
+    fused = [name for name in matrices if table[name].parts > 1]
+    if wrong := [name for name in targets or matrices if name in fused]:
+        others = ", ".join(name for name in matrices if name not in fused)
+        raise ValueError(
+            f"train.lora_targets: {wrong[0]!r} is a part of a tensor of {base.name}, which no "
+            f"adapter of peft changes alone; name some of {others}, or set train.lora_rank=0"
+        )
     for name in targets:
         if name not in matrices:
             raise ValueError(

@@ -12,19 +12,26 @@ import numpy as np
 
 from ark_jax.layout import check_divides
 from ark_jax.models import decoder, encoder, hf, pair_heads
-from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD
+from ark_jax.models.config_json import expect, refuse_unless
+from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD, Table
 from ark_jax.runtime.distributed import is_first_process
 
 SETTINGS = "pair_scorer.json"
 _CLASSES = {
-    "bert": "BertForSequenceClassification",
-    "roberta": "RobertaForSequenceClassification",
-    "xlm-roberta": "XLMRobertaForSequenceClassification",
-    "distilbert": "DistilBertForSequenceClassification",
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "mpnet": "MPNet",
+    "deberta-v2": "DebertaV2",
+    "nomic_bert": "NomicBert",
+    "new": "New",
+    "gte": "Gte",
+    "modernbert": "ModernBert",
 }
 
 
-def head_table(head: str, family: str) -> dict[str, tuple[str, str]]:
+def head_table(head: str, family: str) -> Table:
     """The weight names of a head, for a body of a family."""
     return STAR_HEAD if head == "star" else CLASSIFIERS[family]
 
@@ -44,9 +51,22 @@ def read_family(base: Path) -> str:
     return family
 
 
-def head_activation(family: str) -> str:
-    """The activation between the two layers of a family's classifier."""
-    return "relu" if family == "distilbert" else "tanh"
+def first_layer(base: Path) -> pair_heads.FirstLayer:
+    """The first layer of the sequence classifiers of an encoder's folder.
+
+    Raises:
+        ValueError: config.json names an activation or a pooling that is not implemented.
+    """
+    settings = hf.read_config(base)
+    family = settings["model_type"]
+    if family != "modernbert":
+        expect(settings, pooler_hidden_act="gelu")
+        activations = {"distilbert": "relu", "deberta-v2": "gelu"}
+        return pair_heads.FirstLayer(activations.get(family, "tanh"))
+    pooling = settings.get("classifier_pooling", "cls")
+    refuse_unless(pooling in ("cls", "mean"), "classifier_pooling", pooling)
+    expect(settings, classifier_activation="gelu")
+    return pair_heads.FirstLayer("gelu", pooling, bool(settings.get("classifier_bias")), True)
 
 
 def is_classifier(folder: Path) -> bool:
@@ -135,7 +155,7 @@ def classifier_config(base: Path) -> dict:
     # CrossEncoder would put a sigmoid over the logit.
     activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return settings | {
-        "architectures": [_CLASSES[settings["model_type"]]],
+        "architectures": [f"{_CLASSES[settings['model_type']]}ForSequenceClassification"],
         "id2label": {"0": "LABEL_0"},
         "label2id": {"LABEL_0": 0},
         "sentence_transformers": settings.get("sentence_transformers", {}) | activation,

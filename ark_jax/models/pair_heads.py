@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.models import attention, encoder
-from ark_jax.models.decoder import zeros
-from ark_jax.models.pooling import VectorForm, embed
+from ark_jax.models.decoder import ACTIVATIONS, ones, zeros
+from ark_jax.models.pooling import VectorForm, embed, pool
 
 # linear  a sequence classifier with one label
 # star    the paper's: two markers attend to their texts, a feed-forward network decides
@@ -21,6 +21,25 @@ from ark_jax.models.pooling import VectorForm, embed
 HEADS = ("linear", "star", "cosine")
 SCALE = 20.0  # of cosines; the losses of sentence-transformers have the same
 MARKERS = 2  # of the star head: one in front of each text
+
+
+class FirstLayer(NamedTuple):
+    """The first layer of a family's sequence classifiers.
+
+    Attributes:
+        activation: a key of `_ACTIVATIONS`.
+        pooling: what it reads, the state of the first token ("cls") or the mean.
+        biased: whether it has a bias.
+        normed: whether a layer norm follows the activation.
+    """
+
+    activation: str = "tanh"
+    pooling: str = "cls"
+    biased: bool = True
+    normed: bool = False
+
+
+_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, **ACTIVATIONS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +50,7 @@ class PairConfig:
     head: str  # one of HEADS
     form: VectorForm  # of the cosine's vectors
     scale: float  # of the cosine
-    activation: str  # of the linear head's first layer: tanh | relu
+    first: FirstLayer  # of the linear head
     typed: bool  # whether the body reads segment types
 
     @property
@@ -58,19 +77,30 @@ class PairConfig:
 
 
 class LinearHead(nnx.Module):
-    """A sequence classifier's head: two layers over the state of the first token."""
+    """A sequence classifier's head: two layers over a state."""
 
     def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
         self.dense = layout.param("d j", cfg.dims, cfg.dtype, rngs)
-        self.dense_bias = layout.param("j", cfg.dims, cfg.dtype, rngs, init=zeros)
-        self.out = layout.param("j c", cfg.dims, cfg.dtype, rngs)
-        self.out_bias = layout.param("c", cfg.dims, cfg.dtype, rngs, init=zeros)
+        new = lambda side, init: layout.param(side, cfg.dims, cfg.dtype, rngs, init=init)
+        if cfg.first.biased:
+            self.dense_bias = new("j", zeros)
+        if cfg.first.normed:
+            self.dense_norm = new("j", ones)
+            if "norm" in cfg.body.biases:
+                self.dense_norm_bias = new("j", zeros)
+        self.out, self.out_bias = new("j c", None), new("c", zeros)
 
-    def __call__(self, hidden: Float[Array, "b t d"], cfg: PairConfig) -> Float[Array, " b"]:
+    def __call__(
+        self, hidden: Float[Array, "b t d"], mask: Bool[Array, "b t"], cfg: PairConfig
+    ) -> Float[Array, " b"]:
         """Logits, float32."""
-        first = hidden[:, 0].astype(jnp.float32)
-        x = layout.einsum("bd,dj->bj", first, self.dense[...], self.dense_bias[...])
-        x = {"tanh": jnp.tanh, "relu": jax.nn.relu}[cfg.activation](x)
+        bias = self.dense_bias[...] if cfg.first.biased else None
+        state = pool(hidden, mask, cfg.first.pooling)
+        x = layout.einsum("bd,dj->bj", state, self.dense[...], bias)
+        x = _ACTIVATIONS[cfg.first.activation](x)
+        if cfg.first.normed:
+            bias = self.dense_norm_bias[...] if "norm" in cfg.body.biases else None
+            x = encoder.layer_norm(x, self.dense_norm[...], bias, cfg.body.norm_eps)
         return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
 
 
@@ -191,7 +221,7 @@ def head_logits(
     types = segments if cfg.typed else None
     hidden = model.body(tokens, mask, cfg.body, capacity, segments=types, markers=markers)
     if isinstance(head, LinearHead):
-        return head(hidden, cfg)
+        return head(hidden, mask, cfg)
     numbers = jnp.arange(MARKERS)[:, None]
     marked = tokens[:, None] == cfg.body.vocab + numbers
     is_after_marker = jnp.cumsum(marked, axis=-1) > 0

@@ -107,13 +107,13 @@ class CrossEncoder:
                 f"{retriever.base}: a retriever with Dense modules or include_prompt=false cannot "
                 "score pairs, which would leave them out; give another"
             )
-        family = pair_folder.read_family(retriever.base)
+        pair_folder.read_family(retriever.base)
         cfg = PairConfig(
             body=retriever.cfg,
             head="cosine",
             form=retriever.form,
             scale=scale,
-            activation=pair_folder.head_activation(family),
+            first=pair_folder.first_layer(retriever.base),
             typed=_reads_segments(retriever.cfg, retriever.tokenizer),
         )
         return cls(
@@ -142,7 +142,7 @@ class CrossEncoder:
     @classmethod
     def _from_classifier(cls, folder: Path, options: dict) -> "CrossEncoder":
         """Opens a sequence classifier; `options` are those of `hf.read_architecture`."""
-        family = pair_folder.read_family(folder)
+        pair_folder.read_family(folder)
         body, _, _ = hf.read_architecture(folder, **options)
         tokenizer = tk.load_tokenizer(str(folder), body.vocab)
         cfg = PairConfig(
@@ -150,7 +150,7 @@ class CrossEncoder:
             head="linear",
             form=VectorForm(("mean",), body.width),
             scale=pair_heads.SCALE,
-            activation=pair_folder.head_activation(family),
+            first=pair_folder.first_layer(folder),
             typed=_reads_segments(body, tokenizer),
         )
         model, extra_tensors = pair_folder.read_classifier(folder, cfg)
@@ -177,13 +177,13 @@ class CrossEncoder:
     def _copy_pooler(self, head: pair_heads.LinearHead) -> None:
         """Sets the first layer of a new head to the checkpoint's pooler, if there is one."""
         table = pair_folder.head_table("linear", pair_folder.read_family(self.base))
-        for name in ("dense", "dense_bias"):
-            hf_name, pattern = table[name]
-            tensor = self.extra_tensors.get(hf_name)
-            tensor = self.extra_tensors.get(hf_name.removeprefix("bert."), tensor)
+        for name, _ in hf.named_parameters(head):
+            row = table[name]
+            tensor = self.extra_tensors.get(row.name)
+            tensor = self.extra_tensors.get(row.name.removeprefix("bert."), tensor)
             if tensor is not None:
-                value = einops.rearrange(tensor, pattern).astype(self.cfg.dtype)
-                spec = layout.weight_spec(pattern.split("->")[1])
+                value = einops.rearrange(tensor, row.letters).astype(self.cfg.dtype)
+                spec = layout.weight_spec(row.letters.split("->")[1])
                 setattr(head, name, nnx.Param(layout.put(value, spec)))
 
     @property

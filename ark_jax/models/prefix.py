@@ -1,13 +1,14 @@
 """Computes keys and values of shared prefixes once, and runs the texts that continue them."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.models import attention, decoder, packing, prefix_attention
+from ark_jax.models import decoder, packing, prefix_attention
+from ark_jax.models.attention import attend_packed
 from ark_jax.models.prefix_attention import KeyValues
 
 # Keys and values of all layers.
@@ -53,15 +54,17 @@ def compute(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         _: None,
+        reach: Int[Array, ""] | None,
     ) -> tuple[Array, tuple[Array, ...]]:
         """The attention of a layer, and its keys and values with the heads first."""
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
-        out = attention.attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention)
+        out = attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention, reach=reach)
         return out, heads_first
 
     positions = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
     x = packing.pack(model.embeddings(tokens, cfg), plan)
-    return model.layers(x, packing.pack(positions, plan), attend, cfg)[1]
+    places = packing.pack(positions, plan)
+    return model.layers(x, places, attend, cfg, length=tokens.shape[1])[1]
 
 
 def run_suffixes(
@@ -91,18 +94,20 @@ def run_suffixes(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         layer_cache: tuple[Array, Array],
+        reach: Int[Array, ""] | None,
     ) -> tuple[Array, tuple[Array, Array] | None]:
         """The attention of a layer, and the suffixes' keys and values if `keep` is true."""
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_with_prefixes(
-            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, kernel=cfg.attention
+            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, **how(reach)
         )
         return out, (k, v) if keep else None
 
     positions = packing.pack(batch.prefix_lengths[:, None] + jnp.arange(t), by_row)
+    how = functools.partial(_how, cfg, positions)
     x = packing.pack(model.embeddings(batch.tokens, cfg), by_row)
-    return model.layers(x, positions, attend, cfg, cache)
+    return model.layers(x, positions, attend, cfg, cache, length=prefix_mask.shape[1] + t)
 
 
 def run_slots(
@@ -121,12 +126,21 @@ def run_slots(
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
         layer_cache: tuple[Array, Array],
+        reach: Int[Array, ""] | None,
     ) -> tuple[Array, None]:
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_in_slots(
-            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, kernel=cfg.attention
+            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, **how(reach)
         )
         return out, None
 
+    positions = packing.pack(batch.positions, plan)
+    how = functools.partial(_how, cfg, positions)
     x = packing.pack(model.embeddings(batch.tokens, cfg), plan)
-    return model.layers(x, packing.pack(batch.positions, plan), attend, cfg, cache)[0]
+    length = prefix_mask.shape[1] + batch.texts.shape[1]
+    return model.layers(x, positions, attend, cfg, cache, length=length)[0]
+
+
+def _how(cfg: decoder.Config, positions: Array, reach: Array | None) -> dict[str, Any]:
+    """Kernel and windows of a layer whose tokens have these positions."""
+    return {"kernel": cfg.attention, "near": None if reach is None else (reach, positions)}

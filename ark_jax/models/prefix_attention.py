@@ -15,8 +15,12 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ark_jax.layout import activation_spec
 from ark_jax.models import kernels, packing
-from ark_jax.models.attention import MASKED, dot, folded_scores
+from ark_jax.models.attention import MASKED, choose_kernel, dot, folded_scores
 from ark_jax.runtime.accelerator import device_in_use
+
+# How many places away a layer's tokens still see each other, and the positions of tokens in their
+# texts, prefixes included.
+Near = tuple[Int[Array, ""], Int[Array, "streams a"]]
 
 
 class KeyValues(NamedTuple):
@@ -43,6 +47,7 @@ def attend_with_prefixes(
     by_row: packing.PackingPlan,
     *,
     kernel: str,
+    near: Near | None = None,
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, each of which continues a shared prefix.
 
@@ -57,8 +62,9 @@ def attend_with_prefixes(
         by_prefix: packs the tokens as one row per entry of `prefix_indices`.
         by_row: packs the tokens as one row per text.
         kernel: as of `attention.attend`.
+        near: hides what is farther away; None: a token sees all before it.
     """
-    choose = functools.partial(_choose_kernel, kernel, q, prefixes)
+    choose = functools.partial(_choose_kernel, kernel, q, prefixes, near)
     prefix_kernel = choose(by_prefix.places.shape[1], prefixes.k.shape[2])
     text_kernel = choose(*texts.shape[1:] * 2)
 
@@ -69,15 +75,19 @@ def attend_with_prefixes(
         texts: Array,
         prefixes: KeyValues,
         prefix_indices: Array,
-        *places: Array,
+        places: tuple[Array, ...],
+        near: Near | None,
     ) -> Array:
         """Both parts in rows of their own, joined in the stream."""
+        near = near and (near[0], packing.unpack_shard(near[1], *places[:2]))
         unpack = lambda *places: _swap(packing.unpack_shard(q, *places))
         pack = lambda part, *places: [packing.pack_shard(_swap(x), *places) for x in part]
         to_prefix = _attend_to_prefixes(
-            unpack(*places[:2]), prefixes, prefix_indices, prefix_kernel
+            unpack(*places[:2]), prefixes, prefix_indices, prefix_kernel, near
         )
-        to_text = _attend_to_texts(unpack(*places[2:]), _swap(k), _swap(v), texts, text_kernel)
+        to_text = _attend_to_texts(
+            unpack(*places[2:]), _swap(k), _swap(v), texts, text_kernel, near
+        )
         return _join(pack(to_prefix, *places[:2]), pack(to_text, *places[2:])).astype(q.dtype)
 
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
@@ -91,7 +101,8 @@ def attend_with_prefixes(
             index,
             _key_value_specs(cache, index),
             activation_spec("b"),
-            *[index] * 4,
+            index,
+            (P(), index) if near else None,
         ),
         out_specs=query,
         check_vma=prefix_kernel == text_kernel == "xla",
@@ -102,10 +113,8 @@ def attend_with_prefixes(
         texts,
         prefixes,
         prefix_indices,
-        by_prefix.places,
-        by_prefix.sources,
-        by_row.places,
-        by_row.sources,
+        (by_prefix.places, by_prefix.sources, by_row.places, by_row.sources),
+        near,
     )
 
 
@@ -119,6 +128,7 @@ def attend_in_slots(
     plan: packing.PackingPlan,
     *,
     kernel: str,
+    near: Near | None = None,
 ) -> Float[Array, "streams a n h"]:
     """Attention of packed texts, in rows that hold texts of one prefix side by side.
 
@@ -129,9 +139,9 @@ def attend_in_slots(
         prefix_indices: the prefix of each row, counted within those of a device.
         texts: number of the token's text in its row, from 1; 0: padding.
         plan: packs the rows.
-        kernel: as of `attention.attend`.
+        kernel, near: as of `attend_with_prefixes`.
     """
-    choose = functools.partial(_choose_kernel, kernel, q, prefixes)
+    choose = functools.partial(_choose_kernel, kernel, q, prefixes, near)
     prefix_kernel = choose(texts.shape[1], prefixes.k.shape[2])
     text_kernel = choose(*texts.shape[1:] * 2)
     if text_kernel == "cudnn":
@@ -146,10 +156,12 @@ def attend_in_slots(
         texts: Array,
         places: Array,
         sources: Array,
+        near: Near | None,
     ) -> Array:
         q, k, v = (_swap(packing.unpack_shard(x, places, sources)) for x in (q, k, v))
-        to_prefix = _attend_to_prefixes(q, prefixes, prefix_indices, prefix_kernel)
-        to_text = _attend_to_texts(q, k, v, texts, text_kernel)
+        near = near and (near[0], packing.unpack_shard(near[1], places, sources))
+        to_prefix = _attend_to_prefixes(q, prefixes, prefix_indices, prefix_kernel, near)
+        to_text = _attend_to_texts(q, k, v, texts, text_kernel, near)
         out = _join(to_prefix, to_text).astype(q.dtype)
         return packing.pack_shard(_swap(out), places, sources)
 
@@ -166,29 +178,37 @@ def attend_in_slots(
             index,
             index,
             index,
+            (P(), index) if near else None,
         ),
         out_specs=query,
         check_vma=prefix_kernel == text_kernel == "xla",
-    )(q, k, v, prefixes, prefix_indices, texts, plan.places, plan.sources)
+    )(q, k, v, prefixes, prefix_indices, texts, plan.places, plan.sources, near)
 
 
 def attend_newest(
-    q: Float[Array, "b 1 n h"], cache: KeyValues, prefix: KeyValues
+    q: Float[Array, "b 1 n h"],
+    cache: KeyValues,
+    prefix: KeyValues,
+    first: Int[Array, " b"] | None = None,
 ) -> Float[Array, "b 1 n h"]:
     """Attention of the newest token of each text, in generation.
 
     Args:
+        first: the first position of the prefix that each text's token sees; None: it sees all.
         cache: keys and values of each text, with a mask `[b s]`.
         prefix: keys and values of the one prefix that all texts share, once on each device.
     """
 
-    def attend_shard(q: Array, cache: KeyValues, prefix: KeyValues) -> Array:
+    def attend_shard(q: Array, cache: KeyValues, prefix: KeyValues, first: Array | None) -> Array:
         b, _, n, h = q.shape
         q = (q * h**-0.5).reshape(b, cache.k.shape[1], -1, h)
         scores = dot("bkrh,bksh->bkrs", q, cache.k)
         scores = jnp.where(cache.mask[:, None, None], scores, MASKED)
         prefix_scores = dot("bkrh,kuh->bkru", q, prefix.k[0])
-        prefix_scores = jnp.where(prefix.mask[0], prefix_scores, MASKED)
+        seen = prefix.mask[0]
+        if first is not None:
+            seen = (seen & (jnp.arange(len(seen)) >= first[:, None]))[:, None, None]
+        prefix_scores = jnp.where(seen, prefix_scores, MASKED)
         highest = jnp.maximum(scores.max(-1), prefix_scores.max(-1))[..., None]
         weights, prefix_weights = jnp.exp(scores - highest), jnp.exp(prefix_scores - highest)
         total = (weights.sum(-1) + prefix_weights.sum(-1))[..., None]
@@ -200,14 +220,22 @@ def attend_newest(
 
     query, keys, mask = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     spec = _key_value_specs(keys, mask)
-    run = jax.shard_map(attend_shard, in_specs=(query, spec, spec), out_specs=query)
-    return run(q, cache, prefix)
+    specs = query, spec, spec, activation_spec("b")
+    run = jax.shard_map(attend_shard, in_specs=specs, out_specs=query)
+    return run(q, cache, prefix, first)
 
 
 def _choose_kernel(
-    kernel: str, q: Float[Array, "streams a n h"], prefixes: KeyValues, tokens: int, keys: int
+    kernel: str,
+    q: Float[Array, "streams a n h"],
+    prefixes: KeyValues,
+    near: Near | None,
+    tokens: int,
+    keys: int,
 ) -> str:
     """The kernel for rows of `tokens` queries that see so many keys."""
+    if near:
+        return choose_kernel(kernel, q, tokens, near[0])
     heads, size = q.shape[2:]
     queries = heads // prefixes.k.shape[1] * tokens
     return kernels.choose_for_part(kernel, device_in_use(), q.dtype, size, queries, keys)
@@ -223,14 +251,21 @@ Part = Sequence[Array]
 
 
 def _attend_to_prefixes(
-    q: Float[Array, "b n t h"], prefixes: KeyValues, prefix_indices: Int[Array, " b"], kernel: str
+    q: Float[Array, "b n t h"],
+    prefixes: KeyValues,
+    prefix_indices: Int[Array, " b"],
+    kernel: str,
+    near: Near | None,
 ) -> Part:
-    """Attention of each row to its whole prefix."""
+    """Attention of each row to its whole prefix, or to what is near."""
 
     def by_xla(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
         k, v, mask = (x[prefix_indices] for x in prefixes)
         b, s = mask.shape
-        return _attend(q, k, v, jnp.broadcast_to(mask[:, None], (b, q.shape[2], s)))
+        seen = jnp.broadcast_to(mask[:, None], (b, q.shape[2], s))
+        if near:
+            seen &= near[1][..., None] - jnp.arange(s) < near[0]
+        return _attend(q, k, v, seen)
 
     def by_library(q: Array, prefixes: KeyValues, prefix_indices: Array) -> Part:
         k, v, mask = prefixes
@@ -251,11 +286,15 @@ def _attend_to_texts(
     v: Float[Array, "b k t h"],
     texts: Int[Array, "b t"],
     kernel: str,
+    near: Near | None,
 ) -> Part:
     """Causal attention of each token to its own text."""
 
     def by_xla(q: Array, k: Array, v: Array, texts: Array) -> Part:
         mask = texts[:, :, None] == texts[:, None]
+        if near:
+            column = jnp.arange(texts.shape[1])
+            mask &= column[:, None] - column < near[0]
         return _attend(q, k, v, mask & jnp.tril(jnp.ones(mask.shape[1:], bool)), before=0)
 
     def by_library(q: Array, k: Array, v: Array, texts: Array) -> Part:

@@ -1,112 +1,175 @@
 """Hugging Face's names and shapes of each family's weights, for reading and writing alike.
 
-A row is `attribute: (Hugging Face name, "their letters -> our letters")`. Shapes, shardings and the
-conversion in both directions follow from the letters, which layout.py explains. `{l}` in a name
-stands for the layer; our parameter stacks all layers.
+A family names the module of each of its weights; the shape follows from the weight's own name.
+Shapes, shardings and the conversion in both directions follow from letters, which layout.py
+explains. `{l}` in a name stands for the layer; our parameter stacks all layers.
 """
 
-_LAYER = "model.layers.{l}."
-DECODER = {
-    "embed": ("model.embed_tokens.weight", "v e -> v e"),
-    "norm": ("model.norm.weight", "d -> d"),
-    "head": ("lm_head.weight", "v e -> v e"),
-    "attn_norm": (_LAYER + "input_layernorm.weight", "d -> d"),
-    "ffn_norm": (_LAYER + "post_attention_layernorm.weight", "d -> d"),
-    "q": (_LAYER + "self_attn.q_proj.weight", "(n h) d -> d n h"),
-    "k": (_LAYER + "self_attn.k_proj.weight", "(k h) d -> d k h"),
-    "v": (_LAYER + "self_attn.v_proj.weight", "(k h) d -> d k h"),
-    "o": (_LAYER + "self_attn.o_proj.weight", "d (n h) -> n h d"),
-    "q_bias": (_LAYER + "self_attn.q_proj.bias", "(n h) -> n h"),
-    "k_bias": (_LAYER + "self_attn.k_proj.bias", "(k h) -> k h"),
-    "v_bias": (_LAYER + "self_attn.v_proj.bias", "(k h) -> k h"),
-    "q_norm": (_LAYER + "self_attn.q_norm.weight", "h -> h"),
-    "k_norm": (_LAYER + "self_attn.k_norm.weight", "h -> h"),
-    "gate": (_LAYER + "mlp.gate_proj.weight", "f d -> d f"),
-    "up": (_LAYER + "mlp.up_proj.weight", "f d -> d f"),
-    "down": (_LAYER + "mlp.down_proj.weight", "d f -> f d"),
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# "their letters -> our letters" of a weight by its attribute; a vector's are its own.
+_LETTERS = {
+    **dict.fromkeys(("embed", "head"), "v e -> v e"),
+    "position": "p e -> p e",
+    "segment": "y e -> y e",
+    "q": "(n h) d -> d n h",
+    **dict.fromkeys(("k", "v"), "(k h) d -> d k h"),
+    "o": "d (n h) -> n h d",
+    **dict.fromkeys(("gate", "up"), "f d -> d f"),
+    "down": "d f -> f d",
+    **dict.fromkeys(("q_norm", "k_norm"), "h -> h"),
+    "distance": "x n -> x n",
+    "relative": "x d -> x d",
+    **dict.fromkeys(("dense", "key", "value"), "j d -> d j"),
+    "out": "c j -> j c",
 }
-_LAYER = "bert.encoder.layer.{l}."
-BERT = {
-    "embed": ("bert.embeddings.word_embeddings.weight", "v e -> v e"),
-    "position": ("bert.embeddings.position_embeddings.weight", "p e -> p e"),
-    "segment": ("bert.embeddings.token_type_embeddings.weight", "y e -> y e"),
-    "embed_norm": ("bert.embeddings.LayerNorm.weight", "d -> d"),
-    "embed_norm_bias": ("bert.embeddings.LayerNorm.bias", "d -> d"),
-    "q": (_LAYER + "attention.self.query.weight", "(n h) d -> d n h"),
-    "q_bias": (_LAYER + "attention.self.query.bias", "(n h) -> n h"),
-    "k": (_LAYER + "attention.self.key.weight", "(n h) d -> d n h"),
-    "k_bias": (_LAYER + "attention.self.key.bias", "(n h) -> n h"),
-    "v": (_LAYER + "attention.self.value.weight", "(n h) d -> d n h"),
-    "v_bias": (_LAYER + "attention.self.value.bias", "(n h) -> n h"),
-    "o": (_LAYER + "attention.output.dense.weight", "d (n h) -> n h d"),
-    "o_bias": (_LAYER + "attention.output.dense.bias", "d -> d"),
-    "attn_norm": (_LAYER + "attention.output.LayerNorm.weight", "d -> d"),
-    "attn_norm_bias": (_LAYER + "attention.output.LayerNorm.bias", "d -> d"),
-    "up": (_LAYER + "intermediate.dense.weight", "f d -> d f"),
-    "up_bias": (_LAYER + "intermediate.dense.bias", "f -> f"),
-    "down": (_LAYER + "output.dense.weight", "d f -> f d"),
-    "down_bias": (_LAYER + "output.dense.bias", "d -> d"),
-    "ffn_norm": (_LAYER + "output.LayerNorm.weight", "d -> d"),
-    "ffn_norm_bias": (_LAYER + "output.LayerNorm.bias", "d -> d"),
-}
-ROBERTA = {
-    name: ("roberta." + hf_name.removeprefix("bert."), pattern)
-    for name, (hf_name, pattern) in BERT.items()
-}
-_LAYER = "distilbert.transformer.layer.{l}."
-DISTILBERT = {
-    "embed": ("distilbert.embeddings.word_embeddings.weight", "v e -> v e"),
-    "position": ("distilbert.embeddings.position_embeddings.weight", "p e -> p e"),
-    "embed_norm": ("distilbert.embeddings.LayerNorm.weight", "d -> d"),
-    "embed_norm_bias": ("distilbert.embeddings.LayerNorm.bias", "d -> d"),
-    "q": (_LAYER + "attention.q_lin.weight", "(n h) d -> d n h"),
-    "q_bias": (_LAYER + "attention.q_lin.bias", "(n h) -> n h"),
-    "k": (_LAYER + "attention.k_lin.weight", "(n h) d -> d n h"),
-    "k_bias": (_LAYER + "attention.k_lin.bias", "(n h) -> n h"),
-    "v": (_LAYER + "attention.v_lin.weight", "(n h) d -> d n h"),
-    "v_bias": (_LAYER + "attention.v_lin.bias", "(n h) -> n h"),
-    "o": (_LAYER + "attention.out_lin.weight", "d (n h) -> n h d"),
-    "o_bias": (_LAYER + "attention.out_lin.bias", "d -> d"),
-    "attn_norm": (_LAYER + "sa_layer_norm.weight", "d -> d"),
-    "attn_norm_bias": (_LAYER + "sa_layer_norm.bias", "d -> d"),
-    "up": (_LAYER + "ffn.lin1.weight", "f d -> d f"),
-    "up_bias": (_LAYER + "ffn.lin1.bias", "f -> f"),
-    "down": (_LAYER + "ffn.lin2.weight", "d f -> f d"),
-    "down_bias": (_LAYER + "ffn.lin2.bias", "d -> d"),
-    "ffn_norm": (_LAYER + "output_layer_norm.weight", "d -> d"),
-    "ffn_norm_bias": (_LAYER + "output_layer_norm.bias", "d -> d"),
-}
-ENCODERS = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "distilbert": DISTILBERT}
 
 
-def _classifier_table(dense: str, out: str) -> dict[str, tuple[str, str]]:
-    """The weight names of a classifier's head, from the modules of its two layers."""
-    return {
-        "dense": (f"{dense}.weight", "j d -> d j"),
-        "dense_bias": (f"{dense}.bias", "j -> j"),
-        "out": (f"{out}.weight", "c j -> j c"),
-        "out_bias": (f"{out}.bias", "c -> c"),
-    }
+class Row(NamedTuple):
+    """Where a checkpoint keeps a parameter.
+
+    Attributes:
+        name: of the tensor, with the slot {l} if each layer has one.
+        letters: "stored letters -> our letters".
+        part, parts: the tensor holds so many parameters of one shape, one after the other along its
+            first axis; this is number `part` of them.
+        first: the first layer that has the tensor. Earlier layers do not use the parameter.
+    """
+
+    name: str
+    letters: str
+    part: int = 0
+    parts: int = 1
+    first: int = 0
+
+    def names(self, layers: int) -> list[str]:
+        """The name in each layer that has one, or the name alone."""
+        in_layers = [self.name.format(l=i) for i in range(self.first, layers)]
+        return in_layers if "{l}" in self.name else [self.name]
 
 
-_ROBERTA_CLASSIFIER = _classifier_table("classifier.dense", "classifier.out_proj")
-CLASSIFIERS = {
-    "bert": _classifier_table("bert.pooler.dense", "classifier"),
-    "roberta": _ROBERTA_CLASSIFIER,
-    "xlm-roberta": _ROBERTA_CLASSIFIER,
-    "distilbert": _classifier_table("pre_classifier", "classifier"),
+Table = Mapping[str, Row]
+
+
+def _rows(modules: str, *, top: str = "", layer: str = "", **first: int) -> dict[str, Row]:
+    """The weight and the bias of each module.
+
+    Args:
+        modules: "attribute=module", of which "a,b=module" hold equal parts of one tensor.
+        top, layer: begin the names of modules, and of those in layers: after a "|".
+        first: attribute -> the first layer that has it, where that is not 0.
+    """
+    rows = {}
+    outside, _, inside = modules.partition("|")
+    for start, group in ((top, outside), (layer, inside)):
+        for attributes, module in (x.split("=") for x in group.split()):
+            parts = attributes.split(",")
+            for part, attribute in enumerate(parts):
+                letters = _LETTERS.get(attribute, "d -> d")
+                stored = re.findall(r"\(.*?\)|\w", letters)[0]  # of the first axis, the outputs
+                place = part, len(parts), first.get(attribute, 0)
+                name = start + module
+                rows[attribute] = Row(f"{name}.weight", letters, *place)
+                bias = f"{stored} -> {stored.strip('()')}"
+                rows[f"{attribute}_bias"] = Row(f"{name}.bias", bias, *place)
+    return rows
+
+
+def _bert(prefix: str, modules: str, layer: str = "encoder.layer", norm: str = "") -> Table:
+    """A table whose embeddings have BERT's names."""
+    embeddings = (
+        "embed=embeddings.word_embeddings position=embeddings.position_embeddings "
+        f"segment=embeddings.token_type_embeddings embed_norm={norm or 'embeddings.LayerNorm'} "
+    )
+    return _rows(embeddings + modules, top=f"{prefix}.", layer=f"{prefix}.{layer}.{{l}}.")
+
+
+_BERT_FFN = "up=intermediate.dense down=output.dense ffn_norm=output.LayerNorm"
+_BERT_OUT = "o=attention.output.dense attn_norm=attention.output.LayerNorm " + _BERT_FFN
+_BERT = f"|q=attention.self.query k=attention.self.key v=attention.self.value {_BERT_OUT}"
+_GTE = (
+    "|q,k,v=attention.qkv_proj o=attention.o_proj attn_norm=attn_ln up,gate=mlp.up_gate_proj "
+    "down=mlp.down_proj ffn_norm=mlp_ln"
+)
+ENCODERS: dict[str, Table] = {
+    "bert": _bert("bert", _BERT),
+    "roberta": _bert("roberta", _BERT),
+    "xlm-roberta": _bert("roberta", _BERT),
+    "distilbert": _bert(
+        "distilbert",
+        "|q=attention.q_lin k=attention.k_lin v=attention.v_lin o=attention.out_lin "
+        "attn_norm=sa_layer_norm up=ffn.lin1 down=ffn.lin2 ffn_norm=output_layer_norm",
+        "transformer.layer",
+    ),
+    "mpnet": _bert(
+        "mpnet",
+        "distance=encoder.relative_attention_bias |q=attention.attn.q k=attention.attn.k "
+        f"v=attention.attn.v o=attention.attn.o attn_norm=attention.LayerNorm {_BERT_FFN}",
+    ),
+    "deberta-v2": _bert(
+        "deberta",
+        "relative=encoder.rel_embeddings relative_norm=encoder.LayerNorm "
+        "|q=attention.self.query_proj k=attention.self.key_proj v=attention.self.value_proj "
+        + _BERT_OUT,
+    ),
+    "nomic_bert": _bert(
+        "nomic_bert",
+        "|q,k,v=attn.Wqkv o=attn.out_proj attn_norm=norm1 up=mlp.fc11 gate=mlp.fc12 down=mlp.fc2 "
+        "ffn_norm=norm2",
+        "encoder.layers",
+        "emb_ln",
+    ),
+    "new": _bert("new", _GTE),
+    "gte": _bert("gte", _GTE),
+    "modernbert": _rows(
+        "embed=embeddings.tok_embeddings embed_norm=embeddings.norm norm=final_norm "
+        "|q,k,v=attn.Wqkv o=attn.Wo attn_norm=attn_norm gate,up=mlp.Wi down=mlp.Wo "
+        "ffn_norm=mlp_norm",
+        top="model.",
+        layer="model.layers.{l}.",
+        attn_norm=1,
+    ),
+}
+
+
+def _decoder(norms: str) -> Table:
+    """The table of a decoder, from the names of its norms behind attention."""
+    return _rows(
+        "embed=model.embed_tokens norm=model.norm head=lm_head |q=self_attn.q_proj "
+        "k=self_attn.k_proj v=self_attn.v_proj o=self_attn.o_proj q_norm=self_attn.q_norm "
+        "k_norm=self_attn.k_norm gate=mlp.gate_proj up=mlp.up_proj down=mlp.down_proj "
+        f"attn_norm=input_layernorm {norms}",
+        layer="model.layers.{l}.",
+    )
+
+
+DECODERS: dict[str, Table] = {
+    **dict.fromkeys(
+        ("qwen3", "qwen2", "llama", "mistral"), _decoder("ffn_norm=post_attention_layernorm")
+    ),
+    # Gemma has norms on both sides of attention and of the feed-forward network.
+    "gemma3_text": _decoder(
+        "attn_out_norm=post_attention_layernorm ffn_norm=pre_feedforward_layernorm "
+        "ffn_out_norm=post_feedforward_layernorm"
+    ),
+}
+_POOLER = "dense={}.pooler.dense out=classifier"
+CLASSIFIERS: dict[str, Table] = {
+    **{name: _rows(_POOLER.format(name)) for name in ("bert", "nomic_bert", "new", "gte")},
+    **dict.fromkeys(
+        ("roberta", "xlm-roberta", "mpnet"), _rows("dense=classifier.dense out=classifier.out_proj")
+    ),
+    "distilbert": _rows("dense=pre_classifier out=classifier"),
+    "deberta-v2": _rows("dense=pooler.dense out=classifier"),
+    "modernbert": _rows("dense=head.dense dense_norm=head.norm out=classifier"),
 }
 # A head that no other library has; the names are ours.
 STAR_HEAD = {
-    "markers": ("star.markers.weight", "m e -> m e"),
-    "key": ("star.key.weight", "j d -> d j"),
-    "key_bias": ("star.key.bias", "j -> j"),
-    "value": ("star.value.weight", "j d -> d j"),
-    "value_bias": ("star.value.bias", "j -> j"),
-    "dense": ("star.dense.weight", "j (g d) -> g d j"),
-    "dense_bias": ("star.dense.bias", "j -> j"),
-    "out": ("star.out.weight", "c j -> j c"),
-    "out_bias": ("star.out.bias", "c -> c"),
+    "markers": Row("star.markers.weight", "m e -> m e"),
+    **_rows("key=key value=value dense=dense out=out", top="star."),
+    "dense": Row("star.dense.weight", "j (g d) -> g d j"),
 }
 # Tensors that the model does not compute with. An export copies them from its base, unchanged.
 UNUSED_TENSORS = (
@@ -117,8 +180,12 @@ UNUSED_TENSORS = (
     "*rotary_emb.inv_freq",
 )
 # An encoder's heads for masked words are copied too. A decoder does compute with its head.
-MASKED_LM_HEADS = ("lm_head.*", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*")
+MASKED_LM_HEADS = (
+    *("lm_head.*", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*"),
+    *("head.*", "decoder.*", "lm_predictions.*", "mask_predictions.*"),
+)
 # How BERT's first checkpoints, bert-base-uncased among them, end the names of layer norms.
 LEGACY_SUFFIXES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 # Checkpoints saved from the bare model lack these prefixes.
-PREFIXES = ("model.", "bert.", "roberta.", "distilbert.")
+PREFIXES = ("model.", *(f"{x}." for x in ("bert", "roberta", "distilbert", "mpnet", "deberta")))
+PREFIXES += ("nomic_bert.", "new.", "gte.")

@@ -133,7 +133,8 @@ class ContrastiveObjective:
             temperature=self.temperature,
             loss=self.loss,
         )
-        return loss, losses.mean_cosines(*compared)
+        units = [losses.unit(vectors) for vectors in compared[:2]]
+        return loss, losses.mean_cosines(*units, *compared[2:])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from ark_jax.models import decoder
-
 # An integer, a mean of integers, or a sum that numpy computed.
 Count = float | np.number
 
@@ -38,15 +36,23 @@ PEAKS = {
 
 def weights(cfg) -> int:
     """Entries of the matrices of all layers; every token is multiplied with each entry once."""
-    dims, gated = cfg.dims, isinstance(cfg, decoder.Config)
-    heads = 2 * dims["n"] + 2 * dims.get("k", dims["n"])  # q and o, k and v
-    return cfg.layers * dims["d"] * (heads * dims["h"] + (3 if gated else 2) * dims["f"])
+    dims = cfg.dims
+    heads = 2 * dims["n"] + 2 * dims["k"]  # q and o, k and v
+    return cfg.layers * dims["d"] * (heads * dims["h"] + (2 + cfg.gated) * dims["f"])
 
 
 def attention_pairs(cfg, lengths: Sequence[Count]) -> Count:
-    """Pairs (query token, key token) that attention computes for texts of these lengths."""
-    lengths = np.asarray(lengths, float)
-    return (lengths * (lengths + 1) / 2 if isinstance(cfg, decoder.Config) else lengths**2).sum()
+    """Pairs (query token, key token) that attention needs for texts of these lengths.
+
+    They are the mean over layers, since local layers need fewer.
+    """
+    lengths, total = np.asarray(lengths, float), 0.0
+    local = sum(cfg.local) / cfg.layers
+    for reach, share in ((math.inf, 1 - local), (cfg.window, local)):
+        near = np.minimum(lengths, reach)
+        pairs = near * (near + 1) / 2 + (lengths - near) * near  # with earlier tokens
+        total += share * (pairs if cfg.causal else 2 * pairs - lengths).sum()
+    return total
 
 
 def forward(cfg, tokens: Count, pairs: Count, logits: Count = 0) -> np.ndarray:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ark_jax import layout
-from ark_jax.models import decoder, kernels
+from ark_jax.models import kernels
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.device_memory import device_memory, published
 from ark_jax.runtime.log import say
@@ -100,10 +100,10 @@ def saved_numbers(cfg: Any, remat: str) -> tuple[int, int]:
     if remat == "all":
         return cfg.width, 0
     dims, tensor = cfg.dims, layout.mesh_size("tensor")
-    heads = (dims["n"] + 2 * dims.get("k", dims["n"])) * dims["h"]
-    gated = isinstance(cfg, decoder.Config)
-    # A decoder's last product is only added to the layer's input.
-    whole_products, split = (2, heads + 2 * dims["f"]) if gated else (3, heads + dims["f"])
+    heads = (dims["n"] + 2 * dims["k"]) * dims["h"]
+    split = heads + (1 + cfg.gated) * dims["f"]
+    # A norm behind the last product needs it; otherwise it is only added to the layer's input.
+    whole_products = 3 if cfg.norms_behind else 2
     return whole_products * dims["d"] + split // tensor, dims["n"] * dims["h"] // tensor
 
 
@@ -156,7 +156,7 @@ def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
         copies = 1 + (_kernel(cfg, texts) == "splash")  # which keeps its output in its own order
         place = copies * place // size * lanes
         if remat == "products":
-            for heads in (cfg.dims["n"], *[cfg.dims.get("k", cfg.dims["n"])] * 2):
+            for heads in (cfg.dims["n"], *[cfg.dims["k"]] * 2):
                 heads //= tensor
                 token += tk.round_up(heads, SUBLANES) * lanes - heads * size
     return texts.tokens * token + texts.rows * texts.length * place
@@ -165,13 +165,15 @@ def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
 def _kernel(cfg: Any, texts: Texts) -> str:
     """The kernel that attends them; texts behind prefixes have XLA's."""
     device, head_size = device_in_use(), cfg.dims["h"]
+    if cfg.distances or (cfg.local and cfg.window < texts.length + texts.after):
+        return "xla"
     chosen = kernels.choose(cfg.attention, device, cfg.compute, head_size, texts.length)
     return "xla" if texts.after and device.platform != "cpu" else chosen
 
 
 def _cache_numbers(cfg: Any) -> int:
     """Numbers of a token's keys and values in a layer, on a device."""
-    return 2 * cfg.dims.get("k", cfg.dims["n"]) * cfg.dims["h"] // layout.mesh_size("tensor")
+    return 2 * cfg.dims["k"] * cfg.dims["h"] // layout.mesh_size("tensor")
 
 
 def logits_bytes(cfg: Any, positions: int, *, trained: bool) -> float:
@@ -194,7 +196,7 @@ def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
     """
     platform, dims, tensor = device_in_use().platform, cfg.dims, layout.mesh_size("tensor")
     query_block = texts.length
-    if isinstance(cfg, decoder.Config):
+    if cfg.causal:
         query_block = min(query_block, max(64, query_block / 4))  # see `attention.attend`
     pairs = texts.rows * query_block * texts.length
     if texts.after and platform != "cpu":
@@ -207,7 +209,7 @@ def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
         copies = 3 * 4 if platform == "tpu" else 2 * jnp.dtype(cfg.compute).itemsize
         return attention + copies * _numbers(cfg, "products", texts)
     numbers = NARROW * dims["d"] + WIDE * dims["f"] / tensor
-    if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder frees them earlier
+    if remat == "all" and cfg.gated:  # others free them earlier
         numbers += sum(saved_numbers(cfg, "products"))
     return attention + 4 * texts.tokens * numbers
 
@@ -221,7 +223,7 @@ def inference_bytes(cfg: Any, weights: float, tokens: int, cached: int = 0) -> f
         cached: tokens whose keys and values are the result.
     """
     platform, size = device_in_use().platform, jnp.dtype(cfg.compute).itemsize
-    heads = cfg.dims["n"] + 2 * cfg.dims.get("k", cfg.dims["n"])
+    heads = cfg.dims["n"] + 2 * cfg.dims["k"]
     # The layer's input and its sum, and queries, keys and values as a stream and as rows, or else
     # what gate and up give. XLA:CPU and a TPU's compiler have float32, the latter with gaps.
     widest = max(heads * cfg.dims["h"], cfg.dims["f"]) / layout.mesh_size("tensor")

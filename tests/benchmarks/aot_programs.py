@@ -273,7 +273,8 @@ def lists(size: str, scale: Scale) -> Program:
         body = dataclasses.replace(body, **narrow, heads=5)
     of_device, devices = 4 * 32, layout.batch_multiple()
     tokens = of_device * scale.pair
-    cfg = pair_heads.PairConfig(body, "star", VectorForm(("cls",), body.width), 20.0, "tanh", True)
+    form, first = VectorForm(("cls",), body.width), pair_heads.FirstLayer()
+    cfg = pair_heads.PairConfig(body, "star", form, 20.0, first, True)
 
     def create() -> pair_heads.PairModel:
         rngs = nnx.Rngs(0)

@@ -39,6 +39,7 @@ from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.models import decoder, encoder
 from ark_jax.models.pooling import VectorForm
+from ark_jax.models.rotary import Rotary
 from ark_jax.train import fit, flops, memory
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
@@ -54,11 +55,9 @@ SMALL = decoder.Config(
     kv_heads=8,
     head_dim=32,
     ffn=768,
-    rope_theta=1e6,
-    rope_llama3=None,
+    rotaries=(Rotary(1e6),),
     norm_eps=1e-6,
     qk_norm=True,
-    qkv_bias=False,
     tied=True,
     dtype="float32",
     compute="float32",

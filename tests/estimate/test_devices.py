@@ -42,9 +42,9 @@ def test_estimated_flops_equal_a_count_by_hand(world, mesh):
     logits = 2 * tiny.VOCAB * d
     # Six tokens after four that were computed before, of which two are scored.
     scored, _ = judge.inference(Work("x", "generator", "likelihoods", 10, 6, 2, 4))
-    assert scored == 10 * (6 * layers + 2 * logits + heads * 6 * (4 + 3))
+    assert scored == 10 * (6 * layers + 2 * logits + heads * (6 * 4 + 21))
     made, _ = judge.inference(Work("x", "generator", "reading", 10, 7, 4))
-    assert made == 10 * (11 * layers + 5 * logits + heads * (7 * 3.5 + 4 * (7 + 2)))
+    assert made == 10 * (11 * layers + 5 * logits + heads * (28 + 4 * 7 + 10))
 
 
 def test_training_flops_include_rematerialisation(world, mesh):

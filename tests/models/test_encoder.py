@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from support import tiny
 
-from ark_jax import layout
-from ark_jax.models import decoder, encoder
+from ark_jax import __main__, layout
+from ark_jax.models import decoder, encoder, families
+from ark_jax.models.rotary import Rotary
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -63,11 +64,56 @@ def test_norms_of_sharded_texts_equal_norms_of_single_tokens(any_mesh):
 
 def test_gelu_matches_jax(mesh):
     x = jnp.linspace(-12, 12, 4001)
-    np.testing.assert_allclose(encoder.gelu(x), jax.nn.gelu(x, approximate=False), atol=1e-6)
+    np.testing.assert_allclose(decoder.gelu(x), jax.nn.gelu(x, approximate=False), atol=1e-6)
 
 
 def test_the_gradient_of_gelu_matches_jax(mesh):
     x = jnp.linspace(-12, 12, 4001)
-    ours = jax.grad(lambda x: encoder.gelu(x).sum())(x)
+    ours = jax.grad(lambda x: decoder.gelu(x).sum())(x)
     theirs = jax.grad(lambda x: jax.nn.gelu(x, approximate=False).sum())(x)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_both_spellings_of_nomics_config_mean_the_same():
+    """Nomic's own has GPT-2's names, that of transformers BERT's."""
+    common = {"model_type": "nomic_bert", "vocab_size": 96, "type_vocab_size": 2}
+    own = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 48, "n_positions": 64}
+    own |= {"activation_function": "swiglu", "layer_norm_epsilon": 1e-5, "rotary_emb_base": 700}
+    own |= {"rotary_scaling_factor": None, "prenorm": False, "mlp_fc1_bias": False}
+    theirs = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    theirs |= {"intermediate_size": 48, "max_position_embeddings": 64, "layer_norm_eps": 1e-5}
+    theirs |= {"hidden_act": "silu", "rope_parameters": {"rope_theta": 700.0}}
+    one, other = (encoder.Config.from_hf(common | settings) for settings in (own, theirs))
+    assert one == other
+
+
+def test_rotation_of_gte_is_slowed_by_the_factor_where_it_is_slowest():
+    """NTK's scaling hardly changes the fastest pair, and divides the slowest by the factor."""
+    plain = Rotary(500.0).frequencies(64)
+    scaled = Rotary(500.0, "ntk", 8.0).frequencies(64)
+    np.testing.assert_allclose(scaled[-1], plain[-1] / 8, rtol=1e-5)
+    np.testing.assert_allclose(scaled[0], plain[0] * 8 ** (-2 / 64), rtol=1e-6)
+
+
+def test_windows_and_missing_sizes_are_read_as_by_transformers():
+    """Of Gemma 3's, Qwen3's and ModernBERT's settings."""
+    gemma = {"model_type": "gemma3_text", "rms_norm_eps": 1e-6, "sliding_window": 512}
+    sizes = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 7, "intermediate_size": 48}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 64}
+    cfg = decoder.Config.from_hf(sizes | gemma)
+    assert (cfg.window, cfg.local) == (512, (True,) * 5 + (False, True))
+    cfg = decoder.Config.from_hf(sizes | gemma | {"use_bidirectional_attention": True})
+    assert (cfg.window, cfg.causal) == (257, False)
+    qwen = {"model_type": "qwen3", "rms_norm_eps": 1e-6, "num_attention_heads": 64}
+    cfg = decoder.Config.from_hf(sizes | qwen)  # transformers' defaults, not 32 / 64
+    assert (cfg.window, cfg.local, cfg.head_dim, cfg.kv_heads) == (0, (), 128, 32)
+    cfg = encoder.Config.from_hf(sizes | {"model_type": "modernbert"})
+    assert (cfg.window, cfg.local) == (65, (False, True, True, False, True, True, False))
+
+
+def test_every_family_is_listed(capsys):
+    assert {*families.FAMILIES} == {*encoder.FAMILIES, *decoder.FAMILIES}
+    assert __main__._main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [*encoder.FAMILIES, *decoder.FAMILIES]
+    assert "reader" in lines[-1] and "Gemma 3" in lines[-1]

@@ -378,15 +378,11 @@ def test_a_stored_copy_of_a_tied_head_is_accepted(tmp_path, checkpoint, mesh):
     assert_same_model(tiny.write(tmp_path, "qwen3", weights=weights), checkpoint("qwen3"))
 
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 REFUSED = [
-    ("mistral", {"sliding_window": 4}, "sliding_window"),
-    ("mistral", {"sliding_window": 4, "use_sliding_window": False}, "sliding_window"),
-    ("qwen2", {"use_sliding_window": True}, "sliding_window"),
-    ("qwen3", {"use_sliding_window": True}, "sliding_window"),
-    ("qwen3", {"rope_scaling": YARN}, "yarn"),
-    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
-    ("mistral", {"rope_parameters": YARN | {"rope_theta": 12345.0}}, "yarn"),
+    ("qwen3", {"rope_scaling": {"rope_type": "longrope"}}, "longrope"),
+    ("llama", {"sliding_window": 4}, "sliding_window"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor=-2.0: must be a"),
+    ("qwen3", {"rope_scaling": {"type": "linear"}}, "no 'factor'"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     (
         "mistral",
@@ -399,12 +395,13 @@ REFUSED = [
         },
         "partial_rotary_factor",
     ),
-    ("qwen3", {"is_causal": False}, "is_causal"),
-    ("llama", {"mlp_bias": True}, "mlp_bias"),
-    ("llama", {"attention_bias": True}, "attention_bias"),
-    ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
+    ("qwen3", {"mlp_bias": True}, "mlp_bias"),
+    ("mistral", {"attention_bias": True}, "attention_bias"),
+    ("qwen3", {"use_sliding_window": True, "layer_types": ["chunked"] * 2}, "layer_types"),
+    ("qwen3", {"hidden_act": "relu"}, "hidden_act"),
     ("qwen3", {"model_type": "gemma2"}, "gemma2"),
-    ("bert", {"model_type": "mpnet"}, "mpnet"),
+    ("bert", {"model_type": "xlnet"}, "xlnet"),
+    ("bert", {"num_attention_heads": 5}, "num_attention_heads=5"),
     ("bert", {"hidden_act": "relu"}, "hidden_act"),
     ("bert", {"num_hidden_layers": 0}, "num_hidden_layers=0: must be an integer of at least 1"),
     ("bert", {"num_hidden_layers": "2"}, "num_hidden_layers='2': must be an integer"),

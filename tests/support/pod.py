@@ -24,6 +24,7 @@ from support import program_text
 from ark_jax import layout
 from ark_jax.estimate import steps
 from ark_jax.models import decoder, encoder
+from ark_jax.models.rotary import Rotary
 from ark_jax.train import fit, memory, optim
 from ark_jax.train.contrastive import ContrastiveObjective
 
@@ -61,11 +62,9 @@ def config(size: str) -> decoder.Config:
         kv_heads=8,
         head_dim=128,
         ffn=ffn,
-        rope_theta=1e6,
-        rope_llama3=None,
+        rotaries=(Rotary(1e6),),
         norm_eps=1e-6,
         qk_norm=True,
-        qkv_bias=False,
         tied=True,
         dtype="float32",
         compute="bfloat16",

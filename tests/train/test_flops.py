@@ -15,6 +15,7 @@ from support.training import PAIRS, PASSAGES, QUESTIONS, TRAINING, contrastive_c
 
 from ark_jax import Retriever, layout
 from ark_jax.models import decoder, encoder, hf
+from ark_jax.models.rotary import Rotary
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import contrastive, fit, flops
 
@@ -28,11 +29,9 @@ DECODER = decoder.Config(
     kv_heads=2,
     head_dim=64,
     ffn=640,
-    rope_theta=1e4,
-    rope_llama3=None,
+    rotaries=(Rotary(1e4),),
     norm_eps=1e-6,
     qk_norm=True,
-    qkv_bias=False,
     tied=True,
     dtype="float32",
     compute="float32",

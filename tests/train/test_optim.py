@@ -9,6 +9,7 @@ from flax import nnx
 from support.training import BERT
 
 from ark_jax.models import decoder, encoder
+from ark_jax.models.rotary import Rotary
 from ark_jax.train import optim
 
 QWEN = decoder.Config(
@@ -19,11 +20,10 @@ QWEN = decoder.Config(
     kv_heads=2,
     head_dim=4,
     ffn=8,
-    rope_theta=1e4,
-    rope_llama3=None,
+    rotaries=(Rotary(1e4),),
     norm_eps=1e-6,
     qk_norm=True,
-    qkv_bias=True,
+    biases=("q", "k", "v"),
     tied=False,
     dtype="float32",
     compute="float32",

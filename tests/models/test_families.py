@@ -1,0 +1,356 @@
+"""Families of models against transformers: outputs and gradients, on meshes, saved and opened."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+
+from ark_jax import layout
+from ark_jax.models import hf, lora
+from ark_jax.models.language import LanguageModel
+from ark_jax.models.pairs import CrossEncoder
+
+torch = pytest.importorskip("torch", reason="transformers computes with torch")
+SIZES = {
+    "vocab_size": tiny.VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 640,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0}
+YARN |= {"original_max_position_embeddings": 32}
+QWEN = {"num_key_value_heads": 2, "head_dim": 12, "rms_norm_eps": 3e-5, "rope_theta": 700.0}
+GEMMA = QWEN | {"sliding_window": 8, "query_pre_attn_scalar": 20, "sliding_window_pattern": 3}
+GEMMA |= {"rope_local_base_freq": 50.0}
+DEBERTA = {
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+WORDS = ("word_embeddings", "embed_tokens", "tok_embeddings")
+ODD = {"num_attention_heads": 3, "hidden_size": 42, "intermediate_size": 25}
+# name -> model_type, and what differs from SIZES. Odd sizes are for one device.
+CASES = {
+    "modernbert": ("modernbert", {"local_attention": 10, "global_rope_theta": 900.0}),
+    "modernbert-biases": (
+        "modernbert",
+        {"local_attention": 6, "attention_bias": True, "mlp_bias": True, "norm_bias": True} | ODD,
+    ),
+    "modernbert-layer-types": (
+        "modernbert",
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "norm_eps": 1e-3},
+    ),
+    "mpnet": ("mpnet", {}),
+    "mpnet-odd": ("mpnet", ODD),
+    "nomic": ("nomic_bert", {"type_vocab_size": 2}),
+    "gte": ("gte", {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}} | ODD),
+    "gte-segments": ("gte", {"type_vocab_size": 0}),
+    "deberta": ("deberta-v2", DEBERTA),
+    "deberta-odd": ("deberta-v2", DEBERTA | ODD | {"position_buckets": -1}),
+    "gemma": ("gemma3_text", GEMMA),
+    "gemma-untied": ("gemma3_text", GEMMA | {"tie_word_embeddings": False, "attention_bias": True}),
+    "gemma-bidirectional": ("gemma3_text", GEMMA | {"use_bidirectional_attention": True}),
+    "mistral-window": ("mistral", QWEN | {"sliding_window": 8} | ODD | {"num_key_value_heads": 1}),
+    "qwen2-window": (
+        "qwen2",
+        QWEN | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
+    ),
+    "qwen2-yarn": ("qwen2", QWEN | {"rope_parameters": YARN, "head_dim": 24}),
+    "qwen3-biases": ("qwen3", QWEN | {"attention_bias": True, "tie_word_embeddings": True}),
+    "llama-biases": ("llama", QWEN | {"attention_bias": True, "mlp_bias": True}),
+    "llama-linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}} | ODD,
+    ),
+}
+
+
+@functools.cache
+def reference(case: str, root: str):
+    """(folder, inputs, hidden states, transformers' model with gradients) of a case."""
+    import transformers
+
+    family, changes = CASES[case]
+    cfg = transformers.AutoConfig.for_model(family, **SIZES | changes, dtype="float32")
+    torch.manual_seed(0)
+    causal = family in tiny.DECODERS or family == "gemma3_text"
+    model = transformers.AutoModel.from_config(cfg, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for x in model.parameters():
+            x.add_(0.1 * torch.randn_like(x))
+    folder = Path(root) / case
+    model.save_pretrained(folder)
+    random = np.random.default_rng(0)
+    tokens = random.integers(3, tiny.VOCAB, (8, 40)).astype(np.int32)
+    mask = np.arange(40) < random.integers(5, 41, (8, 1))
+    mask[0] = True
+    if causal:
+        mask[4:] = mask[4:, ::-1]
+    direction = (random.standard_normal((8, 40, cfg.hidden_size)) * mask[..., None]).astype("f")
+    ids = torch.tensor(tokens, dtype=torch.long)
+    hidden = model(input_ids=ids, attention_mask=torch.tensor(mask).long()).last_hidden_state
+    (hidden * torch.tensor(direction)).sum().backward()
+    return folder, (tokens, mask, direction), hidden.detach().numpy() * mask[..., None], model
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def evaluate(cfg, room, model, tokens, mask, direction):
+    """(hidden states, gradient of their sum along `direction`)."""
+
+    def objective(model):
+        hidden = model(tokens, mask, cfg, room)
+        return (hidden * direction).sum(), hidden
+
+    gradient, hidden = jax.grad(objective, has_aux=True)(model)
+    return hidden, gradient
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("families"))
+
+
+def compare(case: str, root: str, folder: Path, *, packed: bool) -> None:
+    """Outputs and gradients on the mesh that is set; transformers opens the latter, saved."""
+    import transformers
+
+    base, inputs, wanted, reference_model = reference(case, root)
+    model, cfg, extra_tensors = hf.load_model(str(base), head=False)
+    tokens_of_device = inputs[1].reshape(layout.batch_multiple(), -1).sum(axis=1)
+    room = int(tokens_of_device.max()) + 3 if packed else None
+    hidden, gradient = evaluate(cfg, room, model, *map(layout.rows, inputs))
+    hidden = np.asarray(hidden) * inputs[1][..., None]
+    np.testing.assert_allclose(hidden, wanted, rtol=1e-5, atol=1e-5)
+    hf.save_model(gradient, cfg, folder, base=base, extra_tensors=extra_tensors)
+    opened, report = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    theirs = dict(reference_model.named_parameters())
+    for name, ours in opened.named_parameters():
+        if theirs[name].grad is None:
+            continue
+        slope = theirs[name].grad.numpy()
+        if name.split(".")[-2] in WORDS:  # torch gives the pad token no gradient
+            ours, slope = ours[3:], slope[3:]
+        largest = np.abs(slope).max()
+        np.testing.assert_allclose(
+            ours.detach().numpy(), slope, rtol=1e-4, atol=2e-5 * largest + 1e-5, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_gradients_on_one_device_match_transformers(case, root, tmp_path, mesh):
+    compare(case, root, tmp_path, packed=False)
+
+
+def test_gte_as_published_equals_the_port_of_transformers(root, tmp_path, mesh):
+    """The model_type `new` is Alibaba's; its rotation has other names in config.json."""
+    base, inputs, wanted, _ = reference("gte", root)
+    settings = json.loads((base / "config.json").read_text()) | {"model_type": "new"}
+    settings |= {"rope_parameters": None, "rope_theta": 300.0, "position_embedding_type": "rope"}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes())
+    model, cfg, _ = hf.load_model(str(tmp_path))
+    hidden, _ = evaluate(cfg, None, model, *map(layout.rows, inputs))
+    np.testing.assert_allclose(hidden * inputs[1][..., None], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bidirectional_decoder_sees_all_tokens(root, tmp_path, mesh):
+    """As gte-Qwen2; transformers does so if it is given the whole mask."""
+    base, (tokens, mask, direction), _, theirs = reference("qwen2-yarn", root)
+    settings = json.loads((base / "config.json").read_text()) | {"is_causal": False}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes())
+    mask, tokens, direction = mask[:4], tokens[:4], direction[:4]
+    shown = torch.tensor(np.where(mask[:, None, None], 0, -1e30).repeat(40, 2)).float()
+    with torch.no_grad():
+        ids = torch.tensor(tokens, dtype=torch.long)
+        wanted = theirs(input_ids=ids, attention_mask=shown).last_hidden_state.numpy()
+    model, cfg, _ = hf.load_model(str(tmp_path), head=False)
+    hidden, _ = evaluate(cfg, None, model, *map(layout.rows, (tokens, mask, direction)))
+    np.testing.assert_allclose(
+        hidden * mask[..., None], wanted * mask[..., None], rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "any_mesh"),
+    [
+        *((name, (2, 2, 2)) for name in ("modernbert", "mpnet", "nomic", "gte-segments")),
+        *((name, (2, 2, 2)) for name in ("deberta", "gemma", "gemma-bidirectional")),
+        *((name, (2, 2, 2)) for name in ("qwen2-window", "llama-biases")),
+        *((name, (1, 8, 1)) for name in ("modernbert", "mpnet", "deberta", "gemma")),
+    ],
+    ids=str,
+    indirect=["any_mesh"],
+)
+def test_outputs_and_gradients_on_meshes_match_transformers(case, any_mesh, root, tmp_path):
+    """Without padding, on devices that each have a part of the weights."""
+    compare(case, root, tmp_path, packed=True)
+
+
+@pytest.fixture(scope="session")
+def language_model(root):
+    """(folder, transformers' model) of a decoder with a head and a tokenizer."""
+    import transformers
+
+    @functools.cache
+    def write(case: str):
+        family, changes = CASES[case]
+        cfg = transformers.AutoConfig.for_model(family, **SIZES | changes, dtype="float32")
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(cfg, attn_implementation="eager")
+        with torch.no_grad():
+            for x in model.parameters():
+                x.add_(0.2 * torch.randn_like(x))
+        folder = Path(root) / f"lm-{case}"
+        model.eval().save_pretrained(folder)
+        tiny.make_tokenizer(folder, "plain")
+        return folder, model
+
+    return write
+
+
+PREFIX = "The Tidal Board was read every quarter of an hour by clerks who worked in pairs; "
+WINDOWED = pytest.mark.parametrize("case", ["gemma", "mistral-window"])
+
+
+@WINDOWED
+def test_shared_prefixes_are_scored_as_by_transformers(case, language_model, mesh):
+    """Texts that begin alike: windows reach into the prefix, and end within it."""
+    folder, theirs = language_model(case)
+    lm = LanguageModel.from_pretrained(folder)
+    ends = ["no", "yes, they did, and so did all the others", "it rained on the seven members"]
+    pairs = [(PREFIX, end) for end in ends] + [(PREFIX + ends[1], " again"), ("x", "y")]
+    ours = lm.token_log_likelihood(
+        [lm.prompt_ids([prompt])[0] for prompt, _ in pairs],
+        [lm.prompt_ids([target])[0] for _, target in pairs],
+    )
+    for (prompt, target), row in zip(pairs, ours, strict=True):
+        first, second = (list(lm.prompt_ids([text])[0]) for text in (prompt, target))
+        with torch.no_grad():
+            logits = theirs(input_ids=torch.tensor([first + second])).logits[0].log_softmax(-1)
+        wanted = [float(logits[len(first) + i - 1, token]) for i, token in enumerate(second)]
+        np.testing.assert_allclose(row, wanted, rtol=1e-5, atol=2e-5)
+
+
+@WINDOWED
+def test_texts_are_generated_as_by_transformers(case, language_model, mesh):
+    folder, theirs = language_model(case)
+    lm = LanguageModel.from_pretrained(folder)
+    prompts = [PREFIX + "they", PREFIX + "it rained on the seven members", PREFIX]
+    ids = [list(row) for row in lm.prompt_ids(prompts)]
+    ours = lm.sample(prompts, n=1, max_new_tokens=24, seed=0, temperature=1e-4, log_probs=False)
+    for row, new in zip(ids, ours.ids, strict=True):
+        with torch.no_grad():
+            out = theirs.generate(
+                torch.tensor([row]), max_new_tokens=24, do_sample=False, eos_token_id=lm.stop_ids
+            )
+        assert list(new) == out[0, len(row) :].tolist()
+
+
+CLASSIFIERS = ("modernbert", "modernbert-biases", "mpnet", "nomic", "gte", "deberta")
+PAIRS = [("when was the gauge read?", PREFIX), ("x", "Seven members."), ("clerks", "in pairs")]
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS)
+def test_pairs_are_scored_as_by_transformers(case, tmp_path, mesh):
+    """A sequence classifier; and one that is saved after its head has changed."""
+    import transformers
+
+    family, changes = CASES[case]
+    changes = changes | {"num_labels": 1}
+    if case == "modernbert-biases":
+        changes |= {"classifier_pooling": "mean", "classifier_bias": True}
+    cfg = transformers.AutoConfig.for_model(family, **SIZES | changes, dtype="float32")
+    torch.manual_seed(2)
+    model = transformers.AutoModelForSequenceClassification.from_config(cfg)
+    with torch.no_grad():
+        for x in model.parameters():
+            x.add_(0.1 * torch.randn_like(x))
+    model.save_pretrained(tmp_path / "base")
+    tiny.make_tokenizer(tmp_path / "base", "cls")
+    scorer = CrossEncoder.from_pretrained(tmp_path / "base")
+    scorer.model.head.out[...] = scorer.model.head.out[...] + 0.25
+    scorer.save_pretrained(tmp_path / "saved")
+    loaded = CrossEncoder.from_pretrained(tmp_path / "base")
+    for folder, ours in (("base", loaded), ("saved", scorer)):
+        wanted = scores(tmp_path / folder, scorer.tokenizer)
+        assert np.std(wanted) > 1e-3
+        np.testing.assert_allclose(ours.score(PAIRS), wanted, rtol=1e-5, atol=1e-5)
+
+
+def scores(folder: Path, tokenizer) -> list[float]:
+    """The logits of PAIRS by transformers."""
+    import transformers
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        rows = [tokenizer([a], [b], return_tensors="pt") for a, b in PAIRS]
+        return [float(model(**row).logits) for row in rows]
+
+
+def test_a_retriever_of_a_new_family_becomes_a_reranker(root, tmp_path, mesh):
+    """An encoder without a head, whose names lack the family's prefix."""
+    base, *_ = reference("deberta", root)
+    tiny.make_tokenizer(base, "cls")
+    scorer = CrossEncoder.from_pretrained(base, head="linear")
+    scorer.save_pretrained(tmp_path)
+    wanted = scores(tmp_path, scorer.tokenizer)
+    np.testing.assert_allclose(scorer.score(PAIRS), wanted, rtol=1e-5, atol=1e-5)
+
+
+REFUSED = {
+    "modernbert-scaling": ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling"),
+    "modernbert-layers": ("modernbert", {"layer_types": ["full_attention"]}, "layer_types"),
+    "mpnet-buckets": ("mpnet", {"relative_attention_num_buckets": 16}, "num_buckets=16"),
+    "deberta-convolution": ("deberta-v2", DEBERTA | {"conv_kernel_size": 3}, "conv_kernel_size=3"),
+    "deberta-keys": ("deberta-v2", DEBERTA | {"share_att_key": False}, "share_att_key=False"),
+    "deberta-positions": ("deberta-v2", DEBERTA | {"position_biased_input": True}, "biased_input"),
+    "nomic-prenorm": ("nomic_bert", {"n_embd": 32, "prenorm": True}, "prenorm=True"),
+    "nomic-experts": ("nomic_bert", {"n_embd": 32, "moe_every_n_layers": 2}, "moe_every_n_layers"),
+    "new-logn": ("new", {"logn_attention_scale": True}, "logn_attention_scale"),
+    "gemma-capping": ("gemma3_text", GEMMA | {"final_logit_softcapping": 3.0}, "softcapping=3.0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_unsupported_setting_is_named(case):
+    family, changes, named = REFUSED[case]
+    settings = (
+        SIZES | {"model_type": family, "type_vocab_size": 1, "layer_norm_eps": 1e-5} | changes
+    )
+    with pytest.raises(ValueError, match=f"config.json: .*{named}"):
+        hf.architecture(settings)[0].from_hf(settings)
+
+
+def test_what_sees_later_tokens_generates_no_text(root, mesh):
+    base, *_ = reference("gemma-bidirectional", root)
+    with pytest.raises(ValueError, match="its tokens see later ones"):
+        LanguageModel.from_pretrained(base)
+
+
+def test_an_adapter_of_a_part_of_a_tensor_is_refused(root):
+    base, *_ = reference("modernbert", root)
+    with pytest.raises(ValueError, match=r"'q' is a part of a tensor .* name some of o, down"):
+        lora.target_weights(base, ())
+    assert [name for name, *_ in lora.target_weights(base, ("o", "down"))] == ["o", "down"]
+
+
+def test_a_kernel_without_windows_is_refused_by_name(root, mesh):
+    base, inputs, *_ = reference("gemma", root)
+    model, cfg, _ = hf.load_model(str(base), head=False, attention="splash")
+    with pytest.raises(ValueError, match="attention='splash': has no windows"):
+        evaluate(cfg, None, model, *map(layout.rows, inputs))
