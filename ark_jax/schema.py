@@ -190,9 +190,17 @@ class FieldSpec:
 
 @functools.cache
 def sections(schema: type) -> dict[str, type]:
-    """The sections of a schema by name, without those of its sections."""
+    """The sections of a schema by name, without those of its sections (`all_sections`)."""
     annotations = typing.get_type_hints(schema)
     return {name: kind for name, kind in annotations.items() if dataclasses.is_dataclass(kind)}
+
+
+def all_sections(schema: type, prefix: str = "") -> dict[str, type]:
+    """The sections of a schema and of its sections, by dotted name."""
+    found = {}
+    for name, kind in sections(schema).items():
+        found |= {f"{prefix}{name}": kind, **all_sections(kind, f"{prefix}{name}.")}
+    return found
 
 
 def fields(schema: type, prefix: str = "") -> Iterator[FieldSpec]:

@@ -52,7 +52,7 @@ def _schema_lines(
 ) -> Iterator[str]:
     """The lines of a config that has a schema, section by section, with what `sources` say."""
     values, last_section = schema.values(config), ""
-    sections = schema.sections(recipe_schema)
+    sections = schema.all_sections(recipe_schema)
     for spec in schema.fields(recipe_schema):
         if not spec.name.startswith(prefixes):
             continue

@@ -43,7 +43,9 @@ def known_model(name: str) -> dict | None:
         return None
     family, *sizes = KNOWN_MODELS[name].split()
     decoder = DECODER | {"tie_word_embeddings": name not in UNTIED}
-    fixed = {"bert": BERT, "xlm-roberta": BERT | {"pad_token_id": 1}}.get(family, decoder)
+    fixed = {"bert": BERT, "xlm-roberta": BERT | {"pad_token_id": 1, "type_vocab_size": 1}}.get(
+        family, decoder
+    )
     return dict(zip(FIELDS, (family, *map(int, sizes)), strict=True)) | fixed
 
 

@@ -4,6 +4,8 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from markupsafe import Markup
+
 from ark_jax.report import svg
 from ark_jax.report.page import Section, format_value, html
 from ark_jax.runtime.log import duration
@@ -61,7 +63,7 @@ def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
         )
     )
     caption = f"{len(rows):,} steps" if loss else "No finite loss was recorded."
-    return html.figure(loss + "".join(others), stage, caption)
+    return html.figure(Markup("").join([loss, *others]), stage, caption)
 
 
 def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Mapping]) -> Section:

@@ -19,6 +19,7 @@ PARAMETERS = {
     "BAAI/bge-small-en-v1.5": 33_212_160,
     "BAAI/bge-base-en-v1.5": 108_891_648,
     "BAAI/bge-large-en-v1.5": 334_092_288,
+    "BAAI/bge-m3": 566_705_152,
     "intfloat/e5-base-v2": 108_891_648,
     "sentence-transformers/all-MiniLM-L6-v2": 22_565_376,
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -35,11 +36,11 @@ def test_every_known_model_has_a_published_parameter_count():
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_stand_ins_have_the_published_number_of_parameters(name, tmp_path, mesh):
     folder = known_models.write_stand_in(name, tmp_path)
-    head = "Embedding" not in name and known_models.known_model(name)["model_type"] != "bert"
+    is_encoder = known_models.known_model(name)["model_type"] in ("bert", "xlm-roberta")
+    head = "Embedding" not in name and not is_encoder
     model = WeightlessModel.from_folder(str(folder), compute="float32", batch=0, head=head)
     assert model.parameters == PARAMETERS[name]
-    width = 4 if known_models.known_model(name)["model_type"] == "bert" else 2
-    assert model.bytes == width * PARAMETERS[name]
+    assert model.bytes == (4 if is_encoder else 2) * PARAMETERS[name]
 
 
 def test_a_stand_in_tokenizer_gives_about_as_many_tokens_as_the_model(tmp_path):

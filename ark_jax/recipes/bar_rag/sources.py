@@ -9,6 +9,8 @@ PAPER = Source(
     {
         "iterations": Row(3, f"{A5}: T"),
         "retriever.path": Row("intfloat/e5-base-v2", f"{A5}: E5"),
+        "retriever.prompts.query": Row("query: ", "appendix A.7: E5, whose card says it"),
+        "retriever.prompts.document": Row("passage: ", "appendix A.7: E5, whose card says it"),
         "generator.path": Row("Qwen/Qwen2.5-7B-Instruct", f"{A5}: and two others"),
         "pool.size": Row(25, f"{A5}: n"),
         "warm.steps": Row(0, "section 2.4: no such stage"),
@@ -94,7 +96,6 @@ PAPER = Source(
         Step("section 2.5", "no selector afterwards", "recipes/bar_rag/evaluate.py"),
         Step(A6, "filter", "recipes/bar_rag/select.py"),
         Step("appendix A.7", "NQ and HotpotQA mixed", "data/readers.py"),
-        Step("appendix A.7", "E5's `query: `, `passage: `", "", "its folder names no prompts"),
         Step("appendix A.7", "Wikipedia of 2018", "data/table_files.py"),
         Step("Table 5", "HotpotQA, 2Wiki, MuSiQue, NQ", "data/formats/rows.py"),
         Step("Table 5", "TriviaQA, PopQA, Bamboogle", "data/formats/rows.py"),
@@ -119,6 +120,8 @@ OFFICIAL = Source(
     {
         "iterations": Row(3, "README: 2 to 3"),
         "retriever.path": Row("intfloat/e5-base-v2", "README"),
+        "retriever.prompts.query": Row("query: ", "README: E5, whose card says it"),
+        "retriever.prompts.document": Row("passage: ", "README: E5, whose card says it"),
         "generator.path": Row("Qwen/Qwen2.5-7B-Instruct", "README: and two others"),
         "pool.size": Row(25, "README: top_n"),
         "warm.steps": Row(0, "README: no such step"),

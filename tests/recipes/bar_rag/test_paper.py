@@ -8,6 +8,8 @@ from ark_jax import config, schema
 PAPER = {
     "iterations": 3,  # A.5: "Training is conducted for three iterations"
     "retriever.path": "intfloat/e5-base-v2",  # A.5: "we use E5 as the dense retriever"
+    "retriever.prompts.query": "query: ",  # E5's card: "query: " and "passage: " are needed
+    "retriever.prompts.document": "passage: ",
     "generator.path": "Qwen/Qwen2.5-7B-Instruct",  # A.5: one of three backbones
     "pool.size": 25,  # A.5: "top-n = 25 candidate documents"
     "warm.steps": 0,  # Algorithm 1 has no such stage
@@ -82,6 +84,8 @@ PAPER = {
 OFFICIAL = {  # GasolSun36/BAR-RAG 02c7b59; .sh are files of scripts
     "iterations": 3,  # README: "2-3 iterations are sufficient"
     "retriever.path": "intfloat/e5-base-v2",  # README: "E5-base-v2 as the dense retriever"
+    "retriever.prompts.query": "query: ",  # E5's card: "query: " and "passage: " are needed
+    "retriever.prompts.document": "passage: ",
     "generator.path": "Qwen/Qwen2.5-7B-Instruct",  # README: one of three backbones
     "pool.size": 25,  # README: --top_n 25
     "warm.steps": 0,  # README has no such step
