@@ -125,7 +125,7 @@ def test_a_training_step_on_a_mesh_equals_one_device(family, shape, capfd):
     assert not re.search(
         "involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE
     )
-    assert metrics == pytest.approx(wanted, rel=2e-6, abs=1e-8)
+    assert metrics == pytest.approx(wanted, rel=2e-6, abs=1e-7)
     largest = [np.abs(value).max() for value in wanted_gradient]
     for ours, value, highest in zip(gradient, wanted_gradient, largest, strict=True):
         # BERT's key biases move all scores of a row alike: their gradient is nothing but rounding.

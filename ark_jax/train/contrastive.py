@@ -126,15 +126,17 @@ class ContrastiveObjective:
             batch["positive"],
             batch["negative"],
         )
+        is_cosine = self.forms[0].similarity == "cosine"  # vectors then have unit length
         loss = losses.matryoshka(
             *compared,
             widths=self.matryoshka,
-            scaled=self.forms[0].similarity == "cosine",
+            scaled=is_cosine,
             temperature=self.temperature,
             loss=self.loss,
         )
-        units = [losses.unit(vectors) for vectors in compared[:2]]
-        return loss, losses.mean_cosines(*units, *compared[2:])
+        if not is_cosine:
+            compared = (*map(losses.unit, compared[:2]), *compared[2:])
+        return loss, losses.mean_cosines(*compared)
 
 
 @dataclasses.dataclass(frozen=True)
