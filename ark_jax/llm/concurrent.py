@@ -65,6 +65,7 @@ class RequestPool:
             base_url=s.base_url,
             key_env=s.key_env,
             temperature=s.temperature,
+            top_p=s.top_p,
             max_tokens=s.max_tokens,
             timeout=s.timeout,
             retries=s.retries,

@@ -53,6 +53,7 @@ class LLMSettings:
     price: tuple[float, ...]
     max_cost: float
     replies: str
+    top_p: float = 1.0
 
     def __post_init__(self):
         if self.concurrency < 1:
@@ -66,6 +67,7 @@ class LLMSettings:
         fields += [self.base_url] if self.backend == "openai" else []
         fields += [self.temperature, self.max_tokens, list(turns)]
         fields += [draw] if draw else []
+        fields += [f"top_p {self.top_p}"] if self.top_p < 1 else []
         return conversation_digest(json.dumps(fields))
 
 

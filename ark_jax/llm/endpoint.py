@@ -94,6 +94,7 @@ class Endpoint:
         retries: int,
         requests_per_minute: int,
         tokens_per_minute: int,
+        top_p: float = 1.0,
     ):
         try:
             import openai
@@ -119,6 +120,7 @@ class Endpoint:
             ),
         )
         self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
+        self._parameters |= {"top_p": top_p} if top_p < 1 else {}
         self._unsupported: set[str] = set()  # parameters that the model does not take
         self._queue = asyncio.Lock()
         self._requests = RateLimiter(requests_per_minute)
@@ -210,7 +212,7 @@ class Endpoint:
             if 300 <= status < 400:
                 raise self._redirect_error(status, headers)
             message = errors.error_message(body)  # with the key, which may be a word in it
-            optional = ("max_tokens", "temperature")
+            optional = ("max_tokens", "temperature", "top_p")
             named = {name for name in optional if name in parameters and name in message}
             is_unsupported = re.search("not support|unsupported", message, re.I)
             if status != 400 or not named or not is_unsupported:
@@ -244,8 +246,8 @@ class Endpoint:
         parameters = dict(self._parameters)
         if "max_tokens" in self._unsupported:  # newer models have another name for it
             parameters["max_completion_tokens"] = parameters.pop("max_tokens")
-        if "temperature" in self._unsupported:
-            del parameters["temperature"]
+        for name in self._unsupported - {"max_tokens"}:
+            del parameters[name]
         return parameters
 
     async def _wait_for_turn(self, size: int) -> float:

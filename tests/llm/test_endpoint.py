@@ -553,6 +553,13 @@ def test_a_huge_token_count_delays_the_next_request_for_minutes_at_most():
         assert bucket.wait_seconds(1) < 3 * module.MINUTE
 
 
+def test_the_nucleus_is_sent_only_where_it_leaves_tokens_out():
+    with serving(GOOD) as server:
+        for top_p in (1.0, 0.9):
+            ask(server.url, "Hello", top_p=top_p)
+        assert [request.body.get("top_p") for request in server.requests] == [None, 0.9]
+
+
 @pytest.mark.parametrize("key", [KEY, "x", "max_tokens"])
 def test_unsupported_parameters_are_omitted_from_later_requests(key, monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", key)

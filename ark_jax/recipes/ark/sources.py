@@ -171,6 +171,7 @@ OFFICIAL = Source(
         "reader.backend": Row("local", "llm.yaml: generator"),
         "reader.form": Row("text", "run_inference.py: no chat template"),
         "reader.temperature": Row(0.1, "llm.yaml: temperature"),
+        "reader.top_p": Row(0.9, "llm.yaml: top_p"),
         "judge.model": Row("gpt-4.1", "run_pairwise_eval.py says so", "it asks gemini-2.5-flash"),
         "judge.repeats": Row(0, "run_pairwise_eval.py: once", "a paid model: set 1"),
     },
@@ -183,7 +184,6 @@ OFFICIAL = Source(
         Step("extraction.py", "the cut", "graph/community.py"),
         Step("data_generator.py", "paired by place", "recipes/ark/curriculum.py", "by question"),
         Step("unified_retriever.py", "512 words a chunk", "retrieval/chunks.py", "512 tokens"),
-        Step("llm.yaml", "top_p 0.9 of the reader", "", "no such field; all tokens"),
         Step("run_inference.py", "F1 of answers[0]", "evaluate/answers.py", "best reference"),
     ),
 )

@@ -201,10 +201,15 @@ OFFICIAL = Source(
         "evaluate.max_new_tokens": Row(1024, f"{INFER}: max_new_tokens"),
     },
     (
-        Step(FILTER, "sets of at most 256 tokens, top_p 0.95", "", "drawn as in training"),
-        Step("filter.py", "shorter prompts", "", "one prompt in all stages"),
+        Step(FILTER, "256 tokens, top_p 0.95", "recipes/bar_rag/selectors.py", "as in training"),
+        Step("filter.py", "shorter prompts", "text/prompts.py", "one prompt in all stages"),
         Step(SELECT, "passages cut alike", "recipes/documents/reader.py", "the end"),
-        Step("reward_score/selector.py", "failed call: -0.5", "", "a local reader has none"),
+        Step(
+            "reward_score/selector.py",
+            "failed call: -0.5",
+            "recipes/bar_rag/rollouts.py",
+            "asked again",
+        ),
         Step("filter.py", "no set: the first five", "recipes/bar_rag/select.py", "has no p"),
         Step("README", "rows with `ctxs`", "data/formats/rows.py"),
     ),

@@ -168,6 +168,7 @@ class _LocalWriter:
             max_new_tokens=self.settings.max_tokens,
             fix=f"set config.{self._limit} or config.data.chunk_tokens lower",
             temperature=self.settings.temperature,
+            top_p=self.settings.top_p,
             seed=self.context.config.seed,
             first_place=first_place,
             stop=self.stop,

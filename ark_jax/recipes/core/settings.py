@@ -248,6 +248,9 @@ class EndpointSection:
         "OPENAI_API_KEY", "Environment variable that holds the API key.", affects_output=False
     )
     temperature: float = field(0.0, "Sampling temperature; 0: greedy.", minimum=0)
+    top_p: float = field(
+        1.0, "Tokens are sampled among the likeliest of this probability.", above=0, maximum=1
+    )
     price: tuple[float, ...] = field(
         (),
         "Price of input and of output tokens; empty: from a built-in table of models.",

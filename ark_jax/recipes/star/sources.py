@@ -44,7 +44,12 @@ PAPER = Source(
     (
         Step("section 4.1", "input and markers", "models/pair_tokens.py"),
         Step("section 4.1", "attention, network", "models/pair_heads.py", "the network's size"),
-        Step("section 4.1", "sigmoid of the score", "", "softmax follows: logits tell more apart"),
+        Step(
+            "section 4.1",
+            "sigmoid of the score",
+            "models/pair_heads.py",
+            "none, since a softmax follows",
+        ),
         Step("section 4.1", "all shortest paths", "graph/relation_paths.py"),
         Step("algorithm 1", "those above the mean", "recipes/star/mine.py"),
         Step("algorithm 2", "near and drawn negatives", "recipes/star/mine.py", "END is one, too"),

@@ -139,6 +139,7 @@ OFFICIAL = {  # valleysprings/ARK a5c127b
     "reader.backend": "local",  # llm.yaml: generator.provider: "vllm"
     "reader.form": "text",  # run_inference.py: the prompt without a chat template
     "reader.temperature": 0.1,  # llm.yaml: generator.temperature: 0.1
+    "reader.top_p": 0.9,  # llm.yaml: generator.top_p: 0.9
     "judge.model": "gpt-4.1",  # run_pairwise_eval.py prints it - it asks another
     "judge.repeats": 0,  # run_pairwise_eval.py: one pass - none unless asked for
 }
