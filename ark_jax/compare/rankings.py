@@ -203,17 +203,13 @@ def rerank(task: Task, system: System, ranked: Sequence[Sequence[str]]) -> list[
 
     An id that the index lacks counts as an empty passage.
     """
-    from ark_jax.models import hf, pair_folder
     from ark_jax.models.pairs import CrossEncoder
-    from ark_jax.models.yes_no import YesNoScorer
 
-    folder = hf.resolve(system.reranker)
-    scorer = YesNoScorer if pair_folder.is_decoder(folder) else CrossEncoder
     texts = [question.question for question in task.questions]
     passages = Passages(task.index.chunks)
     shown = {id: passages.get(id, "") for ids in ranked for id in ids}
     first = Known([Ranking(ids, [0.0] * len(ids)) for ids in ranked])
-    reranked = Reranked(first, shown, scorer.from_pretrained(folder).score)
+    reranked = Reranked(first, shown, CrossEncoder.from_pretrained(system.reranker).score)
     with _timed(f"rerank {system.name}", len(texts)):
         found = reranked.search(texts, max(map(len, ranked), default=0))
     return [list(ranking.ids) for ranking in found]

@@ -20,7 +20,6 @@ import ark_jax
 from ark_jax.data import readers
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
-from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark import alignment
 from ark_jax.text import prompts
 
@@ -220,12 +219,13 @@ def test_yes_no_scores_of_smollm2_match_the_published_recipe(real_models, tmp_pa
         for query in ("Who founded the Tidal Board?", "How is wool dyed?")
         for row in rows[:3]
     ]
-    scorer = YesNoScorer.from_pretrained(folder)
-    assert scorer.lm.cfg.qk_norm and scorer.max_length == 8192
+    scorer = CrossEncoder.from_pretrained(folder)
+    assert scorer.cfg.body.qk_norm and scorer.max_length == 8192
     tokenizer = AutoTokenizer.from_pretrained(source)
     # transformers splits words as Qwen does in a Qwen's folder. SmolLM2's own tokenizer would join
     # the prompt's last line break to an answer that is not tokenised by itself.
-    scorer.lm.tokenizer = tokenizer
+    tokenizer.chat_template = scorer.tokenizer.chat_template
+    scorer.tokenizer = tokenizer
     wanted = yes_no.published_scores(folder, pairs, tokenizer)
     ours = 1 / (1 + np.exp(-scorer.score(pairs)))
     assert np.std(wanted) > 1e-3

@@ -12,7 +12,7 @@ from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Question
 from ark_jax.data.table_files import SUFFIXES
-from ark_jax.models.weight_names import CLASSIFIERS
+from ark_jax.models.weight_names import CLASSIFIERS, DECODERS
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
@@ -288,17 +288,18 @@ def _file_summary(format: str, examples: Sequence) -> str:
 
 
 def check_base(config) -> None:
-    """Refuses a local or cached model that is not an encoder, hours before a run would fail on it.
+    """Refuses a local or cached model that scores no pairs, hours before a run would fail on it.
 
     Raises:
         ValueError: the field and the families that can become a reranker.
     """
     path = config.reranker.path
     family = _model_type(path)
-    if family and family not in CLASSIFIERS:
+    if family and family not in (*CLASSIFIERS, *DECODERS):
         raise ValueError(
             f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
-            f"name a cross-encoder: {', '.join(CLASSIFIERS)}"
+            f"name a cross-encoder: {', '.join(CLASSIFIERS)}; or a decoder that answers yes or no: "
+            f"{', '.join(DECODERS)}"
         )
 
 
@@ -337,11 +338,13 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
 
 
 def _load_untrained_reranker(context: Context):
-    """The `CrossEncoder` before training."""
+    """The `CrossEncoder` before training; an encoder without a classifier gets a new one."""
+    from ark_jax.models import hf, pair_folder
     from ark_jax.models.pairs import CrossEncoder
 
     path, settings = context.config.reranker.path, context.config.retriever
-    options = {"head": "linear", "compute": settings.compute, "attention": settings.attention}
+    head = None if pair_folder.is_decoder(hf.resolve(path)) else "linear"
+    options = {"head": head, "compute": settings.compute, "attention": settings.attention}
     return context.model("retriever", CrossEncoder.from_pretrained, path, **options)
 
 
