@@ -5,11 +5,12 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.readers import read_scores
 from ark_jax.data.records import Question
 from ark_jax.data.table_files import SUFFIXES
 from ark_jax.models.weight_names import CLASSIFIERS, DECODERS
@@ -352,7 +353,8 @@ def load_lists(context: Context, stage: int | None) -> list:
     """The reranker's training data: a `PairList` for each training question.
 
     Its texts are the positives, then the hard negatives, then other scored chunks, the best first.
-    Its weights are their shares, see `shares`.
+    Of the file `reranker.scores`, which needs no stage, they are the passages, the best first. Its
+    weights are their shares, see `shares`.
 
     Args:
         stage: the last training stage that has hard negatives; None: there is none.
@@ -360,12 +362,23 @@ def load_lists(context: Context, stage: int | None) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
+    lists: list[PairList] = []
+
+    def add(question: str, scores: Mapping[str, float]) -> None:
+        """Adds the list of a question from its texts, of which the first are taken."""
+        chosen = list(scores)[: config.reranker.candidates]
+        weights = shares([scores[text] for text in chosen], config.train.teacher_temperature)
+        lists.append(PairList(question, tuple(chosen), tuple(weights)))
+
+    if config.reranker.scores:
+        for text, scores in read_scores(config.reranker.scores).items():
+            add(text, dict(sorted(scores.items(), key=lambda row: -row[1])))
+        return lists
     last = config.train.rounds
     mined = {} if stage is None else load_negatives(context / mine_name(stage, last))
     folder = context / in_round("positives", last)
     positives, scored = load_positives(folder), load_scores(folder)
     passages = Passages(training_chunks(context))
-    lists = []
     for question in load_questions(context, "train"):
         if question.id not in positives:
             continue
@@ -374,9 +387,7 @@ def load_lists(context: Context, stage: int | None) -> list:
         texts: dict[str, float] = {}  # text -> score of the first chunk with it
         for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
-        chosen = list(texts)[: config.reranker.candidates]
-        weights = shares([texts[text] for text in chosen], config.train.teacher_temperature)
-        lists.append(PairList(question.question, tuple(chosen), tuple(weights)))
+        add(question.question, texts)
     return lists
 
 
@@ -544,8 +555,10 @@ def _describe_reranker(context: Context, card: Path, system: str) -> None:
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
-    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages as a language
-model does: by how well they explain the answer (ARK's alignment scores), on {lists:,} questions.
+    taught = "as a language\nmodel does: by how well they explain the answer (ARK's alignment scores)"
+    taught = "by a file of scores" if config.reranker.scores else taught
+    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
+{lists:,} questions.
 Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
 order what {system} retrieves:
 
