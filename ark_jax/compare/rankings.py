@@ -167,14 +167,16 @@ def rank(
 ) -> dict[str, list[list[str]]]:
     """system -> the ids of the first `depth` chunks of each question, in the questions' order.
 
-    Where the whole index is searched, they are those of `Index.search`. Memory holds one retriever
-    at a time.
+    Where the whole index is searched, they are those of `Index.search` without its reranker.
+    Memory holds one retriever at a time.
 
     Args:
         write: the language model of systems that expand questions or search by turns.
     """
     texts = [question.question for question in task.questions]
     is_whole, index, rankings = task.scope == "corpus", task.index, {}
+    if index.manifest.reranker and not any(system.reranker for system in systems):
+        say(f"  {index.folder} has a reranker: add {_RERANK}{index.manifest.reranker} to a system")
     searched = index.chunks if is_whole else task.searched
     ids = index.chunks.ids if is_whole else [chunk.id for chunk in searched]
     passages = passages_of(searched)
