@@ -31,8 +31,7 @@ def render_card(base: Path, cfg: PairConfig, max_length: int) -> str:
         **({"base model": f"[{name}](https://huggingface.co/{name})"} if name else {}),
         "head": _HEADS[cfg.head],
         **({"scale of the cosine": f"{cfg.scale:g}"} if cfg.has_cosine else {}),
-        "longest pair": f"{max_length} tokens, special tokens included; the longer text of a "
-        "longer pair is cut",
+        "longest pair": f"{max_length} tokens, special tokens included; a longer one is cut",
     }
     table = "\n".join(
         ["| | |", "|---|---|", *(f"| {key} | {cell} |" for key, cell in rows.items())]
