@@ -163,8 +163,9 @@ def write_config(folder: Path, settings: dict) -> None:
     """Writes a config.json by which sentence-transformers' CrossEncoder gives our logits."""
     # It would put a sigmoid over them.
     activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    activation = settings.get("sentence_transformers", {}) | activation
-    text = json.dumps(settings | {"sentence_transformers": activation}, indent=2, ensure_ascii=False)
+    name = "sentence_transformers"
+    settings = settings | {name: settings.get(name, {}) | activation}
+    text = json.dumps(settings, indent=2, ensure_ascii=False)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 

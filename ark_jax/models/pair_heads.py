@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +47,11 @@ _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, **ACTIVATIONS}
 class PairConfig:
     """What decides the logit of a pair, beside the weights."""
 
-    body: encoder.Config | decoder.Config
+    body: Any  # configuration of an encoder, or of a decoder for ANSWER
     head: str  # one of HEADS, or ANSWER
     form: VectorForm  # of the cosine's vectors
+    first: FirstLayer  # of the linear head
     scale: float = SCALE  # of the cosine
-    first: FirstLayer = FirstLayer()  # of the linear head
     typed: bool = False  # whether the body reads segment types
     answers: tuple[int, ...] = ()  # ids of yes and no, of ANSWER
 
@@ -154,7 +154,7 @@ _HEAD_CLASSES: dict[str, type[Head]] = {"linear": LinearHead, "star": StarHead}
 class PairModel(nnx.Module):
     """One body, and the head that the configuration names."""
 
-    def __init__(self, body: encoder.Encoder | decoder.Decoder, head: Head | None):
+    def __init__(self, body: Any, head: Head | None):
         self.body = body
         if head is not None:
             self.head = head

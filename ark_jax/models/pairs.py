@@ -155,7 +155,6 @@ class CrossEncoder:
             body=body,
             head="linear",
             form=VectorForm(("mean",), body.width),
-            scale=pair_heads.SCALE,
             first=pair_folder.first_layer(folder),
             typed=_reads_segments(body, tokenizer),
         )
@@ -170,7 +169,8 @@ class CrossEncoder:
         answers, instruction = yes_no.read_answers(lm), yes_no.read_instruction(folder)
         yes_no.set_template(lm.tokenizer)
         form = VectorForm(("lasttoken",), lm.cfg.width)
-        cfg = PairConfig(lm.cfg, pair_heads.ANSWER, form, answers=answers)
+        first = pair_heads.FirstLayer()
+        cfg = PairConfig(lm.cfg, pair_heads.ANSWER, form, first, answers=answers)
         prompts = {"instruction": instruction} if instruction else {}
         limit, model = min(yes_no.MAX_LENGTH, lm.max_length), PairModel(lm.model, None)
         return cls(model, cfg, lm.tokenizer, folder, lm.extra_tensors, prompts, limit, False)

@@ -22,15 +22,16 @@ from ark_jax.text.token_rows import TokenRows
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 MAX_LENGTH = 8192  # tokens of a prompt, as published
 ANSWERS = ("yes", "no")
-_CONTENT = "{{{{ messages | selectattr('role', 'eq', '{}') | map(attribute='content') | first{} }}}}"
 # The published prompt (huggingface.co/Qwen/Qwen3-Reranker-0.6B), in which the model has already
 # ended its thoughts. A template's last line break would be dropped, but for its quotes.
 TEMPLATE = (
+    "{%- macro text(role, otherwise) -%}{{ messages | selectattr('role', 'eq', role) "
+    "| map(attribute='content') | first | default(otherwise) }}{%- endmacro -%}"
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-    f"<|im_start|>user\n<Instruct>: {_CONTENT.format('system', f' | default({INSTRUCTION!r})')}\n"
-    f"<Query>: {_CONTENT.format('query', '')}\n<Document>: {_CONTENT.format('document', '')}"
-    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>{{ '\\n\\n' }}"
+    f"<|im_start|>user\n<Instruct>: {{{{ text('system', {INSTRUCTION!r}) }}}}\n"
+    "<Query>: {{ text('query') }}\n<Document>: {{ text('document') }}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>{{ '\\n\\n' }}"
 )
 _MODULES, _SCORE = "modules.json", "LogitScore"
 
@@ -126,7 +127,7 @@ class PromptTokenizer:
         """
         check_pairs(pairs)
         shown = [(query, self._shorten(query, document)) for query, document in pairs]
-        cut = sum(len(x) < len(document) for (_, x), (_, document) in zip(shown, pairs, strict=True))
+        cut = sum(len(x[1]) < len(pair[1]) for x, pair in zip(shown, pairs, strict=True))
         if label and cut:
             say(
                 f"  {label}: {cut:,} of {len(pairs):,} prompts are longer than {self.max_length} "

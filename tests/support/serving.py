@@ -52,9 +52,7 @@ def world(root: Path) -> Path:
     return root
 
 
-def open_tiny(
-    root: Path, *, capacity: int = 4096, rerank: bool = False, **models: str
-) -> Service:
+def open_tiny(root: Path, *, capacity: int = 4096, rerank: bool = False, **models: str) -> Service:
     """A service of a world, whose models go through few shapes: compiling one takes a second.
 
     Args:

@@ -555,8 +555,8 @@ def _describe_reranker(context: Context, card: Path, system: str) -> None:
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
-    taught = "as a language\nmodel does: by how well they explain the answer (ARK's alignment scores)"
-    taught = "by a file of scores" if config.reranker.scores else taught
+    by_model = "as a language\nmodel does: by how well they explain the answer (alignment scores)"
+    taught = "by a file of scores" if config.reranker.scores else by_model
     about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
 {lists:,} questions.
 Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
