@@ -420,7 +420,8 @@ def _read_model_config(path: str) -> tuple[dict, str]:
         return _read_from_hub(path)
     if (folder / pair_folder.SETTINGS).is_file():
         folder = folder / "body"
-    folder = sentence_folder.weights_folder(folder)
+    if not pair_folder.is_decoder(folder):
+        folder = sentence_folder.weights_folder(folder)
     hf.Checkpoint(folder)  # raises if a file is damaged or missing
     return hf.read_config(folder), "whole"
 

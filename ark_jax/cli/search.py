@@ -38,6 +38,11 @@ class Index(ReadingFlags):
     chunk_tokens: int = flag(
         "--chunk-tokens=N", "length of a passage; default: what the model reads, at most 512", 0
     )
+    reranker: str = flag(
+        "--reranker=FOLDER",
+        "a pair scorer that orders what searches find, until the index is made without it",
+        "",
+    )
     database: str = flag(
         "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
     )
@@ -91,6 +96,7 @@ class Index(ReadingFlags):
                 self.corpus,
                 rules=rules,
                 dtype=self.dtype,
+                reranker=self.reranker,
                 reading=self.reading(),
             )
         except OSError as error:
@@ -165,6 +171,7 @@ class IndexFlags(ReaderFlags):
     index: str = flag("INDEX", "a folder that `ark-jax index` made")
     workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
     model: str = flag("--model=FOLDER", "where the model is now, if it was moved", "")
+    no_rerank: bool = flag("--no-rerank", "leaves out the reranker of the index", False)
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> Self:
@@ -221,7 +228,8 @@ class Ask(IndexFlags):
         if self.expand == HYDE:
             embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
             vectors = Hyde(reader.write, embed, prompts.load_template(HYDE))([self.question])
-        return opened.search([self.question], k=self.k, by=self.by, vectors=vectors)[0]
+        given = {"k": self.k, "by": self.by, "vectors": vectors, "rerank": not self.no_rerank}
+        return opened.search([self.question], **given)[0]
 
     def run(self) -> int:
         from ark_jax.data.records import with_title

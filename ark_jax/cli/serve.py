@@ -33,7 +33,6 @@ class Serve(IndexFlags):
         "another model, such as the one before tuning, for the page and /search",
         "",
     )
-    reranker: str = flag("--reranker=FOLDER", "a pair scorer, for /rerank", "")
 
     example = "ark-jax serve my_index --port=8000"
     remarks = (
@@ -78,7 +77,7 @@ class Serve(IndexFlags):
         service = open_service(
             opened,
             compare=self.compare,
-            reranker=self.reranker,
+            rerank=not self.no_rerank,
             reader=self.open_reader if self.reader else None,
             local=not self.endpoint,
             token=token,

@@ -167,14 +167,16 @@ def rank(
 ) -> dict[str, list[list[str]]]:
     """system -> the ids of the first `depth` chunks of each question, in the questions' order.
 
-    Where the whole index is searched, they are those of `Index.search`. Memory holds one retriever
-    at a time.
+    Where the whole index is searched, they are those of `Index.search` without its reranker.
+    Memory holds one retriever at a time.
 
     Args:
         write: the language model of systems that expand questions or search by turns.
     """
     texts = [question.question for question in task.questions]
     is_whole, index, rankings = task.scope == "corpus", task.index, {}
+    if index.manifest.reranker and not any(system.reranker for system in systems):
+        say(f"  {index.folder} has a reranker: add {_RERANK}{index.manifest.reranker} to a system")
     searched = index.chunks if is_whole else task.searched
     ids = index.chunks.ids if is_whole else [chunk.id for chunk in searched]
     passages = passages_of(searched)
@@ -203,17 +205,13 @@ def rerank(task: Task, system: System, ranked: Sequence[Sequence[str]]) -> list[
 
     An id that the index lacks counts as an empty passage.
     """
-    from ark_jax.models import hf, pair_folder
     from ark_jax.models.pairs import CrossEncoder
-    from ark_jax.models.yes_no import YesNoScorer
 
-    folder = hf.resolve(system.reranker)
-    scorer = YesNoScorer if pair_folder.is_decoder(folder) else CrossEncoder
     texts = [question.question for question in task.questions]
     passages = Passages(task.index.chunks)
     shown = {id: passages.get(id, "") for ids in ranked for id in ids}
     first = Known([Ranking(ids, [0.0] * len(ids)) for ids in ranked])
-    reranked = Reranked(first, shown, scorer.from_pretrained(folder).score)
+    reranked = Reranked(first, shown, CrossEncoder.from_pretrained(system.reranker).score)
     with _timed(f"rerank {system.name}", len(texts)):
         found = reranked.search(texts, max(map(len, ranked), default=0))
     return [list(ranking.ids) for ranking in found]

@@ -21,7 +21,7 @@ from ark_jax.data.problems import Findings, Problems
 from ark_jax.data.reading import AS_IT_IS, Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
 from ark_jax.data.spool import Documents
-from ark_jax.data.table_files import QUESTIONS, SUFFIXES, distinct_stems, named_file
+from ark_jax.data.table_files import QUESTIONS, SUFFIXES, distinct_stems, named_file, rows_of
 from ark_jax.data.text_files import unreadable_file
 from ark_jax.runtime import storage
 
@@ -228,6 +228,26 @@ def read_grades(path: Path) -> dict[str, dict[str, int]]:
     """question -> relevant document -> its grade, from 1 on; empty where the data have none."""
     grades = (form.grades for form in formats.FORMATS if form.grades and form.recognises(path))
     return next((of_path(path) for of_path in grades), {})
+
+
+def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
+    """question -> passage -> its score, of a file whose rows are `question`, `passage`, `score`.
+
+    Raises:
+        BadInput: the file has problems; it lists all of them.
+    """
+    local, findings = storage.local_copy(str(path)), Findings()
+    scores: dict[str, dict[str, float]] = {}
+    for row in rows_of(local, findings):
+        question, passage, score = row.text("question"), row.text("passage"), row.number("score")
+        known = scores.setdefault(question, {})
+        if row.ok and known.get(passage, score) != score:
+            row.add_problem("score", f"differs from that of an earlier {row.unit}", "keep one")
+        if findings.settle(row):
+            known[passage] = score
+    if findings.problems:
+        raise BadInput(findings.condensed().problems)
+    return scores
 
 
 def read_test(

@@ -1,6 +1,8 @@
 """A row of an input file: its fields by name and type, and the problems found in it."""
 
+import contextlib
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
@@ -231,6 +233,18 @@ class InputRow:
             self.add_problem(field, f"is {value!r:.20}", "write a number from 0")
             return None
         return value
+
+    def number(self, field: str) -> float:
+        """The finite number in a field; 0 with a problem."""
+        if not self.has(field):
+            return 0.0
+        value = self.values[field]
+        with contextlib.suppress(TypeError, ValueError):
+            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+            if math.isfinite(number):
+                return number
+        self.add_problem(field, f"is {value!r:.20}", "write a finite number")
+        return 0.0
 
     def flag(self, field: str, default: bool) -> bool:
         """The boolean in a field, or `default` without the field."""

@@ -15,6 +15,8 @@ from ark_jax.data.records import Chunk, Document
 from ark_jax.index import folder as folders
 from ark_jax.index import tables
 from ark_jax.index.folder import Manifest
+from ark_jax.models import pair_folder
+from ark_jax.models.hf import resolve
 from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import fingerprints
@@ -36,6 +38,7 @@ class Settings:
     rules: ChunkRules
     dtype: str
     fusion: Fusion
+    reranker: str = ""
 
     def __post_init__(self):
         if self.dtype not in DTYPES:
@@ -49,6 +52,7 @@ def build(
     reading: Reading = readers.AS_IT_IS,
 ) -> None:
     """Makes the index in a folder, or updates it to this corpus; see `Index.build`."""
+    _check_reranker(settings.reranker)
     with folders.locked(folder):
         before = _intact_manifest(folder)
         source = _source_fingerprint(settings, corpus, reading)
@@ -67,6 +71,16 @@ def build(
         _write_index(folder, parts, settings, retriever, before, source)
 
 
+def _check_reranker(model: str) -> None:
+    """Raises ValueError if a model, unless it is empty, has nothing that scores pairs."""
+    if model and not pair_folder.scores_pairs(model) and not pair_folder.is_decoder(resolve(model)):
+        raise ValueError(
+            f"reranker={model!r} scores no pairs of texts; give a sequence classifier with one "
+            "label, a decoder that answers yes or no, as Qwen3-Reranker does, or one that ark_jax "
+            "trained"
+        )
+
+
 def add(
     folder: Path, model: str, retriever: Retriever, corpus: str | Path | Iterable[Document]
 ) -> None:
@@ -79,7 +93,8 @@ def add(
         before = _intact_manifest(folder)
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
-        settings = Settings(model, before.rules, before.made_with["dtype"], before.fusion)
+        made_with = (before.rules, before.made_with["dtype"], before.fusion, before.reranker)
+        settings = Settings(model, *made_with)
         documents, chunks = _read_corpus(corpus)
         if not isinstance(documents, Sequence):
             documents = list(documents)
@@ -143,6 +158,7 @@ def _write_index(
         "source": source,
         "documents": documents,
         "chunks": len(chunks),
+        "reranker": settings.reranker,
     }
     return folders.publish(folder, new, facts)
 

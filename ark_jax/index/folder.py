@@ -52,6 +52,7 @@ class Manifest:
         folder: name of the folder that holds them.
         documents: number of documents.
         chunks: number of chunks.
+        reranker: folder or hub name of a pair scorer that orders what a search finds; empty: none.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Manifest:
     folder: str
     documents: int
     chunks: int
+    reranker: str = ""
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -17,16 +17,26 @@ from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, retriever_fusion
-from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, named_searcher
+from ark_jax.retrieval.searcher import (
+    Dense,
+    Embed,
+    Known,
+    Ranking,
+    Reranked,
+    Scopes,
+    named_searcher,
+)
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 if TYPE_CHECKING:
+    from ark_jax.models.pairs import CrossEncoder
     from ark_jax.models.retriever import Retriever
     from ark_jax.retrieval.dense import Keys
 
 BY = ("hybrid", "dense", "bm25")
+RERANKED = 50  # chunks of a question that a reranker orders, or as many as are asked for
 _TRIES = 5  # to open an index while another program replaces it
 # Unit vectors of questions and k -> positions of the nearest chunks and their scores, [q k] each.
 Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
@@ -36,7 +46,7 @@ Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
 class Hit:
     """A chunk that a search returns.
 
-    `score` is a cosine, BM25's score or the sum of reciprocal ranks. `text` is
+    `score` is a cosine, BM25's score, the sum of reciprocal ranks or a reranker's logit. `text` is
     `document[start:end]` without outer blanks; `title` names the document and its section.
     """
 
@@ -87,6 +97,7 @@ class Index:
         rules: ChunkRules | None = None,
         dtype: str = "float32",
         fusion: Fusion | None = None,
+        reranker: str | Path = "",
         reading: Reading | None = None,
     ) -> "Index":
         """Makes an index, or updates an earlier one to this corpus.
@@ -104,21 +115,23 @@ class Index:
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
                 says, see `retriever_fusion`.
+            reranker: folder or hub name of a pair scorer that orders what a search finds, see
+                `CrossEncoder`; empty: none.
             reading: how the files of the corpus are read; None: as their content shows.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
-            ValueError: no document has text, `folder` holds other things or is in a bucket, or
-                `dtype` is unknown.
+            ValueError: no document has text, `folder` holds other things or is in a bucket,
+                `dtype` is unknown, or `reranker` scores no pairs.
             RuntimeError: another program is changing the index.
             OSError: the index cannot be written. It is then as it was.
         """
         from ark_jax.index import build
 
         name = absolute_model(model)
-        settings = build.Settings(
-            name, rules or ChunkRules(), dtype, fusion or retriever_fusion(name)
-        )
+        scorer = absolute_model(reranker) if reranker else ""
+        fusion = fusion or retriever_fusion(name)
+        settings = build.Settings(name, rules or ChunkRules(), dtype, fusion, scorer)
         folder = storage.local_path(folder)
         build.build(folder, settings, corpus, reading or Reading())
         return cls.open(folder)
@@ -188,6 +201,26 @@ class Index:
         self.loaded = retriever
         return retriever
 
+    @functools.cached_property
+    def reranker(self) -> "CrossEncoder | None":
+        """The model that orders what a search finds, loaded on first use; None without one.
+
+        Raises:
+            FileNotFoundError: it is not where it was.
+            ValueError: it scores no pairs.
+        """
+        from ark_jax.models.pairs import CrossEncoder
+
+        if not self.manifest.reranker:
+            return None
+        try:
+            return CrossEncoder.from_pretrained(self.manifest.reranker)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"the reranker of the index {self.folder} is missing ({error}); search with "
+                "--no-rerank, or give its place by `ark-jax index` with --reranker=FOLDER"
+            ) from None
+
     def add(self, corpus: str | Path | Iterable[Document]) -> "Index":
         """Adds documents, and replaces those that have the same id; returns the new index.
 
@@ -206,6 +239,7 @@ class Index:
         k: int = 10,
         by: str = "hybrid",
         vectors: Vectors | None = None,
+        rerank: bool = True,
     ) -> list[list[Hit]]:
         """The k best chunks of each question, best first.
 
@@ -214,6 +248,7 @@ class Index:
                 both, as `manifest.fusion` says. BM25 leaves out chunks without a word of the
                 question.
             vectors: of the questions, if they are known; None: the retriever embeds them.
+            rerank: whether the index's reranker, if it has one, orders the `RERANKED` best.
 
         Raises:
             ValueError: `by` is another word, k is below 1, or the model is not that of the index.
@@ -230,11 +265,15 @@ class Index:
             embed = lambda texts: vectors
         vectors_or_keys = self.vectors if by == "bm25" else self._keys
         dense = _Database(self.nearest, embed) if self.nearest else Dense(vectors_or_keys, embed)
-        searcher = named_searcher(by, self.words, dense, self.manifest.fusion, k)
-        return [
-            [self._hit(*pair) for pair in ranking.pairs()]
-            for ranking in searcher.search(list(questions), k)
-        ]
+        reranker = self.reranker if rerank else None
+        depth = max(k, RERANKED) if reranker else k
+        searcher = named_searcher(by, self.words, dense, self.manifest.fusion, depth)
+        found = searcher.search(list(questions), depth)
+        if reranker:
+            found = [Ranking.from_pairs(ranking.pairs()) for ranking in found]
+            texts = {i: self.chunks[i].passage for ranking in found for i in ranking.ids}
+            found = Reranked(Known(found), texts, reranker.score).search(list(questions), depth)
+        return [[self._hit(*pair) for pair in ranking.pairs()[:k]] for ranking in found]
 
     @functools.cached_property
     def _keys(self) -> "Vectors | Keys":

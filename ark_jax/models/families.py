@@ -14,7 +14,7 @@ FAMILIES = {
     "new": "GTE v1.5 and multilingual, as published",
     "gte": "the same, as transformers saves them",
     "modernbert": "ModernBERT, GTE-ModernBERT",
-    "qwen3": "Qwen3, Qwen3-Embedding",
+    "qwen3": "Qwen3, Qwen3-Embedding, Qwen3-Reranker",
     "qwen2": "Qwen2, Qwen2.5, gte-Qwen2",
     "llama": "Llama, SmolLM2",
     "mistral": "Mistral",

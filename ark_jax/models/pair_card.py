@@ -6,13 +6,15 @@ from huggingface_hub import ModelCardData
 
 from ark_jax import __version__
 from ark_jax.models.model_card import hub_name, plain_line
-from ark_jax.models.pair_heads import PairConfig
+from ark_jax.models.pair_heads import ANSWER, PairConfig
 
 _HEADS = {
     "linear": "a sequence classifier with one label",
     "star": "two markers that attend to their texts, and a feed-forward network (STAR)",
     "cosine": "the cosine of the two texts",
+    ANSWER: "log P(yes) - log P(no) of a causal language model, whose chat template asks",
 }
+_STANDARD = ("linear", ANSWER)  # which sentence-transformers opens
 
 
 def render_card(base: Path, cfg: PairConfig, max_length: int) -> str:
@@ -20,17 +22,16 @@ def render_card(base: Path, cfg: PairConfig, max_length: int) -> str:
     name = hub_name(base)
     title = f"{name.rsplit('/', 1)[-1] or 'A pair scorer'}, saved by ark_jax"
     data = ModelCardData(
-        library_name="sentence-transformers" if cfg.head == "linear" else "ark_jax",
+        library_name="sentence-transformers" if cfg.head in _STANDARD else "ark_jax",
         pipeline_tag="text-ranking",
         base_model=name or None,
-        tags=["cross-encoder", "reranker", "ark"] if cfg.head == "linear" else ["reranker", "ark"],
+        tags=["cross-encoder", "reranker", "ark"] if cfg.head in _STANDARD else ["reranker", "ark"],
     )
     rows = {
         **({"base model": f"[{name}](https://huggingface.co/{name})"} if name else {}),
         "head": _HEADS[cfg.head],
         **({"scale of the cosine": f"{cfg.scale:g}"} if cfg.has_cosine else {}),
-        "longest pair": f"{max_length} tokens, special tokens included; the longer text of a "
-        "longer pair is cut",
+        "longest pair": f"{max_length} tokens, special tokens included; a longer one is cut",
     }
     table = "\n".join(
         ["| | |", "|---|---|", *(f"| {key} | {cell} |" for key, cell in rows.items())]
@@ -44,7 +45,7 @@ def render_card(base: Path, cfg: PairConfig, max_length: int) -> str:
 
 def _sentence_transformers_usage(cfg: PairConfig) -> str:
     """Markdown on how sentence-transformers opens the folder, or why it cannot."""
-    if cfg.head == "linear":
+    if cfg.head in _STANDARD:
         return """With sentence-transformers, which gives the same logits:
 
 ```python

@@ -87,8 +87,8 @@ def scores_pairs(model: str) -> bool:
 
 def is_decoder(folder: Path) -> bool:
     """Whether the folder holds a decoder, which scores pairs by its next word, without a head."""
-    has_settings = (folder / SETTINGS).is_file()
-    return not has_settings and hf.read_config(folder).get("model_type") in decoder.FAMILIES
+    is_other = (folder / SETTINGS).is_file() or not (folder / "config.json").is_file()
+    return not is_other and hf.read_config(folder).get("model_type") in decoder.FAMILIES
 
 
 def read_settings(folder: Path) -> dict | None:
@@ -152,14 +152,21 @@ def read_classifier(folder: Path, cfg: pair_heads.PairConfig):
 def classifier_config(base: Path) -> dict:
     """config.json of a sequence classifier with one label whose body is of the folder `base`."""
     settings = hf.read_config(base)
-    # CrossEncoder would put a sigmoid over the logit.
-    activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return settings | {
         "architectures": [f"{_CLASSES[settings['model_type']]}ForSequenceClassification"],
         "id2label": {"0": "LABEL_0"},
         "label2id": {"LABEL_0": 0},
-        "sentence_transformers": settings.get("sentence_transformers", {}) | activation,
     }
+
+
+def write_config(folder: Path, settings: dict) -> None:
+    """Writes a config.json by which sentence-transformers' CrossEncoder gives our logits."""
+    # It would put a sigmoid over them.
+    activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    name = "sentence_transformers"
+    settings = settings | {name: settings.get(name, {}) | activation}
+    text = json.dumps(settings, indent=2, ensure_ascii=False)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def write_classifier(
@@ -188,14 +195,13 @@ def write_classifier(
     if not is_first_process():
         return
     hf.copy_files(base, folder, hf.TOKENIZER_FILES)
-    text = json.dumps(classifier_config(base), indent=2, ensure_ascii=False)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    write_config(folder, classifier_config(base))
     if dtype:
         hf.name_type(folder, dtype)
 
 
-def write_tokenizer_limit(folder: Path, max_length: int) -> None:
-    """Writes the most tokens of a pair to tokenizer_config.json, where every library reads it."""
+def write_tokenizer_fields(folder: Path, **fields: object) -> None:
+    """Sets fields of tokenizer_config.json, where every library reads them."""
     path = folder / "tokenizer_config.json"
-    settings = (hf.read_json(path) if path.is_file() else {}) | {"model_max_length": max_length}
+    settings = (hf.read_json(path) if path.is_file() else {}) | fields
     path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
-from ark_jax.models import attention, encoder
+from ark_jax.models import attention, decoder, encoder
 from ark_jax.models.decoder import ACTIVATIONS, ones, zeros
 from ark_jax.models.pooling import VectorForm, embed, pool
 
@@ -19,6 +19,7 @@ from ark_jax.models.pooling import VectorForm, embed, pool
 # star    the paper's: two markers attend to their texts, a feed-forward network decides
 # cosine  the cosine of the two texts, each embedded by itself
 HEADS = ("linear", "star", "cosine")
+ANSWER = "answer"  # of a decoder, which says yes or no: the only one it may have
 SCALE = 20.0  # of cosines; the losses of sentence-transformers have the same
 MARKERS = 2  # of the star head: one in front of each text
 
@@ -46,12 +47,13 @@ _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, **ACTIVATIONS}
 class PairConfig:
     """What decides the logit of a pair, beside the weights."""
 
-    body: encoder.Config
-    head: str  # one of HEADS
+    body: Any  # configuration of an encoder, or of a decoder for ANSWER
+    head: str  # one of HEADS, or ANSWER
     form: VectorForm  # of the cosine's vectors
-    scale: float  # of the cosine
     first: FirstLayer  # of the linear head
-    typed: bool  # whether the body reads segment types
+    scale: float = SCALE  # of the cosine
+    typed: bool = False  # whether the body reads segment types
+    answers: tuple[int, ...] = ()  # ids of yes and no, of ANSWER
 
     @property
     def has_cosine(self) -> bool:
@@ -152,20 +154,20 @@ _HEAD_CLASSES: dict[str, type[Head]] = {"linear": LinearHead, "star": StarHead}
 class PairModel(nnx.Module):
     """One body, and the head that the configuration names."""
 
-    def __init__(self, body: encoder.Encoder, head: Head | None):
+    def __init__(self, body: Any, head: Head | None):
         self.body = body
         if head is not None:
             self.head = head
 
     @property
-    def blocks(self) -> encoder.Block:
+    def blocks(self) -> encoder.Block | decoder.Block:
         """The layers; adapters change them."""
         return self.body.blocks
 
 
 def new_head(cfg: PairConfig, *, rngs: nnx.Rngs) -> Head | None:
     """A head with random weights; None for the cosine, which has no head."""
-    return _HEAD_CLASSES[cfg.head](cfg, rngs=rngs) if cfg.reads_pairs else None
+    return _HEAD_CLASSES[cfg.head](cfg, rngs=rngs) if cfg.head in _HEAD_CLASSES else None
 
 
 class Capacities(NamedTuple):
@@ -216,6 +218,9 @@ def head_logits(
     segments: Int[Array, "b t"],
 ) -> Float[Array, " b"]:
     """The head's logits of tokenised pairs, float32."""
+    if cfg.head == ANSWER:
+        hidden = model.body(tokens, mask, cfg.body, capacity)
+        return _answer_logits(pool(hidden, mask, "lasttoken"), model.body, cfg)
     head = model.head
     markers = head.markers[...] if isinstance(head, StarHead) else None
     types = segments if cfg.typed else None
@@ -227,3 +232,13 @@ def head_logits(
     is_after_marker = jnp.cumsum(marked, axis=-1) > 0
     visible = is_after_marker & ~marked & mask[:, None] & (segments[:, None] == numbers)
     return head(hidden, marked, visible)
+
+
+def _answer_logits(
+    state: Float[Array, "b d"], body: decoder.Decoder, cfg: PairConfig
+) -> Float[Array, " b"]:
+    """log P(yes) - log P(no) as the next token. The published score is its sigmoid."""
+    table, ids = body.output_table(cfg.body), jnp.array(cfg.answers)
+    rows = table.at[ids].get(out_sharding=layout.weight_spec("v e"))  # of each device's columns
+    yes, no = jax.sharding.reshard(rows, P()).astype(jnp.float32)
+    return jnp.sum(state * (yes - no), axis=-1)

@@ -1,4 +1,4 @@
-"""A scorer of pairs of texts: cross-encoders, and the cosine of two texts."""
+"""A scorer of pairs of texts: cross-encoders, decoders that answer, the cosine of two texts."""
 
 import dataclasses
 import functools
@@ -14,9 +14,10 @@ import numpy as np
 from flax import nnx
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf, pair_folder, pair_heads
+from ark_jax.models import decoder, hf, pair_folder, pair_heads, yes_no
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching, little_padding, one_ahead
+from ark_jax.models.language import LanguageModel
 from ark_jax.models.pair_card import render_card
 from ark_jax.models.pair_heads import HEADS, Capacities, PairConfig, PairModel, pair_logits
 from ark_jax.models.pair_tokens import Pair, PairTokenizer, PairTokens, check_pairs
@@ -42,7 +43,9 @@ class CrossEncoder:
     base: Path  # where the body was read from: gives an export its names, types and tokenizer
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
-    prompts: dict[str, str]  # of the cosine: kind of text -> the text put in front of it
+    # Of the cosine: kind of text -> the text put in front of it. Of ANSWER: "instruction" -> what a
+    # document must do for its query.
+    prompts: dict[str, str]
     max_length: int  # tokens that a pair is cut to, and a text of the cosine
     lower: bool  # texts are converted to lower case before they are tokenised
 
@@ -60,7 +63,8 @@ class CrossEncoder:
 
         Args:
             name_or_folder: a folder that `save_pretrained` wrote, a sequence classifier with one
-                label, a sentence-transformers folder or a bare encoder; or a hub name.
+                label, a decoder that answers yes or no, as Qwen3-Reranker does, a
+                sentence-transformers folder or a bare encoder; or a hub name.
             head: "linear", "star" or "cosine"; see `pair_heads.HEADS`. None takes the
                 folder's own. If the folder has another, the head is new.
             dtype: type of the parameters.
@@ -70,7 +74,7 @@ class CrossEncoder:
         Raises:
             FileNotFoundError: a file is missing; the message names it.
             ValueError: the folder has no head and none is named, its classifier has several
-                labels, or its architecture is not an encoder.
+                labels, its architecture is not an encoder, or the decoder is no reranker.
         """
         if head is not None and head not in HEADS:
             raise ValueError(f"head={head!r}: must be one of {', '.join(HEADS)}")
@@ -81,6 +85,8 @@ class CrossEncoder:
             scorer = cls._from_own_folder(folder, settings, options)
         elif pair_folder.is_classifier(folder):
             scorer = cls._from_classifier(folder, options)
+        elif head is None and pair_folder.is_decoder(folder):
+            scorer = cls._from_decoder(folder, options)
         elif head is None:
             raise ValueError(
                 f"{folder}: neither a saved pair scorer nor a sequence classifier; give "
@@ -149,13 +155,25 @@ class CrossEncoder:
             body=body,
             head="linear",
             form=VectorForm(("mean",), body.width),
-            scale=pair_heads.SCALE,
             first=pair_folder.first_layer(folder),
             typed=_reads_segments(body, tokenizer),
         )
         model, extra_tensors = pair_folder.read_classifier(folder, cfg)
         limit, lower = files.read_max_length(folder, tokenizer), files.read_text_limit(folder)[1]
         return cls(model, cfg, tokenizer, folder, extra_tensors, {}, limit, lower)
+
+    @classmethod
+    def _from_decoder(cls, folder: Path, options: dict) -> "CrossEncoder":
+        """Opens a decoder that answers yes or no; `options` are those of `LanguageModel`."""
+        lm = LanguageModel.from_pretrained(folder, **options)
+        answers, instruction = yes_no.read_answers(lm), yes_no.read_instruction(folder)
+        yes_no.set_template(lm.tokenizer)
+        form = VectorForm(("lasttoken",), lm.cfg.width)
+        first = pair_heads.FirstLayer()
+        cfg = PairConfig(lm.cfg, pair_heads.ANSWER, form, first, answers=answers)
+        prompts = {"instruction": instruction} if instruction else {}
+        limit, model = min(yes_no.MAX_LENGTH, lm.max_length), PairModel(lm.model, None)
+        return cls(model, cfg, lm.tokenizer, folder, lm.extra_tensors, prompts, limit, False)
 
     def with_head(self, head: str, *, seed: int = 0) -> "CrossEncoder":
         """The same body with another head.
@@ -201,13 +219,22 @@ class CrossEncoder:
             self.lower,
         )
 
+    @functools.cached_property
+    def _lm(self) -> LanguageModel:
+        """The body as a language model, of ANSWER."""
+        parts = (self.cfg.body, self.tokenizer, self.base, self.max_length, (), self.extra_tensors)
+        return LanguageModel(self.model.body, *parts)
+
     def tokenize(self, pairs: Sequence[Pair], *, label: str = "") -> PairTokens:
         """Token ids and segments of pairs, as the head reads them; see `PairTokenizer.tokenize`."""
         return self._pair_tokenizer.tokenize(pairs, label=label)
 
     @property
-    def _pair_tokenizer(self) -> PairTokenizer:
+    def _pair_tokenizer(self) -> PairTokenizer | yes_no.PromptTokenizer:
         """Tokenises pairs for the head; only the star head has markers."""
+        if self.cfg.head == pair_heads.ANSWER:
+            instruction = self.prompts.get("instruction", "")
+            return yes_no.PromptTokenizer(self._lm, instruction, self.max_length)
         markers = range(pair_heads.MARKERS) if self.cfg.head == "star" else ()
         ids = tuple(self.cfg.body.vocab + i for i in markers)
         return PairTokenizer(self.tokenizer, self.max_length, self.lower, ids)
@@ -289,10 +316,11 @@ class CrossEncoder:
 
         Every process must call this, since arrays are gathered.
         """
-        digest = hashlib.sha256(repr(self.cfg).encode())
+        settings = (self.cfg, self.prompts, self.tokenizer.chat_template)
+        digest = hashlib.sha256(repr(settings).encode())
         for kind in files.KINDS:
             digest.update(self.retriever.digest(kind).encode())
-        head = hf.named_parameters(self.model.head) if self.cfg.reads_pairs else []
+        head = hf.named_parameters(self.model.head) if hasattr(self.model, "head") else []
         for _, value in head:
             digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
@@ -301,9 +329,10 @@ class CrossEncoder:
         """Writes a folder that `from_pretrained` opens.
 
         A linear head becomes a sequence classifier with one label, for transformers,
-        sentence-transformers' CrossEncoder and text-embeddings-inference. Only ark_jax knows the
-        other heads: sentence-transformers refuses their folder, but opens its folder `body`, which
-        computes their cosine. Every process must call this; process 0 writes.
+        sentence-transformers' CrossEncoder and text-embeddings-inference. A decoder becomes a
+        causal language model whose chat template is the prompt, for the first two. Only ark_jax
+        knows the other heads: sentence-transformers refuses their folder, but opens its folder
+        `body`, which computes their cosine. Every process must call this; process 0 writes.
 
         Args:
             folder: a local folder, or one in a bucket (gs://).
@@ -316,8 +345,8 @@ class CrossEncoder:
         with hf.local_folder(folder) as local:
             if local.resolve() in (self.base.resolve(), self.base.resolve().parent):
                 raise ValueError(f"{local} is the folder this model was read from; give another")
-            save = self._save_classifier if self.cfg.head == "linear" else self._save_own_folder
-            save(local, dtype)
+            forms = {"linear": self._save_classifier, pair_heads.ANSWER: self._save_decoder}
+            forms.get(self.cfg.head, self._save_own_folder)(local, dtype)
             if distributed.is_first_process():
                 text = card or render_card(self.base, self.cfg, self.max_length)
                 (local / "README.md").write_text(text, encoding="utf-8")
@@ -342,7 +371,14 @@ class CrossEncoder:
         pair_folder.write_classifier(folder, self.base, tensors, self.extra_tensors, dtype)
         if distributed.is_first_process():
             files.write_text_limit(folder, self.max_length, lower=self.lower)
-            pair_folder.write_tokenizer_limit(folder, self.max_length)
+            pair_folder.write_tokenizer_fields(folder, model_max_length=self.max_length)
+
+    def _save_decoder(self, folder: Path, dtype: str) -> None:
+        """Writes a causal language model, and its prompt as chat template."""
+        self._lm.save_pretrained(folder, dtype=dtype)
+        if distributed.is_first_process():
+            yes_no.write_settings(folder, self.base, self.tokenizer.chat_template)
+            pair_folder.write_config(folder, hf.read_config(folder))
 
 
 def _reads_segments(body, tokenizer) -> bool:

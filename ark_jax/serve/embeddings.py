@@ -63,7 +63,7 @@ async def rerank(service: Service, request: Request) -> Response:
     """POST /rerank: scores of texts for a query, the highest first."""
     body = await requests.read_json(request)
     if service.reranker is None:
-        message = "there is no reranker; start the server with --reranker=FOLDER"
+        message = "there is no reranker; make the index again with --reranker=FOLDER"
         raise requests.Refused(424, "Backend", message)
     query, texts = requests.text(body, "query"), requests.texts(body, "texts")
     raw, shown = (requests.switch(body, name) for name in ("raw_scores", "return_text"))

@@ -140,10 +140,14 @@ class Reranker:
     def warm_up(self) -> None:
         """Compiles the common shapes."""
 
-        def score(shape: Shape, ids: list[list[int]]) -> None:
-            self.scorer.score([("a", "b")] * len(ids), batching=_single_shape(shape))
+        shortest = len(self.scorer.tokenize([("a", "b")]).ids[0])  # a prompt may be long
 
-        _compile_shapes("compile the reranker", self.ladder.common_shapes, score)
+        def score(shape: Shape, ids: list[list[int]]) -> None:
+            pairs = [("a", "b")] * min(len(ids), shape.room // shortest)
+            self.scorer.score(pairs, batching=_single_shape(shape))
+
+        shapes = [x for x in self.ladder.common_shapes if x.length >= shortest]
+        _compile_shapes("compile the reranker", shapes, score)
 
     def size(self, request: Pairs) -> int:
         return len(request.texts)

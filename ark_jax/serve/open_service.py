@@ -7,7 +7,6 @@ import jax
 from ark_jax import layout
 from ark_jax.index.index import Index
 from ark_jax.index.reader import Reader
-from ark_jax.models.pairs import CrossEncoder
 from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
 from ark_jax.serve.service import ServedIndex, Service
@@ -19,7 +18,7 @@ def open_service(
     index: Index,
     *,
     compare: str = "",
-    reranker: str = "",
+    rerank: bool = True,
     reader: Callable[[], Reader] | None = None,
     local: bool = True,
     token: str = "",
@@ -29,7 +28,7 @@ def open_service(
 
     Args:
         compare: folder or hub name of another model for the same passages; empty: none.
-        reranker: folder of a pair scorer; empty: none.
+        rerank: whether the index's reranker, if it has one, is used.
         reader: opens the reader; None: no answers.
         local: whether the reader computes on the device of this process.
         token: the token that requests must send; empty: none.
@@ -53,7 +52,7 @@ def open_service(
             metrics=metrics,
             tuned=tuned,
             base=_load_served_index(index.with_model(compare)) if compare else None,
-            reranker=_load_reranker(reranker) if reranker else None,
+            reranker=_load_reranker(index) if rerank and index.manifest.reranker else None,
             reader=reader() if reader else None,
             local=local,
             token=token,
@@ -73,12 +72,12 @@ def _load_served_index(index: Index) -> ServedIndex:
     texts = Texts(["Who?"], "query", embedder.width, cut=True)
     vectors = stack([embedder.run(embedder.prepare(texts))[0].vector])
     for by in ("dense", "hybrid"):  # compiles the search, and reads the files once
-        index.search(["Who?"], by=by, vectors=vectors)
+        index.search(["Who?"], by=by, vectors=vectors, rerank=False)
     return ServedIndex(index, embedder)
 
 
-def _load_reranker(folder: str) -> Reranker:
-    reranker = Reranker(CrossEncoder.from_pretrained(folder), model_name(folder))
+def _load_reranker(index: Index) -> Reranker:
+    reranker = Reranker(index.reranker, model_name(index.manifest.reranker))
     reranker.warm_up()
     return reranker
 

@@ -58,20 +58,21 @@ async def answer(service: Service, request: Request) -> Response:
     """POST /page/answer: the reader's answer, and the columns with its words marked."""
     question = requests.text(await requests.read_json(request), "question")
     columns = await _search_columns(service, request, question)
-    hits = columns["Hybrid"]
+    hits = [*columns.values()][-1]
     read = await service.answer(request, question, hits)
     shown = {"answer": render_answer(read, hits), "results": render_columns(columns, [read.text])}
     return JSONResponse(shown)
 
 
 async def _search_columns(service: Service, request: Request, question: str) -> Columns:
-    """Searches by the model before tuning (if any), the tuned one, BM25, and hybrid."""
+    """Searches by the model before tuning (if any), the tuned one, BM25, and as /search does."""
     wanted = {f"Tuned: {service.tuned.embedder.name}": ("dense", service.tuned)}
-    wanted |= {"BM25": ("bm25", service.tuned), "Hybrid": ("hybrid", service.tuned)}
+    hybrid = "Hybrid, reranked" if service.reranker else "Hybrid"
+    wanted |= {"BM25": ("bm25", service.tuned), hybrid: ("hybrid", service.tuned)}
     if service.base:
         wanted = {f"Before: {service.base.embedder.name}": ("dense", service.base)} | wanted
     return {
-        heading: await service.search(request, question, K, by, searched)
+        heading: await service.search(request, question, K, by, searched, heading == hybrid)
         for heading, (by, searched) in wanted.items()
     }
 

@@ -4,14 +4,15 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from starlette.requests import Request
 
 from ark_jax.data.records import with_title
-from ark_jax.index.index import Hit, Index
+from ark_jax.index.index import RERANKED, Hit, Index
 from ark_jax.index.reader import Answer, Reader
 from ark_jax.serve import requests
 from ark_jax.serve.metrics import Metrics
-from ark_jax.serve.models import Embedder, Reranker, Texts
+from ark_jax.serve.models import Embedder, Pairs, Reranker, Texts
 from ark_jax.serve.work import CALLS, Calls, Work
 from ark_jax.text.token_vectors import Vectors, stack
 
@@ -35,6 +36,7 @@ class Service:
         name: name of the index.
         tuned: the index with its own model.
         base: the same passages with another model, to compare with.
+        reranker: orders what is found.
         reader: answers questions.
         local: whether the reader computes on the device of this process.
         token: the token that requests must send; empty: none.
@@ -55,12 +57,19 @@ class Service:
     )
 
     async def search(
-        self, request: Request, question: str, k: int, by: str, searched: ServedIndex | None = None
+        self,
+        request: Request,
+        question: str,
+        k: int,
+        by: str,
+        searched: ServedIndex | None = None,
+        rerank: bool = True,
     ) -> list[Hit]:
-        """The passages of a question.
+        """The passages of a question, as `Index.search` finds them.
 
         Args:
             searched: the index and model to search with; None: `tuned`.
+            rerank: whether the reranker, if there is one, orders them.
 
         Raises:
             Refused: see `requests.result`.
@@ -72,8 +81,17 @@ class Service:
             texts = Texts([question], "query", embedder.width, cut=True)
             embedded = await requests.result(request, self.work, embedder, texts)
             vectors = stack([embedded[0].vector])
-        find = lambda: searched.index.search([question], k=k, by=by, vectors=vectors)[0]
-        return (await requests.result(request, self.work, CALLS, find))[0]
+        reranker = self.reranker if rerank else None
+        depth = max(k, RERANKED) if reranker else k
+        given = {"k": depth, "by": by, "vectors": vectors, "rerank": False}
+        find = lambda: searched.index.search([question], **given)[0]
+        hits = (await requests.result(request, self.work, CALLS, find))[0]
+        if not reranker or not hits:
+            return hits
+        pairs = Pairs(question, [with_title(hit.title, hit.text) for hit in hits], cut=True)
+        logits = np.array(await requests.result(request, self.work, reranker, pairs))
+        best = np.argsort(-logits, kind="stable")[:k]
+        return [dataclasses.replace(hits[i], score=float(logits[i])) for i in best]
 
     async def compare(self, request: Request, question: str, k: int, by: str) -> Mapping:
         """The passages of a question by both models: name -> passages, those of the base first."""

@@ -125,7 +125,7 @@ def _split_weights(
     if not config.lora_rank:
         return scorer.model, None
     adapter = lora.new_adapter(scorer.base, scorer.cfg.body, config, seed)
-    head = scorer.model.head if scorer.cfg.reads_pairs else None
+    head = getattr(scorer.model, "head", None)
     return AdaptedScorer(adapter, head), PairModel(scorer.model.body, None)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import llm_server, tiny
+from support import llm_server, pairs, tiny
 
 from ark_jax import __main__, layout
 from ark_jax.index import reader
@@ -71,6 +71,24 @@ def test_search_prints_rank_score_place_and_text(by, place, capsys):
     assert len(lines[0]) <= 100 and lines[0].lstrip().startswith("1  ")
     if by == "bm25":
         assert "tide.txt [0:" in lines[0] and "Josiah Penhallow founded" in lines[1]
+
+
+def test_search_and_ask_use_the_reranker_of_the_index_unless_told(place, tmp_path, capsys):
+    scorer = pairs.write_classifier(tmp_path / "reranker", "bert")
+    words = ("index", place / "tuned", place / "documents", f"--out={tmp_path / 'i'}")
+    assert call(*words, f"--reranker={scorer}") == 0
+    found = {}
+    for flag in ("--k=3", "--no-rerank"):
+        assert call("search", tmp_path / "i", QUESTION, "--json", flag) == 0
+        passages = json.loads(capsys.readouterr().out.splitlines()[-1])["passages"]
+        found[flag] = [(row["chunk"], row["score"]) for row in passages]
+    assert call("search", place / "i", QUESTION, "--json") == 0
+    plain = json.loads(capsys.readouterr().out)["passages"]
+    assert found["--no-rerank"] == [(row["chunk"], row["score"]) for row in plain]
+    assert {*dict(found["--k=3"])} == {*dict(found["--no-rerank"])} and found["--k=3"] != plain
+    given = ("ask", tmp_path / "i", QUESTION, f"--reader={place / 'lm'}", "--json")
+    assert call(*given) == 0
+    assert json.loads(capsys.readouterr().out)["read"][0] == found["--k=3"][0][0]
 
 
 def test_search_prints_json_in_one_line(place, capsys):

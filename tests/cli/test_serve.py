@@ -23,7 +23,7 @@ def environment(mesh, monkeypatch, tmp_path):
         ((), "ark-jax serve needs INDEX, as in: ark-jax serve my_index"),
         (("i", "--port=70000"), "argument --port: '70000' is not a port from 0 to 65535"),
         (("i", "--port=web"), "argument --port: 'web' is not a port"),
-        (("i", "--rerank=m"), "--rerank=m (did you mean --reranker?)"),
+        (("i", "--no-reranker"), "--no-reranker (did you mean --no-rerank?)"),
         (("i", "--endpoint=http://x"), "--endpoint needs --reader=NAME"),
         (("i", "--host=0.0.0.0"), "other machines reach this address, so requests need a token"),
         (("i", "--host=::"), "set $ARK_SERVE_TOKEN to a long random word"),

@@ -1,6 +1,7 @@
 """Files and folders are recognised, read and summed up."""
 
 import ast
+import json
 import sys
 from pathlib import Path
 
@@ -181,3 +182,34 @@ def test_rows_that_fit_two_kinds_are_reported(tmp_path):
     (remark,) = readers.load(tmp_path / "a.jsonl").remarks
     assert remark.message == "its rows fit documents too; they are read as squad"
     assert not readers.load(tmp_path / "b.jsonl").remarks
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_table_of_scores_is_read(form, tmp_path):
+    path = tmp_path / f"scores.{form}"
+    rows = [("who?", "the board", 1.5), ("who?", "a lamp", -2), ("when?", "a lamp", 0)]
+    rows.append(rows[0])  # equal rows are one
+    names = ("question", "passage", "score")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    if form == "csv":
+        lines = [",".join(names), *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines))
+    wanted = {"who?": {"the board": 1.5, "a lamp": -2.0}, "when?": {"a lamp": 0.0}}
+    assert readers.read_scores(path) == wanted
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"score": "high"}, "score: is 'high'; write a finite number"),
+        ({"score": 2}, "score: differs from that of an earlier line; keep one"),
+        ({"passage": ""}, "passage: is empty"),
+        ({"score": None}, "score: is None; write a finite number"),
+    ],
+)
+def test_a_wrong_row_of_scores_is_named(row, message, tmp_path):
+    good = {"question": "who?", "passage": "the board", "score": 1}
+    path = tmp_path / "scores.jsonl"
+    path.write_text("\n".join(map(json.dumps, (good, good | row))))
+    with pytest.raises(readers.BadInput, match=rf"scores.jsonl:2: {message}"):
+        readers.read_scores(path)

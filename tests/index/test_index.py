@@ -16,14 +16,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support import tiny
+from support import pairs, tiny
 from support.brute_force import bm25, fuse
 from support.paths import REPOSITORY
 
 import ark_jax as ark
 from ark_jax import layout
-from ark_jax.data.records import Document
+from ark_jax.data.records import Document, with_title
 from ark_jax.index import folder as folders
+from ark_jax.index import index as indices
 from ark_jax.index.index import Hit
 from ark_jax.models.retriever import Retriever
 from ark_jax.retrieval import vector_files
@@ -127,6 +128,40 @@ def test_the_fusion_is_stored_with_the_index(built, models, tmp_path):
     words, both = (index.search(QUESTIONS[:1], k=4, by=by)[0] for by in ("bm25", "hybrid"))
     assert [hit.chunk for hit in both] == [hit.chunk for hit in words]
     assert both[0].score >= 5 / 4
+
+
+@pytest.mark.parametrize("kind", ["classifier", "decoder"])
+def test_a_stored_reranker_orders_what_a_search_finds(
+    kind, models, tmp_path, embedded, monkeypatch
+):
+    write = pairs.write_yes_no if kind == "decoder" else pairs.write_classifier
+    folder = write(tmp_path / "r", *["bert"] * (kind != "decoder"))
+    monkeypatch.setattr(indices, "RERANKED", 7)
+    first = ark.Index.build(tmp_path / "i", models / "a", documents())
+    count = len(embedded)
+    index = ark.Index.build(tmp_path / "i", models / "a", documents(), reranker=folder)
+    assert len(embedded) == count and index.manifest.reranker == str(folder)
+    scorer = ark.CrossEncoder.from_pretrained(folder)
+    for by in ("hybrid", "dense", "bm25"):
+        plain = index.search(QUESTIONS, k=7, by=by, rerank=False)
+        assert plain == first.search(QUESTIONS, k=7, by=by)
+        for question, hits, given in zip(
+            QUESTIONS, index.search(QUESTIONS, k=3, by=by), plain, strict=True
+        ):
+            logits = scorer.score([(question, with_title(x.title, x.text)) for x in given])
+            best = np.argsort(-logits, kind="stable")[:3]
+            assert [x.chunk for x in hits] == [given[i].chunk for i in best]
+            assert [x.score for x in hits] == pytest.approx(logits[best].tolist(), abs=1e-5)
+    assert index.add(documents(1, "more")).manifest.reranker == str(folder)
+    shutil.move(folder, tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match=r"the reranker of the index .* search with --"):
+        ark.Index.open(tmp_path / "i").search(QUESTIONS)
+
+
+def test_a_retriever_is_refused_as_the_reranker(models, tmp_path):
+    with pytest.raises(ValueError, match=r"reranker='.*' scores no pairs of texts; give a "):
+        ark.Index.build(tmp_path / "i", models / "a", documents(), reranker=models / "b")
+    assert not (tmp_path / "i").exists()
 
 
 def test_half_precision_takes_half_the_space(built, models, tmp_path):

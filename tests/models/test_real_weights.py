@@ -19,8 +19,8 @@ from support.tiny import DOCUMENTS
 import ark_jax
 from ark_jax.data import readers
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
-from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark import alignment
 from ark_jax.text import prompts
 
@@ -220,13 +220,9 @@ def test_yes_no_scores_of_smollm2_match_the_published_recipe(real_models, tmp_pa
         for query in ("Who founded the Tidal Board?", "How is wool dyed?")
         for row in rows[:3]
     ]
-    scorer = YesNoScorer.from_pretrained(folder)
-    assert scorer.lm.cfg.qk_norm and scorer.max_length == 8192
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    # transformers splits words as Qwen does in a Qwen's folder. SmolLM2's own tokenizer would join
-    # the prompt's last line break to an answer that is not tokenised by itself.
-    scorer.lm.tokenizer = tokenizer
-    wanted = yes_no.published_scores(folder, pairs, tokenizer)
+    scorer = CrossEncoder.from_pretrained(folder)
+    assert scorer.cfg.body.qk_norm and scorer.max_length == 8192
+    wanted = yes_no.published_scores(folder, pairs, AutoTokenizer.from_pretrained(folder))
     ours = 1 / (1 + np.exp(-scorer.score(pairs)))
     assert np.std(wanted) > 1e-3
     np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-4)

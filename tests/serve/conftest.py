@@ -12,7 +12,7 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="session")
 def service(world):
     """A service with all models but a reader."""
-    service = serving.open_tiny(world, compare="base", reranker="reranker")
+    service = serving.open_tiny(world, compare="base", rerank=True)
     yield service
     service.work.close()
 

@@ -143,7 +143,7 @@ def test_deleting_the_files_of_a_running_server_does_not_change_its_answers(tmp_
 
 
 def test_two_servers_can_share_an_index(service, client, world):
-    other = serving.open_tiny(world, compare="base")
+    other = serving.open_tiny(world, compare="base", rerank=True)
     with serving.serving(other) as second:
         body = ("/search", {"question": QUESTION, "compare": True})
         assert client.post(*body) == second.post(*body)

@@ -6,14 +6,33 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from support import tiny
+from support import pairs, tiny
 
+from ark_jax.models import pairs as scorers
 from ark_jax.models import retriever as retrievers
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
+from ark_jax.serve import ladder
 from ark_jax.serve.ladder import Ladder, _shapes
+from ark_jax.serve.models import Pairs, Reranker
 
 LIMIT = 512
 LADDER = Ladder(_shapes(LIMIT, [1024, 256, 64]), tokens=1024, parameters=10**7, attention=10**4)
+
+
+def test_a_decoder_reranks_in_shapes_that_hold_its_prompt(tmp_path, monkeypatch, mesh):
+    """The prompt alone is longer than the shortest shape, which is not compiled."""
+    monkeypatch.setattr(ladder, "LENGTHS", (64, 512))
+    monkeypatch.setattr(ladder, "ROOMS", 1)
+    scorer = CrossEncoder.from_pretrained(pairs.write_yes_no(tmp_path))
+    reranker = Reranker(scorer, "r")
+    reranker.warm_up()
+    compiled = scorers._head_logits_jit._cache_size()
+    asked = reranker.prepare(Pairs("Who?", ["a board", "the tide " * 5, ""], cut=True))
+    logits = reranker.run(asked)
+    assert scorers._head_logits_jit._cache_size() == compiled
+    assert len(scorer.tokenize(asked).ids[0]) > 64
+    np.testing.assert_allclose(logits, scorer.score(asked), atol=1e-5)
 
 
 @given(st.lists(st.integers(1, LIMIT), max_size=60))

@@ -71,7 +71,7 @@ def test_the_page_shows_one_column_per_ranking(client):
     status, answer = client.post("/page/search", {"question": QUESTION})
     assert status == 200 and answer["status"] == "The best 5 passages by each of 4 rankings."
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", answer["results"])
-    assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
+    assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid, reranked"]
     assert "<script>" not in answer["results"] and "&lt;script&gt;" in answer["results"]
 
 
@@ -153,7 +153,7 @@ def test_asking_a_question_shows_four_columns_and_the_answer(width, browser, rea
     said = wait_for(browser, 'document.querySelector(".said")?.innerText')
     assert said == "Josiah Penhallow"
     headings = browser.run('[...document.querySelectorAll("#results h2")].map(h => h.innerText)')
-    assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
+    assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid, reranked"]
     marks = browser.run('[...document.querySelectorAll("mark")].map(m => m.innerText)')
     assert set(marks) == {"Josiah Penhallow"}
     tops = browser.run(

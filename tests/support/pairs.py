@@ -68,6 +68,43 @@ def write_yes_no(path: Path) -> Path:
     return path
 
 
+def write_logit_score(folder: Path) -> Path:
+    """Gives a yes/no decoder the files of sentence-transformers 6, and a template of its own."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    kinds = ("base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore")
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (kind, path) in enumerate(zip(kinds, ("", "1_LogitScore"), strict=True))
+    ]
+    ids = {"true_token_id": tokenizer.token_to_id("no"), "false_token_id": 7}
+    files = {
+        "modules.json": modules,
+        "1_LogitScore/config.json": ids,
+        "config_sentence_transformers.json": {
+            "model_type": "CrossEncoder",
+            "prompts": {"board": "Find the board."},
+            "default_prompt_name": "board",
+            "activation_fn": "torch.nn.modules.linear.Identity",
+        },
+        "sentence_bert_config.json": {
+            "transformer_task": "text-generation",
+            "modality_config": {
+                "text": {"method": "forward", "method_output_name": "logits"},
+                "message": {"method": "forward", "method_output_name": "logits", "format": "flat"},
+            },
+            "module_output_name": "causal_logits",
+        },
+    }
+    (folder / "1_LogitScore").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m['role'] == 'query' %}Q: {% elif m['role'] == 'document' %}"
+        "D: {% endif %}{{ m['content'] }}<|im_end|>{% endfor %}answer:"
+    )
+    return folder
+
+
 def _make_tokenizer_of(family: str, folder: Path) -> None:
     """Gives the tokenizer what the family's own has: a template of pairs, or segment types."""
     if family == "bert":

@@ -48,11 +48,11 @@ def world(root: Path) -> Path:
     pairs.write_classifier(root / "reranker", "bert")
     documents = [Document(name, name.title(), text) for name, text in TEXTS.items()]
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        Index.build(root / "index", root / "tuned", documents)
+        Index.build(root / "index", root / "tuned", documents, reranker=root / "reranker")
     return root
 
 
-def open_tiny(root: Path, *, capacity: int = 4096, **models: str) -> Service:
+def open_tiny(root: Path, *, capacity: int = 4096, rerank: bool = False, **models: str) -> Service:
     """A service of a world, whose models go through few shapes: compiling one takes a second.
 
     Args:
@@ -62,7 +62,8 @@ def open_tiny(root: Path, *, capacity: int = 4096, **models: str) -> Service:
         patch.setattr(ladder, "LENGTHS", (64,))
         patch.setattr(ladder, "ROOMS", 1)
         folders = {name: str(root / folder) for name, folder in models.items()}
-        return open_service(Index.open(root / "index"), capacity=capacity, **folders)
+        opened = Index.open(root / "index")
+        return open_service(opened, capacity=capacity, rerank=rerank, **folders)
 
 
 @dataclasses.dataclass(frozen=True)

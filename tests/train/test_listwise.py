@@ -7,7 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from support import tiny
+from support import pairs, tiny
 
 from ark_jax import layout
 from ark_jax.models import hf
@@ -123,6 +123,16 @@ def test_losses_on_a_mesh_equal_those_on_one_device(folder, tmp_path, shape, hea
     _, _, curve = train(folder, tmp_path / "mesh", head=head, mesh=shape, choose_again=again)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
     assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
+
+
+def test_a_decoder_learns_alike_on_every_mesh(tmp_path):
+    """Its yes and no are two rows of the table of embeddings, whose columns are cut."""
+    folder = pairs.write_yes_no(tmp_path / "decoder")
+    given = {"head": None, "choose_again": False, "epochs": 3}
+    _, _, expected = train(folder, tmp_path / "one", **given)
+    _, _, curve = train(folder, tmp_path / "mesh", mesh=(2, 2, 2), **given)
+    np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
+    assert np.mean(losses_of(curve)[-3:]) < 0.9 * np.mean(losses_of(curve)[:3])
 
 
 @pytest.fixture(scope="module")

@@ -313,21 +313,27 @@ class TrainSection(ContrastiveConfig):
 
 @dataclasses.dataclass(frozen=True)
 class RerankerSection:
-    """The reranker of `train.kind=cross`, which learns the alignment scores of a question's chunks.
+    """The reranker of `train.kind=cross`, which learns scores of a question's passages.
 
     Further settings of its training are those of `train`.
     """
 
     path: str = field(
         "cross-encoder/ms-marco-MiniLM-L6-v2",
-        "Cross-encoder to begin from, a sequence classifier with one label; CrossEncoder of "
-        "sentence-transformers opens the result too.",
+        "Cross-encoder to begin from, a sequence classifier with one label, or a decoder that "
+        "answers yes or no, as Qwen3-Reranker does. CrossEncoder of sentence-transformers opens "
+        "the result too.",
         content="model",
+    )
+    scores: str = field(
+        "",
+        "File of rows `question`, `passage`, `score` to learn; empty: the run's alignment scores.",
+        content="file",
     )
     candidates: int = field(
         6,
         "Chunks of a question that are compared: its positives, hard negatives of the last stage, "
-        "then other scored ones.",
+        "then other scored ones. Of `scores`, the best.",
         unit="chunks",
         minimum=2,
     )

@@ -132,7 +132,9 @@ def _check_rewriter(rewriter) -> None:
 def _check_teacher(config) -> None:
     """Refuses training that needs alignment scores if there are none."""
     for name, value in (("kind", "cross"), ("loss", "distil")):
-        if config.train[name] == value and config.score.supervision == "gold":
+        has_scores = name == "kind" and config.reranker.scores
+        learns = config.train[name] == value and not has_scores
+        if learns and config.score.supervision == "gold":
             raise ValueError(
                 f"config.train.{name}={value} learns alignment scores, and "
                 "config.score.supervision=gold learns from marked evidence instead: change one of "

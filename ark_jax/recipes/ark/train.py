@@ -5,14 +5,15 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.readers import read_scores
 from ark_jax.data.records import Question
 from ark_jax.data.table_files import SUFFIXES
-from ark_jax.models.weight_names import CLASSIFIERS
+from ark_jax.models.weight_names import CLASSIFIERS, DECODERS
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
@@ -288,17 +289,18 @@ def _file_summary(format: str, examples: Sequence) -> str:
 
 
 def check_base(config) -> None:
-    """Refuses a local or cached model that is not an encoder, hours before a run would fail on it.
+    """Refuses a local or cached model that scores no pairs, hours before a run would fail on it.
 
     Raises:
         ValueError: the field and the families that can become a reranker.
     """
     path = config.reranker.path
     family = _model_type(path)
-    if family and family not in CLASSIFIERS:
+    if family and family not in (*CLASSIFIERS, *DECODERS):
         raise ValueError(
             f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
-            f"name a cross-encoder: {', '.join(CLASSIFIERS)}"
+            f"name a cross-encoder: {', '.join(CLASSIFIERS)}; or a decoder that answers yes or no: "
+            f"{', '.join(DECODERS)}"
         )
 
 
@@ -337,11 +339,13 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
 
 
 def _load_untrained_reranker(context: Context):
-    """The `CrossEncoder` before training."""
+    """The `CrossEncoder` before training; an encoder without a classifier gets a new one."""
+    from ark_jax.models import hf, pair_folder
     from ark_jax.models.pairs import CrossEncoder
 
     path, settings = context.config.reranker.path, context.config.retriever
-    options = {"head": "linear", "compute": settings.compute, "attention": settings.attention}
+    head = None if pair_folder.is_decoder(hf.resolve(path)) else "linear"
+    options = {"head": head, "compute": settings.compute, "attention": settings.attention}
     return context.model("retriever", CrossEncoder.from_pretrained, path, **options)
 
 
@@ -349,7 +353,8 @@ def load_lists(context: Context, stage: int | None) -> list:
     """The reranker's training data: a `PairList` for each training question.
 
     Its texts are the positives, then the hard negatives, then other scored chunks, the best first.
-    Its weights are their shares, see `shares`.
+    Of the file `reranker.scores`, which needs no stage, they are the passages, the best first. Its
+    weights are their shares, see `shares`.
 
     Args:
         stage: the last training stage that has hard negatives; None: there is none.
@@ -357,12 +362,23 @@ def load_lists(context: Context, stage: int | None) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
+    lists: list[PairList] = []
+
+    def add(question: str, scores: Mapping[str, float]) -> None:
+        """Adds the list of a question from its texts, of which the first are taken."""
+        chosen = list(scores)[: config.reranker.candidates]
+        weights = shares([scores[text] for text in chosen], config.train.teacher_temperature)
+        lists.append(PairList(question, tuple(chosen), tuple(weights)))
+
+    if config.reranker.scores:
+        for text, scores in read_scores(config.reranker.scores).items():
+            add(text, dict(sorted(scores.items(), key=lambda row: -row[1])))
+        return lists
     last = config.train.rounds
     mined = {} if stage is None else load_negatives(context / mine_name(stage, last))
     folder = context / in_round("positives", last)
     positives, scored = load_positives(folder), load_scores(folder)
     passages = Passages(training_chunks(context))
-    lists = []
     for question in load_questions(context, "train"):
         if question.id not in positives:
             continue
@@ -371,9 +387,7 @@ def load_lists(context: Context, stage: int | None) -> list:
         texts: dict[str, float] = {}  # text -> score of the first chunk with it
         for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
-        chosen = list(texts)[: config.reranker.candidates]
-        weights = shares([texts[text] for text in chosen], config.train.teacher_temperature)
-        lists.append(PairList(question.question, tuple(chosen), tuple(weights)))
+        add(question.question, texts)
     return lists
 
 
@@ -541,8 +555,10 @@ def _describe_reranker(context: Context, card: Path, system: str) -> None:
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
-    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages as a language
-model does: by how well they explain the answer (ARK's alignment scores), on {lists:,} questions.
+    by_model = "as a language\nmodel does: by how well they explain the answer (alignment scores)"
+    taught = "by a file of scores" if config.reranker.scores else by_model
+    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
+{lists:,} questions.
 Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
 order what {system} retrieves:
 

@@ -32,7 +32,8 @@ def copy_model(source: Path, target: Path, base: str, dtype: str) -> None:
     copy_files(source, target)
     place = hf.resolve(base)
     place = place / "body" if (place / pair_folder.SETTINGS).is_file() else place
-    weights = sentence_folder.weights_folder(place)
+    is_decoder = pair_folder.is_decoder(place)
+    weights = place if is_decoder else sentence_folder.weights_folder(place)
     for config in sorted(target.rglob("config.json")):
         if "model_type" in hf.read_json(config):  # not a module of sentence-transformers
             hf.cast_weights(config.parent, weights, dtype)

@@ -95,20 +95,11 @@ def trains_reader(config) -> bool:
 
 
 def load_reranker(context: Context, stage: str = ""):
-    """The scorer of a stage, or of `evaluate.rerank`.
-
-    A decoder says yes or no, an encoder gives a logit.
-    """
-    from ark_jax.models import hf, pair_folder
+    """The scorer of a stage, or of `evaluate.rerank`."""
     from ark_jax.models.pairs import CrossEncoder
-    from ark_jax.models.yes_no import YesNoScorer
 
     config = context.config
-    folder = context / stage / "model" if stage else hf.resolve(config.evaluate.rerank)
-    if pair_folder.is_decoder(folder):
-        kind, settings = config.generator.dtype, config.generator
-        options = {"dtype": kind, "compute": kind, "attention": settings.attention}
-        return context.model("generator", YesNoScorer.from_pretrained, folder, **options)
+    folder = context / stage / "model" if stage else config.evaluate.rerank
     settings = config.retriever
     options = {"compute": settings.compute, "attention": settings.attention}
     return context.model("retriever", CrossEncoder.from_pretrained, folder, **options)

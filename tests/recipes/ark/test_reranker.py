@@ -178,12 +178,38 @@ def test_an_encoder_or_an_unknown_model_may_be_the_base(retriever, classifier):
     train.check_base(c)
 
 
-def test_a_decoder_is_refused_before_any_work(retriever, classifier, tmp_path):
+def test_another_family_is_refused_before_any_work(retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
-    c.reranker.path = str(tiny.write(tmp_path / "decoder", "qwen3", tokenizer="plain"))
-    with pytest.raises(ValueError, match=r"config.reranker.path='.*decoder': model_type 'qwen3' "):
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    c.reranker.path = str(tmp_path)
+    with pytest.raises(ValueError, match=r"config.reranker.path='.*': model_type 't5' cannot"):
         run(c, tmp_path / "w")
     assert not (tmp_path / "w" / "reranker").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_decoder_learns_a_table_of_scores_without_other_stages(rank, retriever, tmp_path):
+    rows = [
+        {"question": question.question, "passage": text, "score": float(j == 2) - j / 10}
+        for question in QUESTIONS
+        for j, text in enumerate(TEXTS[:5])
+    ]
+    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    c = settings(retriever, pairs.write_yes_no(tmp_path / "decoder"))
+    c.reranker.scores, c.reranker.candidates = str(tmp_path / "scores.jsonl"), 4
+    c.score.supervision, c.train.teacher_temperature, c.reranker.epochs = "gold", 0.3, 8
+    c.train.lora_rank = rank
+    check_ark(c)
+    context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "metrics.jsonl"))
+    engine.run(stages(c), context, only="reranker")
+    manifest = read_manifest(context / "reranker")
+    assert not manifest["inputs"] and manifest["counts"]["lists"] == len(QUESTIONS)
+    assert manifest["counts"]["last_loss"] < manifest["counts"]["first_loss"] - 0.1
+    lists = train.load_lists(context, None)
+    assert lists[1].rights == tuple(TEXTS[j] for j in (2, 0, 1, 3))
+    scorer = CrossEncoder.from_pretrained(context / "reranker" / "model")
+    best = [np.argmax(scorer.score([(x.left, y) for y in x.rights])) for x in lists]
+    assert scorer.cfg.head == "answer" and best.count(0) >= 3
 
 
 def test_distillation_trains_the_retriever_on_all_scored_chunks(retriever, classifier, tmp_path):

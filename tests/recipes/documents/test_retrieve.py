@@ -12,7 +12,6 @@ from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.pairs import CrossEncoder
-from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.documents import retrieve
 from ark_jax.recipes.documents.reader import fit_all, retrieved_passages
@@ -65,9 +64,10 @@ def test_a_reranker_reorders_the_results_of_the_last_system(kind, run, tmp_path,
     if kind == "trained":
         folder = run.folder / "w" / "reranker" / "model"
     if kind != "decoder":
-        reranker = CrossEncoder.from_pretrained(pairs.write_classifier(folder, "bert"))
+        pairs.write_classifier(folder, "bert")
     else:
-        reranker = YesNoScorer.from_pretrained(pairs.write_yes_no(folder))
+        pairs.write_yes_no(folder)
+    reranker = CrossEncoder.from_pretrained(folder)
     run.c.evaluate.hybrids = ()
     if kind == "trained":
         run.c.train.kind = "cross"
