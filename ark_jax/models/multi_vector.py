@@ -1,15 +1,18 @@
 """A late-interaction retriever: keeps a vector for each token, compared by MaxSim (ColBERT)."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ark_jax.models import hf
+from ark_jax import layout
+from ark_jax.models import decoder, hf
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching
+from ark_jax.models.late_settings import COLBERT, METADATA, LateSettings
 from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.text.token_rows import TokenIds
@@ -24,7 +27,81 @@ class MultiVectorRetriever(Retriever):
     vector of a whole passage hardly holds. A passage takes as many vectors as it has tokens. Any
     model that `Retriever` opens can be used, since only its pooling is left out; some are good
     without training. It saves itself for MultiVectorEncoder of sentence-transformers 6.
+
+    Models of PyLate and ColBERT v2 are read and saved in their own layouts. Mask tokens fill their
+    queries, and the skipped words of a document have no vectors.
     """
+
+    late: LateSettings | None = None  # of PyLate's or ColBERT v2's folder
+
+    @classmethod
+    def from_files(cls, model_files: files.ModelFiles, **options: Any) -> "MultiVectorRetriever":
+        """Opens one model of a folder; see `from_pretrained`."""
+        retriever, late = super().from_files(model_files, **options), model_files.late
+        if late is None:
+            return retriever  # type: ignore[return-value]  # made by `cls`
+        opened = dataclasses.replace(retriever, late=late)  # type: ignore[call-arg]
+        opened._check_late_settings(late)
+        opened.max_length = max(opened.max_length, late.query_length)
+        return opened
+
+    def _check_late_settings(self, late: LateSettings) -> None:
+        """Raises ValueError for a setting that this model cannot follow."""
+        folder, positions = self.base, files.read_positions(self.base)
+        path = folder / (METADATA if late.layout == COLBERT else hf.SENTENCE_SETTINGS)
+        if isinstance(self.cfg, decoder.Config):
+            raise ValueError(f"{folder}: a decoder as ColBERT is not implemented; take an encoder")
+        if late.fills_unseen and self.cfg.distances == "states":
+            admissible = "true: DeBERTa gives tokens that are not seen no vectors"
+            raise hf.wrong_field(path, "attend_to_expansion_tokens", admissible, False)
+        if late.query_length > positions:
+            admissible = f"at most {positions}, which the model has positions for"
+            raise hf.wrong_field(path, "query_length", admissible, late.query_length)
+        for kind in files.KINDS:
+            if late.prefix(kind) and late.prefix(kind) not in self.tokenizer.get_vocab():
+                admissible = "a token of tokenizer.json: another would have a random embedding"
+                raise hf.wrong_field(path, f"{kind}_prefix", admissible, late.prefix(kind))
+        if self.tokenizer.mask_token_id is None and late.do_query_expansion:
+            admissible = "false, since tokenizer.json has no mask token"
+            raise hf.wrong_field(path, "do_query_expansion", admissible, True)
+
+    @functools.cached_property
+    def _dropped(self) -> tuple[int, ...]:
+        """Ids of the skipped words; as in PyLate, a word that is no token is the unknown one."""
+        words = self.late.skiplist_words if self.late else ()
+        ids = self.tokenizer.convert_tokens_to_ids(list(words))
+        return tuple(sorted({i for i in ids if i is not None}))
+
+    def form_of(self, kind: str) -> VectorForm:
+        """The form of vectors of a kind of text."""
+        form = super().form_of(kind)
+        if kind == "document":
+            return dataclasses.replace(form, dropped=self._dropped)
+        fills = self.late is not None and self.late.fills_unseen
+        return dataclasses.replace(form, filler=self.tokenizer.mask_token_id if fills else None)
+
+    def _room(self, kind: str) -> int:
+        if self.late is None:
+            return self.max_length
+        return min(self.max_length, self.late.length(kind)) - bool(self.late.prefix(kind))
+
+    def _complete(self, ids: list[int], kind: str) -> list[int]:
+        """A text's tokens, its marker behind the first, and a query's mask tokens at the end."""
+        if self.late is None:
+            return ids
+        if prefix := self.late.prefix(kind):
+            ids = [*ids[:1], self.tokenizer.convert_tokens_to_ids(prefix), *ids[1:]]
+        if kind == "query" and self.late.do_query_expansion:
+            ids = ids + [self.tokenizer.mask_token_id] * (self.late.query_length - len(ids))
+        return ids
+
+    def vector_offsets(self, texts: Sequence[str], *, kind: str) -> np.ndarray:
+        """The first vector of each text among those of all, and their number, int64 `[n + 1]`."""
+        rows, dropped = self.tokenize(texts, kind=kind), self.form_of(kind).dropped
+        if not dropped:
+            return rows.offsets
+        counts = np.cumsum(np.isin(rows.values, dropped, invert=True))
+        return np.concatenate([np.zeros(1, np.int64), counts])[rows.offsets]
 
     @classmethod
     def _choose_poolings(cls, declared: tuple[str, ...] | None, folder: Path) -> tuple[str, ...]:
@@ -58,16 +135,31 @@ class MultiVectorRetriever(Retriever):
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
         for numbers, padded in super()._embed_batches(ids, batching, form):
-            # A copy, so that the batch is freed.
-            yield (
-                numbers,
-                [row[: len(ids[i])].copy() for i, row in zip(numbers, padded, strict=True)],
-            )
+            rows = (row[: len(ids[i])] for i, row in zip(numbers, padded, strict=True))
+            if form.dropped:
+                is_kept = [np.isin(ids[i], form.dropped, invert=True) for i in numbers]
+                yield numbers, [row[kept] for row, kept in zip(rows, is_kept, strict=True)]
+            else:
+                yield numbers, [row.copy() for row in rows]  # so that the batch is freed
+
+    def save_model(self, folder: Path, dtype: str = "") -> None:
+        """Writes the model and its tokenizer alone. Every process must call this."""
+        if self.late and self.late.layout == COLBERT:  # the projection is beside the encoder
+            name = "linear.weight"
+            weight = layout.fetch(self.model.dense[0].dense_weight[...])
+            stored = weight.astype(hf.Checkpoint(self.base).dtype(name))
+            self.extra_tensors = self.extra_tensors | {name: stored}
+        super().save_model(folder, dtype)
 
     def _write_settings(self, folder: Path) -> None:
-        """Writes the files that MultiVectorEncoder of sentence-transformers reads."""
-        files.write_multi_vector_modules(folder)
+        """Writes the files that MultiVectorEncoder of sentence-transformers reads, or PyLate."""
         files.write_text_limit(folder, self.max_length, lower=self.lower)
+        if self.late:
+            files.write_late_files(folder, self.base, self.settings, self.late, self.form)
+            if self.late.layout != COLBERT:
+                self.write_vector_modules(folder)
+            return
+        files.write_multi_vector_modules(folder)
         files.write_settings(folder, self.settings, multi_vector=True)
 
 
