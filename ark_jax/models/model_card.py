@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ark_jax import __version__
 from ark_jax.models import hf
 from ark_jax.models import sentence_folder as files
+from ark_jax.models.late_settings import LateSettings
 from ark_jax.models.pooling import TOKENS
 
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
@@ -95,13 +96,13 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
     """Name of a row -> cell, on how a model turns a text into a vector."""
     config, settings = hf.read_config(model.folder), model.settings
     poolings = model.poolings or ()
-    size = len(poolings) * hf.read_architecture(model.folder)[0].width
+    size = files.read_width(model)
     steps = [" beside ".join(poolings) + ("" if model.include_prompt else " without the prompt")]
     if poolings == (TOKENS,):
         steps = ["none (a vector for each token, compared by MaxSim)"]
     for place, activation in model.dense:
-        size = hf.read_json(place / "config.json")["out_features"]
-        steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {size}")
+        width = hf.Checkpoint(place).slice("linear.weight").get_shape()[0]
+        steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {width}")
     steps += ["unit length"] * model.normalised
     narrowing = f", the first of {size}" if settings.width not in (None, size) else ""
     return {
@@ -111,8 +112,20 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
         "pooling": ", then ".join(steps),
         "vector": f"{settings.width or size} components{narrowing}",
         **({"compared by": "dot product"} if settings.similarity == "dot" else {}),
+        **(_late_cells(model.late) if model.late else {}),
         "longest text": f"{files.read_text_limit(model.folder)[0]} tokens, prompt and special "
         "tokens included; what is longer is cut there",
+    }
+
+
+def _late_cells(late: LateSettings) -> dict[str, str]:
+    """Name of a row -> cell, on how a ColBERT reads texts."""
+    seen = "seen" if late.attend_to_expansion_tokens else "not seen"
+    filled = f", filled with mask tokens, which are {seen} by others"
+    return {
+        "longest query": f"{late.query_length} tokens{filled * late.do_query_expansion}",
+        "markers": " and ".join(_code_span(late.prefix(kind)) for kind in files.KINDS),
+        "not compared in documents": " ".join(map(_code_span, late.skiplist_words)) or "nothing",
     }
 
 

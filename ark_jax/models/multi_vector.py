@@ -147,9 +147,9 @@ class MultiVectorRetriever(Retriever):
         if self.late and self.late.layout == COLBERT:  # the projection is beside the encoder
             name = "linear.weight"
             weight = layout.fetch(self.model.dense[0].dense_weight[...])
-            stored = weight.astype(hf.Checkpoint(self.base).dtype(name))
-            self.extra_tensors = self.extra_tensors | {name: stored}
-        super().save_model(folder, dtype)
+            stored = weight.astype(dtype or hf.Checkpoint(self.base).dtype(name))
+            self = dataclasses.replace(self, extra_tensors=self.extra_tensors | {name: stored})
+        Retriever.save_model(self, folder, dtype)
 
     def _write_settings(self, folder: Path) -> None:
         """Writes the files that MultiVectorEncoder of sentence-transformers reads, or PyLate."""

@@ -303,6 +303,13 @@ def _check_mask(path: Path) -> None:
             raise hf.wrong_field(path, field, "empty: all tokens are compared", skipped)
 
 
+def read_width(model: ModelFiles) -> int:
+    """The components of a vector before it is narrowed."""
+    if model.dense:
+        return hf.Checkpoint(model.dense[-1][0]).slice("linear.weight").get_shape()[0]
+    return hf.read_architecture(model.folder)[0].width * len(model.poolings or (TOKENS,))
+
+
 def read_settings(folder: Path) -> Settings:
     """The prompts, width and similarity that a sentence-transformers folder declares."""
     path = folder / hf.SENTENCE_SETTINGS
