@@ -1,4 +1,4 @@
-"""How ColBERT's models read texts and which tokens they compare: PyLate's and ColBERT v2's files."""
+"""How a ColBERT reads texts and which tokens it compares, in files of PyLate and ColBERT v2."""
 
 import dataclasses
 import string

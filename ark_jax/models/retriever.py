@@ -173,9 +173,9 @@ class Retriever:
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> TokenRows:
         """Token ids of texts, with the prompt of their kind and the tokenizer's special tokens.
 
-        Blanks around a text are kept, as in sentence-transformers 6; version 5 drops them. Texts of
-        more tokens than the model reads are truncated. If there are several processes, each must call
-        this and tokenises its share.
+        Blanks around a text are kept, as in sentence-transformers 6; version 5 drops them. Texts
+        that are longer than the model reads are truncated. If there are several processes, each
+        must call this and tokenises its share.
 
         Args:
             kind: "query" or "document".

@@ -1,21 +1,27 @@
 """Folders of PyLate and ColBERT v2: vectors by numpy and by the libraries, training, export."""
 
+import contextlib
 import json
 import string
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import colbert, tiny, training
+from starlette.testclient import TestClient
+from support import colbert, serving, tiny, training
 from support.colbert import DOCUMENT, QUERY
 
+from ark_jax import layout
+from ark_jax.data.records import Document
 from ark_jax.index.index import Index
+from ark_jax.models.late_settings import read_late_settings
 from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
-from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.retrieval.late import maxsim
-from ark_jax.data.records import Document
+from ark_jax.serve.app import make_app
+from ark_jax.train import contrastive, fit, losses
 
 TEXTS = [
     "The Tidal Board was founded in 1784.",
@@ -147,7 +153,9 @@ def test_vectors_equal_those_of_the_libraries(name, library, tmp_path, mesh):
         if library == "pylate":
             from pylate.models import ColBERT
 
-            model = ColBERT(str(place), device="cpu")
+            # It overlooks mask_punctuation.
+            words = {"skiplist_words": []} if "without punctuation" in name else {}
+            model = ColBERT(str(place), device="cpu", **words)
             theirs = {
                 kind: model.encode(TEXTS, is_query=kind == "query")
                 for kind in ("query", "document")
@@ -159,8 +167,32 @@ def test_vectors_equal_those_of_the_libraries(name, library, tmp_path, mesh):
         assert_equal(vectors(retriever), theirs, 1e-5)
 
 
+@pytest.mark.parametrize("library", ["pylate", "sentence_transformers"])
+@pytest.mark.parametrize("family", ["modernbert", "distilbert", "mpnet", "xlm-roberta"])
+def test_other_encoders_equal_the_libraries(family, library, tmp_path, mesh):
+    """GTE-ModernColBERT's body; its mask tokens may see no visible token within their windows."""
+    module = pytest.importorskip(library, reason="a reference implementation")
+    import torch
+    import transformers
+
+    folder = colbert.write(tmp_path, "pylate", query_length=40, document_length=40)
+    sizes = {"hidden_size": tiny.WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "pad_token_id": 0, "vocab_size": tiny.VOCAB}
+    cfg = transformers.AutoConfig.for_model(family, **sizes, local_attention=8, dtype="float32")
+    torch.manual_seed(0)
+    transformers.AutoModel.from_config(cfg).save_pretrained(folder)
+    retriever = open_retriever(folder)
+    if library == "pylate":
+        model = module.models.ColBERT(str(folder), device="cpu")
+        theirs = [model.encode(TEXTS, is_query=True), model.encode(TEXTS, is_query=False)]
+    else:
+        model = module.MultiVectorEncoder(str(folder), device="cpu")
+        theirs = [map(np.asarray, model.encode_query(TEXTS)), model.encode_document(TEXTS)]
+    assert_equal(vectors(retriever), dict(zip(("query", "document"), theirs, strict=True)), 1e-5)
+
+
 def test_a_skipped_word_that_is_no_token_is_the_unknown_one(tmp_path, mesh):
-    """As in PyLate, whose training leaves out unknown tokens then; MultiVectorEncoder keeps them."""
+    """As in PyLate, which trains so, too; MultiVectorEncoder of sentence-transformers differs."""
     names = {"pylate, defaults": 3, "pylate, plain": 3}
     for name, tokens in names.items():
         retriever = open_retriever(write_case(tmp_path / name, name))
@@ -175,3 +207,113 @@ def test_vectors_do_not_depend_on_mesh_and_batch(tmp_path, any_mesh):
     for size in (0, 40):
         ours = retriever.encode(TEXTS, kind="query", batch_tokens=size)
         assert_equal({"query": list(ours)}, {"query": wanted}, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["pylate, seen", "colbert"])
+def test_a_trained_model_keeps_its_layout(name, tmp_path, mesh):
+    base = write_case(tmp_path / "base", name)
+    (tmp_path / "run").mkdir()
+    before = open_retriever(base)
+    tuned, _, _ = contrastive.train(
+        before,
+        training.PAIRS,
+        training.QUESTIONS,
+        training.PASSAGES,
+        training.CONFIG,
+        fit.Run(tmp_path / "run", "train", lambda row: None),
+        **training.TRAINING,
+        loss=losses.info_nce,
+    )
+    tuned.save_pretrained(tmp_path / "export")
+    again = open_retriever(tmp_path / "export")
+    assert again.late == before.late
+    assert_equal(vectors(again), vectors(tuned), 1e-6)
+    names = [x.relative_to(base) for x in base.rglob("*") if x.is_file()]
+    assert all((tmp_path / "export" / x).is_file() for x in names)
+    first, last = (
+        model.model.dense[0].dense_weight[...] for model in (open_retriever(base), again)
+    )
+    assert np.abs(last - first).max() > 1e-4  # the projection is trained, too
+
+
+def test_it_is_indexed_searched_and_served(tmp_path):
+    """With vectors of the kept tokens only, and queries with their mask tokens."""
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        folder = write_case(tmp_path / "tuned", "pylate")
+        retriever = open_retriever(folder)
+        documents = [Document(name, "", text) for name, text in serving.TEXTS.items()]
+        index = Index.build(tmp_path / "index", folder, documents)
+        hits = index.search(["the tide, and salt?"], k=3, by="dense")[0]
+        passages = {hit.chunk: hit.text for hit in hits}
+        asked = retriever.encode(["the tide, and salt?"], kind="query")
+        scores = maxsim(asked, retriever.encode([*passages.values()], kind="document"))[0]
+        np.testing.assert_allclose([hit.score for hit in hits], scores, atol=1e-5)
+    service = serving.open_tiny(tmp_path)
+    with contextlib.closing(service.work):
+        asks = TestClient(make_app(service), base_url="http://localhost")
+        body = {"question": "the tide, and salt?", "k": 3, "by": "dense"}
+        found = asks.post("/search", json=body).json()["passages"]
+        assert [x["chunk"] for x in found] == [*passages]
+        assert [x["score"] for x in found] == pytest.approx([*scores], abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("layout_name", "settings", "message"),
+    [
+        ("pylate", {"query_length": "32"}, "query_length must be a number of tokens above 3"),
+        ("pylate", {"query_length": 9000}, "query_length must be at most 640, which the model has"),
+        ("pylate", {"document_length": 3}, "document_length must be a number of tokens above 3"),
+        ("pylate", {"do_query_expansion": 1}, "do_query_expansion must be true or false"),
+        ("pylate", {"skiplist_words": "the"}, "skiplist_words must be a list of words"),
+        ("pylate", {"query_prefix": "[X] "}, r"query_prefix must be a token of tokenizer\.json"),
+        ("pylate", {"query_expansion": {"length": 9}}, "query_expansion must be absent: queries"),
+        ("pylate", {"similarity_fn_name": "xtr"}, "similarity_fn_name must be cosine or dot"),
+        ("colbert", {"similarity": "l2"}, "similarity must be cosine: texts would be ranked"),
+        ("colbert", {"query_maxlen": 0}, "query_maxlen must be a number of tokens above 3"),
+        ("colbert", {"doc_token_id": "[X]"}, "document_prefix must be a token of tokenizer"),
+    ],
+)
+def test_an_unsupported_field_is_refused_by_name(layout_name, settings, message, tmp_path, mesh):
+    folder = colbert.write(tmp_path, layout_name, **settings)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/.*: {message}"):
+        open_retriever(folder)
+
+
+def test_other_models_and_modules_are_refused_by_name(tmp_path, mesh):
+    folder = colbert.write(tmp_path / "a", "pylate")
+    with pytest.raises(ValueError, match=r"for each token; .*MultiVectorRetriever"):
+        Retriever.from_pretrained(folder)
+    place = folder / "1_Dense" / "config.json"
+    plain = json.loads(place.read_text())
+    place.write_text(json.dumps(plain | {"use_residual": True}))
+    with pytest.raises(ValueError, match="use_residual must be false"):
+        open_retriever(folder)
+    place.write_text(json.dumps(plain))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"idx": 2, "path": "2", "type": "sentence_transformers.models.Pooling"})
+    modules[1:] = modules[:0:-1]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match="Transformer, Pooling, Dense with the settings of a Col"):
+        open_retriever(folder)
+    (folder / "modules.json").write_text(json.dumps([modules[0], modules[2]]))
+    tiny.write(folder, "qwen3")
+    with pytest.raises(ValueError, match="a decoder as ColBERT is not implemented"):
+        open_retriever(folder)
+    folder = colbert.write(tmp_path / "b", "colbert")
+    retriever = MultiVectorRetriever.from_pretrained(folder, prompts={"query": "Find: "})
+    with pytest.raises(ValueError, match=r"artifact\.metadata has no place for prompts"):
+        retriever.save_pretrained(tmp_path / "c")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mask_token": None}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json has no mask token"):
+        open_retriever(folder)
+
+
+def test_missing_settings_are_pylates_and_colberts_defaults(tmp_path):
+    for name, fields in (("pylate", ("query_prefix", "query_length")), ("colbert", ())):
+        settings = dict.fromkeys(fields)
+        late = read_late_settings(colbert.write(tmp_path / name, name, **settings))
+        markers = ("[Q] ", "[D] ") if name == "pylate" else ("[unused0]", "[unused1]")
+        assert (late.query_prefix, late.document_prefix) == markers
+        assert (late.query_length, late.document_length) == (32, 180)
+        assert late.fills_unseen and late.skiplist_words == tuple(string.punctuation)
