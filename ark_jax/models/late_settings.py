@@ -3,6 +3,7 @@
 import dataclasses
 import string
 from pathlib import Path
+from typing import Any
 
 from ark_jax.models import hf
 
@@ -31,13 +32,11 @@ class LateSettings:
     skiplist_words: tuple[str, ...] = tuple(string.punctuation)  # not compared in documents
     layout: str = PYLATE
 
-    def prefix(self, kind: str) -> str:
-        """The marker of a kind of text."""
-        return self.query_prefix if kind == "query" else self.document_prefix
-
-    def length(self, kind: str) -> int:
-        """The most tokens of a kind of text."""
-        return self.query_length if kind == "query" else self.document_length
+    def of_kind(self, kind: str) -> tuple[str, int]:
+        """The marker and the most tokens of a kind of text."""
+        if kind == "query":
+            return self.query_prefix, self.query_length
+        return self.document_prefix, self.document_length
 
     @property
     def fills_unseen(self) -> bool:
@@ -77,21 +76,18 @@ def _checked(path: Path, settings: dict, names: dict, defaults: LateSettings) ->
     Args:
         names: our field -> its name in the file; of PyLate they are the same.
     """
-    given = {}
+    given: dict[str, Any] = {}
     for field, default in vars(defaults).items():
         name = names.get(field, "" if names else field)
         value = settings.get(name)
         if value is None or field == "layout":
             continue
-        if isinstance(default, tuple):
-            valid = isinstance(value, list) and all(isinstance(word, str) for word in value)
-            value = tuple(value) if valid else value
-        else:
-            # A text needs room for its marker and two special tokens.
-            valid = type(value) is type(default) and (type(value) is not int or value > 3)
-        if not valid:
-            kind = {str: "a token", bool: "true or false", tuple: "a list of words"}
-            admissible = kind.get(type(default), "a number of tokens above 3")
-            raise hf.wrong_field(path, name, admissible, value)
+        value = tuple(value) if isinstance(value, list) else value
+        parts = value if isinstance(default, tuple) else ()
+        valid = type(value) is type(default) and all(isinstance(word, str) for word in parts)
+        if not valid or (type(value) is int and value < 4):  # a marker and two special tokens
+            kinds = {str: "a token", bool: "true or false", tuple: "a list of words"}
+            admissible = kinds.get(type(default), "a number of tokens above 3")
+            raise hf.wrong_field(path, name, admissible, settings[name])
         given[field] = value
     return dataclasses.replace(defaults, **given)

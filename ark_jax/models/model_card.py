@@ -10,7 +10,6 @@ from huggingface_hub import EvalResult, ModelCardData
 from ark_jax import __version__
 from ark_jax.models import hf
 from ark_jax.models import sentence_folder as files
-from ark_jax.models.late_settings import LateSettings
 from ark_jax.models.pooling import TOKENS
 
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
@@ -104,6 +103,13 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
         width = hf.Checkpoint(place).slice("linear.weight").get_shape()[0]
         steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {width}")
     steps += ["unit length"] * model.normalised
+    late_cells, late = {}, model.late
+    if late:
+        filling = ", filled with mask tokens" * late.do_query_expansion
+        late_cells["longest query"] = f"{late.query_length} tokens{filling}"
+        markers = (_code_span(late.of_kind(kind)[0]) for kind in files.KINDS)
+        late_cells["markers"] = " and ".join(markers)
+        late_cells["not compared in documents"] = " ".join(map(_code_span, late.skiplist_words))
     narrowing = f", the first of {size}" if settings.width not in (None, size) else ""
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
@@ -112,20 +118,9 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
         "pooling": ", then ".join(steps),
         "vector": f"{settings.width or size} components{narrowing}",
         **({"compared by": "dot product"} if settings.similarity == "dot" else {}),
-        **(_late_cells(model.late) if model.late else {}),
+        **late_cells,
         "longest text": f"{files.read_text_limit(model.folder)[0]} tokens, prompt and special "
         "tokens included; what is longer is cut there",
-    }
-
-
-def _late_cells(late: LateSettings) -> dict[str, str]:
-    """Name of a row -> cell, on how a ColBERT reads texts."""
-    seen = "seen" if late.attend_to_expansion_tokens else "not seen"
-    filled = f", filled with mask tokens, which are {seen} by others"
-    return {
-        "longest query": f"{late.query_length} tokens{filled * late.do_query_expansion}",
-        "markers": " and ".join(_code_span(late.prefix(kind)) for kind in files.KINDS),
-        "not compared in documents": " ".join(map(_code_span, late.skiplist_words)) or "nothing",
     }
 
 

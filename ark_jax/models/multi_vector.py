@@ -1,7 +1,6 @@
 """A late-interaction retriever: keeps a vector for each token, compared by MaxSim (ColBERT)."""
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,61 +37,60 @@ class MultiVectorRetriever(Retriever):
     def from_files(cls, model_files: files.ModelFiles, **options: Any) -> "MultiVectorRetriever":
         """Opens one model of a folder; see `from_pretrained`."""
         retriever, late = super().from_files(model_files, **options), model_files.late
+        assert isinstance(retriever, MultiVectorRetriever)  # made by `cls`
         if late is None:
-            return retriever  # type: ignore[return-value]  # made by `cls`
-        opened = dataclasses.replace(retriever, late=late)  # type: ignore[call-arg]
-        opened._check_late_settings(late)
-        opened.max_length = max(opened.max_length, late.query_length)
-        return opened
+            return retriever
+        retriever._check_late_settings(late)
+        longest = max(retriever.max_length, late.query_length)
+        return dataclasses.replace(retriever, late=late, max_length=longest)
 
     def _check_late_settings(self, late: LateSettings) -> None:
         """Raises ValueError for a setting that this model cannot follow."""
-        folder, positions = self.base, files.read_positions(self.base)
-        path = folder / (METADATA if late.layout == COLBERT else hf.SENTENCE_SETTINGS)
         if isinstance(self.cfg, decoder.Config):
-            raise ValueError(f"{folder}: a decoder as ColBERT is not implemented; take an encoder")
-        if late.fills_unseen and self.cfg.distances == "states":
-            admissible = "true: DeBERTa gives tokens that are not seen no vectors"
-            raise hf.wrong_field(path, "attend_to_expansion_tokens", admissible, False)
-        if late.query_length > positions:
-            admissible = f"at most {positions}, which the model has positions for"
-            raise hf.wrong_field(path, "query_length", admissible, late.query_length)
-        for kind in files.KINDS:
-            if late.prefix(kind) and late.prefix(kind) not in self.tokenizer.get_vocab():
-                admissible = "a token of tokenizer.json: another would have a random embedding"
-                raise hf.wrong_field(path, f"{kind}_prefix", admissible, late.prefix(kind))
-        if self.tokenizer.mask_token_id is None and late.do_query_expansion:
-            admissible = "false, since tokenizer.json has no mask token"
-            raise hf.wrong_field(path, "do_query_expansion", admissible, True)
-
-    @functools.cached_property
-    def _dropped(self) -> tuple[int, ...]:
-        """Ids of the skipped words; as in PyLate, a word that is no token is the unknown one."""
-        words = self.late.skiplist_words if self.late else ()
-        ids = self.tokenizer.convert_tokens_to_ids(list(words))
-        return tuple(sorted({i for i in ids if i is not None}))
+            message = "a decoder as ColBERT is not implemented; take an encoder"
+            raise ValueError(f"{self.base}: {message}")
+        path = self.base / (METADATA if late.layout == COLBERT else hf.SENTENCE_SETTINGS)
+        positions, vocabulary = files.read_positions(self.base), self.tokenizer.get_vocab()
+        token = "a token of tokenizer.json: another would have a random embedding"
+        masks = self.tokenizer.mask_token_id is not None
+        deberta = late.fills_unseen and self.cfg.distances == "states"
+        for field, is_valid, admissible in (
+            ("query_prefix", {late.query_prefix} <= {"", *vocabulary}, token),
+            ("document_prefix", {late.document_prefix} <= {"", *vocabulary}, token),
+            ("query_length", late.query_length <= positions, f"at most {positions}, the positions"),
+            ("do_query_expansion", masks or not late.do_query_expansion, "false: no mask token"),
+            ("attend_to_expansion_tokens", not deberta, "true: DeBERTa leaves out the others"),
+        ):
+            if not is_valid:
+                raise hf.wrong_field(path, field, admissible, getattr(late, field))
 
     def form_of(self, kind: str) -> VectorForm:
         """The form of vectors of a kind of text."""
         form = super().form_of(kind)
-        if kind == "document":
-            return dataclasses.replace(form, dropped=self._dropped)
-        fills = self.late is not None and self.late.fills_unseen
-        return dataclasses.replace(form, filler=self.tokenizer.mask_token_id if fills else None)
+        if self.late is None:
+            return form
+        if kind == "query":
+            unseen = self.tokenizer.mask_token_id if self.late.fills_unseen else None
+            return dataclasses.replace(form, filler=unseen)
+        # As in PyLate, a word that is no token is the unknown one.
+        ids = self.tokenizer.convert_tokens_to_ids(list(self.late.skiplist_words))
+        return dataclasses.replace(form, dropped=tuple(sorted({*ids} - {None})))
 
     def _room(self, kind: str) -> int:
         if self.late is None:
             return self.max_length
-        return min(self.max_length, self.late.length(kind)) - bool(self.late.prefix(kind))
+        marker, length = self.late.of_kind(kind)
+        return min(self.max_length, length) - bool(marker)
 
     def _complete(self, ids: list[int], kind: str) -> list[int]:
         """A text's tokens, its marker behind the first, and a query's mask tokens at the end."""
         if self.late is None:
             return ids
-        if prefix := self.late.prefix(kind):
-            ids = [*ids[:1], self.tokenizer.convert_tokens_to_ids(prefix), *ids[1:]]
+        marker, length = self.late.of_kind(kind)
+        if marker:
+            ids = [*ids[:1], self.tokenizer.convert_tokens_to_ids(marker), *ids[1:]]
         if kind == "query" and self.late.do_query_expansion:
-            ids = ids + [self.tokenizer.mask_token_id] * (self.late.query_length - len(ids))
+            ids = ids + [self.tokenizer.mask_token_id] * (length - len(ids))
         return ids
 
     def vector_offsets(self, texts: Sequence[str], *, kind: str) -> np.ndarray:
@@ -135,12 +133,9 @@ class MultiVectorRetriever(Retriever):
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
         for numbers, padded in super()._embed_batches(ids, batching, form):
-            rows = (row[: len(ids[i])] for i, row in zip(numbers, padded, strict=True))
-            if form.dropped:
-                is_kept = [np.isin(ids[i], form.dropped, invert=True) for i in numbers]
-                yield numbers, [row[kept] for row, kept in zip(rows, is_kept, strict=True)]
-            else:
-                yield numbers, [row.copy() for row in rows]  # so that the batch is freed
+            kept = (np.isin(ids[i], form.dropped, invert=True) for i in numbers)
+            # Copies, so that the batch is freed.
+            yield numbers, [row[: len(x)][x] for row, x in zip(padded, kept, strict=True)]
 
     def save_model(self, folder: Path, dtype: str = "") -> None:
         """Writes the model and its tokenizer alone. Every process must call this."""
@@ -159,8 +154,9 @@ class MultiVectorRetriever(Retriever):
             if self.late.layout != COLBERT:
                 self.write_vector_modules(folder)
             return
+        named = {"model_type": "MultiVectorEncoder", "similarity_fn_name": "maxsim"}
         files.write_multi_vector_modules(folder)
-        files.write_settings(folder, self.settings, multi_vector=True)
+        files.write_settings(folder, self.settings, named)
 
 
 def open_retriever(

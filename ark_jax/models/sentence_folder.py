@@ -117,7 +117,13 @@ def _model_of(
             f"{folder}/{file}: the modules {chain.replace(' ', ', ')} in this order are not "
             "implemented; they must be Transformer, Pooling, any Dense, and perhaps Normalize"
         )
-    late = _late_settings_of(folder, chain, dict(modules)["Transformer"])
+    late = read_late_settings(folder)
+    root = dict(modules)["Transformer"] == ""
+    if bool(late) != ("Transformer Dense" in chain) or (late and not root):
+        raise ValueError(
+            f"{folder}/{file}: {chain.replace(' ', ', ')} {'and' if late else 'without'} the "
+            "settings of a ColBERT; give a folder that PyLate wrote"
+        )
     places = {kind: [folder / path for name, path in modules if name == kind] for kind in _MODULES}
     poolings: tuple[str, ...] | None = None
     include_prompt = True
@@ -141,23 +147,6 @@ def _model_of(
     )
 
 
-def _late_settings_of(folder: Path, chain: str, place: str) -> LateSettings | None:
-    """PyLate's settings, if a folder with this chain of modules is its.
-
-    Args:
-        place: path of the Transformer.
-    """
-    late = read_late_settings(folder)
-    if late is None and "Transformer Dense" in chain:
-        late = LateSettings()
-    if late and ("Transformer Dense" not in chain or place):
-        raise ValueError(
-            f"{folder}/modules.json: {chain.replace(' ', ', ')} with the settings of a ColBERT; "
-            "give a Transformer in the folder itself and PyLate's Dense"
-        )
-    return late
-
-
 def _read_modules(folder: Path) -> list[tuple[str, str]]:
     """(kind, path) of each module that modules.json lists; empty for a bare model."""
     path = folder / "modules.json"
@@ -168,10 +157,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         match module:
             case {"type": str(kind), "path": str(place)}:
                 hf.check_inside(path, place)
-                name = _module_kind(
-                    _TYPE + "Dense" if kind == _PYLATE_DENSE else kind, path, (*_MODULES, "Router")
-                )
-                modules.append((name, place))
+                modules.append((_module_kind(kind, path, (*_MODULES, "Router")), place))
             case _:
                 raise ValueError(f"{path}: {module} has no type or no path; fetch the file again")
     if "Router" in [kind for kind, _ in modules[1:]]:
@@ -185,6 +171,8 @@ def _module_kind(module_type: str, path: Path, known: Sequence[str]) -> str:
     Raises:
         ValueError: the kind is not in `known`. The message names `path`.
     """
+    if module_type == _PYLATE_DENSE:
+        return "Dense"
     package, _, kind = module_type.rpartition(".")
     if kind not in known or package.partition(".")[0] != "sentence_transformers":
         raise ValueError(f"{path}: module {module_type} is not implemented")
@@ -383,15 +371,9 @@ def module_names(form: VectorForm) -> list[str]:
 def write_modules(folder: Path, form: VectorForm) -> None:
     """Writes modules.json of an ordinary folder or PyLate's, which holds the model itself."""
     types = {"Dense": _PYLATE_DENSE} if form.poolings == (TOKENS,) else {}
-    modules = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": f"{i}_{kind}" if i else "",
-            "type": types.get(kind, _TYPE + kind),
-        }
-        for i, kind in enumerate(module_names(form))
-    ]
+    row = lambda i, kind: {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else ""}
+    names = enumerate(module_names(form))
+    modules = [row(i, kind) | {"type": types.get(kind, _TYPE + kind)} for i, kind in names]
     _write_json(folder / "modules.json", modules)
 
 
@@ -425,7 +407,9 @@ def write_late_files(
     """
     if late.layout == PYLATE:
         write_modules(folder, form)
-        write_settings(folder, settings, late=late)
+        stored = {name: value for name, value in vars(late).items() if name != "layout"}
+        named = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
+        write_settings(folder, settings, stored | named)
         return
     if any(settings.prompts.values()):
         raise ValueError(f"{folder}: {METADATA} has no place for prompts; give none")
@@ -493,18 +477,8 @@ def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
     )
 
 
-def write_settings(
-    folder: Path,
-    settings: Settings,
-    *,
-    multi_vector: bool = False,
-    late: LateSettings | None = None,
-) -> None:
-    """Writes the file that `read_settings` reads; without a width, all is kept.
-
-    Args:
-        late: what `read_late_settings` reads from it.
-    """
+def write_settings(folder: Path, settings: Settings, others: Mapping[str, Any] = {}) -> None:
+    """Writes the file that `read_settings` reads, and `others`; without a width, all is kept."""
     prompts = dict(settings.prompts)
     # Version 6 of sentence-transformers overlooks the older names of a document's prompt.
     if (prompt := prompt_for_kind(prompts, "document")) and "document" not in prompts:
@@ -514,11 +488,9 @@ def write_settings(
         {
             "prompts": prompts,
             "default_prompt_name": settings.default_prompt,
-            **({"model_type": "MultiVectorEncoder"} if multi_vector else {}),
-            "similarity_fn_name": "maxsim" if multi_vector else settings.similarity,
+            "similarity_fn_name": settings.similarity,
             **({"truncate_dim": settings.width} if settings.width else {}),
-            **({name: x for name, x in vars(late).items() if name != "layout"} if late else {}),
-            **({"model_type": "ColBERT", "similarity_fn_name": "MaxSim"} if late else {}),
+            **others,
         },
     )
 

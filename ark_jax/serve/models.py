@@ -81,7 +81,6 @@ class Embedder:
 
     def warm_up(self) -> None:
         """Compiles the common shapes."""
-
         forms = dict.fromkeys(map(self._form, KINDS))
 
         def embed(shape: Shape, ids: list[list[int]]) -> None:
@@ -119,9 +118,8 @@ class Embedder:
         vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
         for form in dict.fromkeys(item.form for item in items):  # kinds of text may differ in it
             numbers = [i for i, item in enumerate(items) if item.form == form]
-            part = self.retriever.encode_tokens(
-                [ids[i] for i in numbers], self.ladder.batches, form
-            )
+            chosen = [ids[i] for i in numbers]
+            part = self.retriever.encode_tokens(chosen, self.ladder.batches, form)
             for i, vector in zip(numbers, part, strict=True):
                 vectors[i] = vector
         check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
