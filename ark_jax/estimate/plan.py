@@ -172,8 +172,7 @@ def _device_costs(
         speeds[model.describe_speed()] = None
         if x.stored:
             files = sentence_folder.read_models(Path(config.retriever.path))["document"]
-            width = files.settings.width or sentence_folder.read_width(files)
-            disk["vectors"] += 4 * width * x.stored
+            disk["vectors"] += 4 * sentence_folder.read_width(files) * x.stored
         if x.kind != "training":
             costs.append(Cost(x, *model.inference(x)))
             if assumed_device() and x.kind in HELD:

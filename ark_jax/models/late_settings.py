@@ -62,9 +62,10 @@ def read_late_settings(folder: Path) -> LateSettings | None:
         return None
     path = folder / METADATA
     settings = hf.read_json_if_present(path)
-    if settings.get("similarity", "cosine") != "cosine":
-        admissible = "cosine: texts would be ranked otherwise"
-        raise hf.wrong_field(path, "similarity", admissible, settings["similarity"])
+    for field, value in {"similarity": "cosine", "interaction": "colbert"}.items():
+        if settings.get(field, value) != value:
+            admissible = f"{value}: texts would be ranked otherwise"
+            raise hf.wrong_field(path, field, admissible, settings[field])
     words = LateSettings.skiplist_words if settings.get("mask_punctuation", True) else ()
     defaults = LateSettings("[unused0]", "[unused1]", skiplist_words=words, layout=COLBERT)
     return _checked(path, settings, _NAMES, defaults)

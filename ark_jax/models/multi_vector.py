@@ -25,10 +25,8 @@ class MultiVectorRetriever(Retriever):
     `ark_jax.retrieval.late.maxsim` compares them. A question then finds rare names, which one
     vector of a whole passage hardly holds. A passage takes as many vectors as it has tokens. Any
     model that `Retriever` opens can be used, since only its pooling is left out; some are good
-    without training. It saves itself for MultiVectorEncoder of sentence-transformers 6.
-
-    Models of PyLate and ColBERT v2 are read and saved in their own layouts. Mask tokens fill their
-    queries, and the skipped words of a document have no vectors.
+    without training. It saves itself for MultiVectorEncoder of sentence-transformers 6, or a
+    ColBERT in the layout in which it came.
     """
 
     late: LateSettings | None = None  # of PyLate's or ColBERT v2's folder
@@ -50,13 +48,13 @@ class MultiVectorRetriever(Retriever):
             message = "a decoder as ColBERT is not implemented; take an encoder"
             raise ValueError(f"{self.base}: {message}")
         path = self.base / (METADATA if late.layout == COLBERT else hf.SENTENCE_SETTINGS)
-        positions, vocabulary = files.read_positions(self.base), self.tokenizer.get_vocab()
+        positions, known = self.cfg.max_length, {"", *self.tokenizer.get_vocab()}
         token = "a token of tokenizer.json: another would have a random embedding"
         masks = self.tokenizer.mask_token_id is not None
         deberta = late.fills_unseen and self.cfg.distances == "states"
         for field, is_valid, admissible in (
-            ("query_prefix", {late.query_prefix} <= {"", *vocabulary}, token),
-            ("document_prefix", {late.document_prefix} <= {"", *vocabulary}, token),
+            ("query_prefix", late.query_prefix in known, token),
+            ("document_prefix", late.document_prefix in known, token),
             ("query_length", late.query_length <= positions, f"at most {positions}, the positions"),
             ("do_query_expansion", masks or not late.do_query_expansion, "false: no mask token"),
             ("attend_to_expansion_tokens", not deberta, "true: DeBERTa leaves out the others"),

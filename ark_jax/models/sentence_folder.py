@@ -330,17 +330,15 @@ def prompt_for_kind(prompts: Mapping[str, str], kind: str) -> str:
 
 def read_max_length(folder: Path, tokenizer) -> int:
     """The most tokens of a text that the model reads, prompt and special tokens included."""
-    # Version 6 of sentence-transformers stores the limit with the tokenizer.
-    return min(read_text_limit(folder)[0] or tokenizer.model_max_length, read_positions(folder))
-
-
-def read_positions(folder: Path) -> int:
-    """The most tokens that the model has positions for."""
     settings = hf.read_config(folder)
     kind, _, _ = hf.architecture(settings)
-    if kind is decoder.Config:
-        return settings.get("max_position_embeddings", 512)
-    return kind.from_hf(settings).max_length
+    positions = (
+        settings.get("max_position_embeddings", 512)
+        if kind is decoder.Config
+        else kind.from_hf(settings).max_length
+    )
+    # Version 6 of sentence-transformers stores the limit with the tokenizer.
+    return min(read_text_limit(folder)[0] or tokenizer.model_max_length, positions)
 
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:

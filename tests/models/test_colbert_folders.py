@@ -270,6 +270,7 @@ def test_it_is_indexed_searched_and_served(tmp_path):
         ("pylate", {"query_expansion": {"length": 9}}, "query_expansion must be absent: queries"),
         ("pylate", {"similarity_fn_name": "xtr"}, "similarity_fn_name must be cosine or dot"),
         ("colbert", {"similarity": "l2"}, "similarity must be cosine: texts would be ranked"),
+        ("colbert", {"interaction": "flipr"}, "interaction must be colbert: texts would be rank"),
         ("colbert", {"query_maxlen": 0}, "query_maxlen must be a number of tokens above 3"),
         ("colbert", {"doc_token_id": "[X]"}, "document_prefix must be a token of tokenizer"),
     ],
