@@ -143,6 +143,7 @@ def _device_costs(
 ) -> tuple[list[Cost], dict[str, float], list[str]]:
     """`_costs` on the mesh that is set; `left` is the part of `work` that is not done."""
     from ark_jax.estimate.devices import WeightlessModel
+    from ark_jax.models import sentence_folder
 
     config, costs, speeds = context.config, [], {}
     memory: dict[str, dict[str, None]] = collections.defaultdict(dict)  # sentence -> stages
@@ -169,7 +170,9 @@ def _device_costs(
             continue
         model = model_of(x.model)
         speeds[model.describe_speed()] = None
-        disk["vectors"] += 4 * model.cfg.width * x.stored
+        if x.stored:
+            files = sentence_folder.read_models(Path(config.retriever.path))["document"]
+            disk["vectors"] += 4 * sentence_folder.read_width(files) * x.stored
         if x.kind != "training":
             costs.append(Cost(x, *model.inference(x)))
             if assumed_device() and x.kind in HELD:

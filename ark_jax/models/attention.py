@@ -192,7 +192,9 @@ def _attend_visible(
     if distances:
         return _attend_by_distance(q, k, v, mask, tables, distances.rows(t))
     if not causal:
-        return _attend(q, k, v, mask)
+        out = _attend(q, k, v, mask)
+        # A token whose window holds no visible one gets zeros, as in torch, and not a mean.
+        return out if reach is None else jnp.where(mask.any(-1)[..., None, None], out, 0)
     return _attend_in_blocks(q, k, v, mask & jnp.tril(jnp.ones((t, t), bool)))
 
 

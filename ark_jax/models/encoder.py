@@ -207,6 +207,7 @@ class Encoder(_Normed):
         *,
         segments: Int[Array, "b t"] | None = None,
         markers: Float[Array, "m e"] | None = None,
+        seen: Bool[Array, "b t"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Hidden states of the last layer. Padding must be on the right.
 
@@ -215,11 +216,12 @@ class Encoder(_Normed):
                 whose hidden states are zeros. Without it, layers compute padding too.
             segments: the segment type of each token; without them, all are of type 0.
             markers: embeddings of the token ids that follow the vocabulary.
+            seen: the tokens that all tokens attend to, without `capacity`; else those of `mask`.
         """
         x = self.embeddings(tokens, mask, cfg, segments=segments, markers=markers)
         places, angles = 0 * tokens + jnp.arange(tokens.shape[1]), None
         if capacity is None:
-            attend = functools.partial(attention.attend, visible=mask)
+            attend = functools.partial(attention.attend, visible=mask if seen is None else seen)
         else:
             plan = packing.plan_packing(mask, capacity)
             attend = functools.partial(attention.attend_packed, plan=plan)

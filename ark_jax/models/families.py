@@ -4,7 +4,7 @@ from ark_jax.models.weight_names import DECODERS, ENCODERS
 
 # model_type of config.json -> models. README.md and `ark-jax models` list these.
 FAMILIES = {
-    "bert": "BERT, MiniLM, BGE, E5",
+    "bert": "BERT, MiniLM, BGE, E5, ColBERT v2",
     "roberta": "RoBERTa",
     "xlm-roberta": "XLM-R, multilingual E5, BGE-M3 (dense), BGE's rerankers",
     "distilbert": "DistilBERT",
@@ -13,7 +13,7 @@ FAMILIES = {
     "nomic_bert": "nomic-embed-text",
     "new": "GTE v1.5 and multilingual, as published",
     "gte": "the same, as transformers saves them",
-    "modernbert": "ModernBERT, GTE-ModernBERT",
+    "modernbert": "ModernBERT, GTE-ModernBERT, GTE-ModernColBERT",
     "qwen3": "Qwen3, Qwen3-Embedding, Qwen3-Reranker",
     "qwen2": "Qwen2, Qwen2.5, gte-Qwen2",
     "llama": "Llama, SmolLM2",

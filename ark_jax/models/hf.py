@@ -53,6 +53,7 @@ TOKENIZER_FILES = (
 )
 
 
+SENTENCE_SETTINGS = "config_sentence_transformers.json"  # of sentence-transformers and PyLate
 _FLOAT_TYPES = ("F64", "F32", "F16", "BF16")  # that weights may have in a safetensors file
 
 
@@ -102,6 +103,18 @@ def read_json(path: Path, kind: type = dict):
             f"{path}: holds a {type(value).__name__}, not a {kind.__name__}; fetch the file again"
         )
     return value
+
+
+def read_json_if_present(path: Path) -> dict:
+    """The object in a JSON file; empty if there is no file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def wrong_field(path: Path, name: str, admissible: str, value: object) -> ValueError:
+    """The error that a file's field has a value that is not admissible."""
+    return ValueError(
+        f"{path}: {name} must be {admissible}, it is {repr(value)[:60]}; correct the field"
+    )
 
 
 def architecture(settings: dict):

@@ -95,14 +95,21 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
     """Name of a row -> cell, on how a model turns a text into a vector."""
     config, settings = hf.read_config(model.folder), model.settings
     poolings = model.poolings or ()
-    size = len(poolings) * hf.read_architecture(model.folder)[0].width
+    size = files.read_width(model)
     steps = [" beside ".join(poolings) + ("" if model.include_prompt else " without the prompt")]
     if poolings == (TOKENS,):
         steps = ["none (a vector for each token, compared by MaxSim)"]
     for place, activation in model.dense:
-        size = hf.read_json(place / "config.json")["out_features"]
-        steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {size}")
+        width = hf.Checkpoint(place).slice("linear.weight").get_shape()[0]
+        steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {width}")
     steps += ["unit length"] * model.normalised
+    late_cells, late = {}, model.late
+    if late:
+        filling = ", filled with mask tokens" * late.do_query_expansion
+        late_cells["longest query"] = f"{late.query_length} tokens{filling}"
+        markers = (_code_span(late.of_kind(kind)[0]) for kind in files.KINDS)
+        late_cells["markers"] = " and ".join(markers)
+        late_cells["not compared in documents"] = " ".join(map(_code_span, late.skiplist_words))
     narrowing = f", the first of {size}" if settings.width not in (None, size) else ""
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
@@ -111,6 +118,7 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
         "pooling": ", then ".join(steps),
         "vector": f"{settings.width or size} components{narrowing}",
         **({"compared by": "dot product"} if settings.similarity == "dot" else {}),
+        **late_cells,
         "longest text": f"{files.read_text_limit(model.folder)[0]} tokens, prompt and special "
         "tokens included; what is longer is cut there",
     }

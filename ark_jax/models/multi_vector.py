@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ark_jax.models import hf
+from ark_jax import layout
+from ark_jax.models import decoder, hf
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching
+from ark_jax.models.late_settings import COLBERT, METADATA, LateSettings
 from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.text.token_rows import TokenIds
@@ -23,8 +25,79 @@ class MultiVectorRetriever(Retriever):
     `ark_jax.retrieval.late.maxsim` compares them. A question then finds rare names, which one
     vector of a whole passage hardly holds. A passage takes as many vectors as it has tokens. Any
     model that `Retriever` opens can be used, since only its pooling is left out; some are good
-    without training. It saves itself for MultiVectorEncoder of sentence-transformers 6.
+    without training. It saves itself for MultiVectorEncoder of sentence-transformers 6, or a
+    ColBERT in the layout in which it came.
     """
+
+    late: LateSettings | None = None  # of PyLate's or ColBERT v2's folder
+
+    @classmethod
+    def from_files(cls, model_files: files.ModelFiles, **options: Any) -> "MultiVectorRetriever":
+        """Opens one model of a folder; see `from_pretrained`."""
+        retriever, late = super().from_files(model_files, **options), model_files.late
+        assert isinstance(retriever, MultiVectorRetriever)  # made by `cls`
+        if late is None:
+            return retriever
+        retriever._check_late_settings(late)
+        longest = max(retriever.max_length, late.query_length)
+        return dataclasses.replace(retriever, late=late, max_length=longest)
+
+    def _check_late_settings(self, late: LateSettings) -> None:
+        """Raises ValueError for a setting that this model cannot follow."""
+        if isinstance(self.cfg, decoder.Config):
+            message = "a decoder as ColBERT is not implemented; take an encoder"
+            raise ValueError(f"{self.base}: {message}")
+        path = self.base / (METADATA if late.layout == COLBERT else hf.SENTENCE_SETTINGS)
+        positions, known = self.cfg.max_length, {"", *self.tokenizer.get_vocab()}
+        token = "a token of tokenizer.json: another would have a random embedding"
+        masks = self.tokenizer.mask_token_id is not None
+        deberta = late.fills_unseen and self.cfg.distances == "states"
+        for field, is_valid, admissible in (
+            ("query_prefix", late.query_prefix in known, token),
+            ("document_prefix", late.document_prefix in known, token),
+            ("query_length", late.query_length <= positions, f"at most {positions}, the positions"),
+            ("do_query_expansion", masks or not late.do_query_expansion, "false: no mask token"),
+            ("attend_to_expansion_tokens", not deberta, "true: DeBERTa leaves out the others"),
+        ):
+            if not is_valid:
+                raise hf.wrong_field(path, field, admissible, getattr(late, field))
+
+    def form_of(self, kind: str) -> VectorForm:
+        """The form of vectors of a kind of text."""
+        form = super().form_of(kind)
+        if self.late is None:
+            return form
+        if kind == "query":
+            unseen = self.tokenizer.mask_token_id if self.late.fills_unseen else None
+            return dataclasses.replace(form, filler=unseen)
+        # As in PyLate, a word that is no token is the unknown one.
+        ids = self.tokenizer.convert_tokens_to_ids(list(self.late.skiplist_words))
+        return dataclasses.replace(form, dropped=tuple(sorted({*ids} - {None})))
+
+    def _room(self, kind: str) -> int:
+        if self.late is None:
+            return self.max_length
+        marker, length = self.late.of_kind(kind)
+        return min(self.max_length, length) - bool(marker)
+
+    def _complete(self, ids: list[int], kind: str) -> list[int]:
+        """A text's tokens, its marker behind the first, and a query's mask tokens at the end."""
+        if self.late is None:
+            return ids
+        marker, length = self.late.of_kind(kind)
+        if marker:
+            ids = [*ids[:1], self.tokenizer.convert_tokens_to_ids(marker), *ids[1:]]
+        if kind == "query" and self.late.do_query_expansion:
+            ids = ids + [self.tokenizer.mask_token_id] * (length - len(ids))
+        return ids
+
+    def vector_offsets(self, texts: Sequence[str], *, kind: str) -> np.ndarray:
+        """The first vector of each text among those of all, and their number, int64 `[n + 1]`."""
+        rows, dropped = self.tokenize(texts, kind=kind), self.form_of(kind).dropped
+        if not dropped:
+            return rows.offsets
+        counts = np.cumsum(np.isin(rows.values, dropped, invert=True))
+        return np.concatenate([np.zeros(1, np.int64), counts])[rows.offsets]
 
     @classmethod
     def _choose_poolings(cls, declared: tuple[str, ...] | None, folder: Path) -> tuple[str, ...]:
@@ -58,17 +131,30 @@ class MultiVectorRetriever(Retriever):
     ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
         for numbers, padded in super()._embed_batches(ids, batching, form):
-            # A copy, so that the batch is freed.
-            yield (
-                numbers,
-                [row[: len(ids[i])].copy() for i, row in zip(numbers, padded, strict=True)],
-            )
+            kept = (np.isin(ids[i], form.dropped, invert=True) for i in numbers)
+            # Copies, so that the batch is freed.
+            yield numbers, [row[: len(x)][x] for row, x in zip(padded, kept, strict=True)]
+
+    def save_model(self, folder: Path, dtype: str = "") -> None:
+        """Writes the model and its tokenizer alone. Every process must call this."""
+        if self.late and self.late.layout == COLBERT:  # the projection is beside the encoder
+            name = "linear.weight"
+            weight = layout.fetch(self.model.dense[0].dense_weight[...])
+            stored = weight.astype(dtype or hf.Checkpoint(self.base).dtype(name))
+            self = dataclasses.replace(self, extra_tensors=self.extra_tensors | {name: stored})
+        Retriever.save_model(self, folder, dtype)
 
     def _write_settings(self, folder: Path) -> None:
-        """Writes the files that MultiVectorEncoder of sentence-transformers reads."""
-        files.write_multi_vector_modules(folder)
+        """Writes the files that MultiVectorEncoder of sentence-transformers reads, or PyLate."""
         files.write_text_limit(folder, self.max_length, lower=self.lower)
-        files.write_settings(folder, self.settings, multi_vector=True)
+        if self.late:
+            files.write_late_files(folder, self.base, self.settings, self.late, self.form)
+            if self.late.layout != COLBERT:
+                self.write_vector_modules(folder)
+            return
+        named = {"model_type": "MultiVectorEncoder", "similarity_fn_name": "maxsim"}
+        files.write_multi_vector_modules(folder)
+        files.write_settings(folder, self.settings, named)
 
 
 def open_retriever(

@@ -36,6 +36,9 @@ class VectorForm:
     similarity: str = "cosine"  # one of SIMILARITIES
     include_prompt: bool = True  # whether the tokens of a prompt are pooled
     skipped: int = 0  # leading tokens that are not pooled; see `Retriever.form_of`
+    # Of tokens, see `MultiVectorRetriever.form_of`.
+    filler: int | None = None  # id of the last tokens of a text, which no token sees
+    dropped: tuple[int, ...] = ()  # ids of tokens whose vectors are zero
 
     @property
     def pooling(self) -> str:
@@ -117,11 +120,26 @@ def embed(
         capacity: an upper bound on the visible tokens of a device. With it, the layers skip
             padding; None computes padding too.
     """
-    hidden = model(tokens, mask, cfg, capacity)
+    if form.filler is None:
+        hidden = model(tokens, mask, cfg, capacity)
+    else:  # kernels that know lengths alone would leave out what is not seen
+        cfg = dataclasses.replace(cfg, attention="xla")
+        hidden = model(tokens, mask, cfg, seen=_seen(tokens, mask, form.filler))
     x = jnp.concatenate([pool(hidden, mask, name, form.skipped) for name in form.poolings], -1)
     for layer, activation in zip(getattr(model, "dense", ()), form.activations, strict=False):
         x = ACTIVATIONS[activation](layer(x))
     is_cosine = form.similarity == "cosine"
     # Truncation follows; a cosine is scaled after it.
     x = unit(x) if form.normalised and not is_cosine else x
-    return unit(x[..., : form.width]) if is_cosine else x[..., : form.width]
+    x = unit(x[..., : form.width]) if is_cosine else x[..., : form.width]
+    if form.poolings != (TOKENS,):
+        return x
+    kept = mask & ~jnp.isin(tokens, jnp.array(form.dropped, tokens.dtype))
+    return jnp.where(kept[:, :, None], x, 0)  # a layer's bias would fill padding
+
+
+def _seen(tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], filler: int) -> Bool[Array, "b t"]:
+    """The visible tokens without the fillers at the end of a text."""
+    place = jnp.arange(tokens.shape[1])
+    last = jnp.max(jnp.where(mask & (tokens != filler), place, 0), axis=1, keepdims=True)
+    return mask & (place <= last)

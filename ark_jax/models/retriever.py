@@ -94,7 +94,8 @@ class Retriever:
         model, cfg, extra_tensors = hf.load_model(str(folder), head=False, **options)
         poolings = cls._choose_poolings(model_files.poolings, folder)
         of_tokens, size = poolings == (TOKENS,), len(poolings) * cfg.width
-        modules = () if of_tokens else model_files.dense
+        # An ordinary model's Dense is for the vectors of texts.
+        modules = model_files.dense if poolings == model_files.poolings or not of_tokens else ()
         for module, _ in modules:
             layer = files.read_dense(module, size, cfg.dtype)
             size = layer.dense_weight[...].shape[0]
@@ -172,9 +173,9 @@ class Retriever:
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> TokenRows:
         """Token ids of texts, with the prompt of their kind and the tokenizer's special tokens.
 
-        Blanks around a text are kept, as in sentence-transformers 6; version 5 drops them. Texts of
-        more than `max_length` tokens are truncated. If there are several processes, each must call
-        this and tokenises its share.
+        Blanks around a text are kept, as in sentence-transformers 6; version 5 drops them. Texts
+        that are longer than the model reads are truncated. If there are several processes, each
+        must call this and tokenises its share.
 
         Args:
             kind: "query" or "document".
@@ -184,7 +185,7 @@ class Retriever:
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
         if isinstance(texts, str):
             raise ValueError(f"texts: {texts[:40]!r} is one text; give a list of them")
-        prompt, truncated_count = self._prompt(kind), 0
+        prompt, room, truncated_count = self._prompt(kind), self._room(kind), 0
 
         def encode(share: Sequence[str]) -> Iterator[list[int]]:
             """The token ids of each text; counts the truncated texts."""
@@ -192,18 +193,26 @@ class Retriever:
             for block in text_blocks(share):
                 prompted = [prompt + text for text in block]
                 prompted = [text.lower() for text in prompted] if self.lower else prompted
-                for encoding in tk.truncated(self.tokenizer, prompted, self.max_length):
+                for encoding in tk.truncated(self.tokenizer, prompted, room):
                     truncated_count += bool(encoding.overflowing)
-                    yield encoding.ids
+                    yield self._complete(encoding.ids, kind)
 
         rows = TokenRows.from_shares(encode, texts)
         self.truncated[label] = count = distributed.sum_of_processes(truncated_count)
         if label and count:
             say(
-                f"  {label}: {count:,} of {len(rows):,} texts are longer than {self.max_length} "
+                f"  {label}: {count:,} of {len(rows):,} texts are longer than {room} "
                 "tokens and are cut there"
             )
         return rows
+
+    def _room(self, kind: str) -> int:
+        """The most tokens of a text of this kind, prompt and special tokens included."""
+        return self.max_length
+
+    def _complete(self, ids: list[int], kind: str) -> list[int]:
+        """A text's tokens with what the tokenizer does not add."""
+        return ids
 
     def _prompt(self, kind: str) -> str:
         """What is put in front of a text of this kind."""
@@ -314,10 +323,11 @@ class Retriever:
 
         Every process must call this, since arrays are gathered.
         """
-        form, prompt = self.form, self._prompt(kind)
-        settings: tuple = (form.pooling, prompt, self.max_length, form.width, self.lower)
+        form, prompt = self.form_of(kind), self._prompt(kind)
+        settings: tuple = (form.pooling, prompt, self._room(kind), form.width, self.lower)
         if form != VectorForm(form.poolings, form.width, normalised=form.normalised):
-            settings += (form,)  # the digests of ordinary models stay as they were
+            # The digests of ordinary models stay as they were.
+            settings += (form, self._complete([], kind))
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # Each call of the tokenizer stores its own limit there.

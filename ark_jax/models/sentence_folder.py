@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ark_jax.models import decoder, hf
+from ark_jax.models.late_settings import METADATA, PYLATE, LateSettings, read_late_settings
 from ark_jax.models.pooling import ACTIVATIONS, SIMILARITIES, TOKENS, Dense, VectorForm
 
 KINDS = ("query", "document")  # of texts; a Router has a route for each
@@ -25,8 +26,10 @@ _POOLING_KEYS = {
 }
 _MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", _MASK)
-_ORDER = re.compile(rf"Transformer( Pooling( Dense)*| {_MASK})?( Normalize)*")
+_ORDER = re.compile(rf"Transformer( Pooling( Dense)*|( Dense)+| {_MASK})?( Normalize)*")
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
+_PYLATE_DENSE = "pylate.models.Dense.Dense"  # projects each token
+_IDENTITY = "torch.nn.modules.linear.Identity"
 _OTHER_TOKENS = ("tokenizer_name_or_path", "query_length", "document_length", "query_expansion")
 # Where versions and families keep max_seq_length and do_lower_case.
 _FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta")
@@ -54,6 +57,7 @@ class ModelFiles:
     dense: tuple[tuple[Path, str], ...]  # folder and activation of each Dense module
     normalised: bool
     settings: Settings
+    late: LateSettings | None = None  # of a ColBERT's
 
 
 def read_model(folder: Path) -> ModelFiles:
@@ -63,6 +67,9 @@ def read_model(folder: Path) -> ModelFiles:
         ValueError: a module is not implemented, or the folder holds two models.
     """
     modules = _read_modules(folder)
+    if not modules and (late := read_late_settings(folder)):
+        parts = (TOKENS,), True, ((folder, _IDENTITY),), True
+        return ModelFiles(folder, *parts, read_settings(folder), late)
     if modules and modules[0][0] == "Router":
         raise ValueError(
             f"{folder}/modules.json: a Router, which has a model for queries and one for "
@@ -110,11 +117,19 @@ def _model_of(
             f"{folder}/{file}: the modules {chain.replace(' ', ', ')} in this order are not "
             "implemented; they must be Transformer, Pooling, any Dense, and perhaps Normalize"
         )
+    late = read_late_settings(folder)
+    root = dict(modules)["Transformer"] == ""
+    if bool(late) != ("Transformer Dense" in chain) or (late and not root):
+        raise ValueError(
+            f"{folder}/{file}: {chain.replace(' ', ', ')} {'and' if late else 'without'} the "
+            "settings of a ColBERT; give a folder that PyLate wrote"
+        )
     places = {kind: [folder / path for name, path in modules if name == kind] for kind in _MODULES}
     poolings: tuple[str, ...] | None = None
     include_prompt = True
     if places[_MASK]:
         _check_mask(places[_MASK][0] / "config.json")
+    if late or places[_MASK]:
         poolings = (TOKENS,)
     if places["Pooling"]:
         poolings, include_prompt = _read_pooling(folder, dict(modules)["Pooling"], file)
@@ -122,9 +137,13 @@ def _model_of(
         places["Transformer"][0],
         poolings,
         include_prompt,
-        tuple((place, _read_activation(place / "config.json")) for place in places["Dense"]),
-        bool(places["Normalize"]) or is_bare,
+        tuple(
+            (place, _read_activation(place / "config.json", of_tokens=late is not None))
+            for place in places["Dense"]
+        ),
+        bool(places["Normalize"]) or is_bare or late is not None,
         read_settings(folder),
+        late,
     )
 
 
@@ -152,6 +171,8 @@ def _module_kind(module_type: str, path: Path, known: Sequence[str]) -> str:
     Raises:
         ValueError: the kind is not in `known`. The message names `path`.
     """
+    if module_type == _PYLATE_DENSE:
+        return "Dense"
     package, _, kind = module_type.rpartition(".")
     if kind not in known or package.partition(".")[0] != "sentence_transformers":
         raise ValueError(f"{path}: module {module_type} is not implemented")
@@ -217,38 +238,43 @@ def _read_pooling(folder: Path, module: str, file: str) -> tuple[tuple[str, ...]
         )
     include_prompt = config.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
-        raise _wrong_field(folder / name, "include_prompt", "true or false", include_prompt)
+        raise hf.wrong_field(folder / name, "include_prompt", "true or false", include_prompt)
     return tuple(modes), include_prompt
 
 
-def _read_activation(path: Path) -> str:
+def _read_activation(path: Path, *, of_tokens: bool) -> str:
     """The activation that config.json of a Dense module names.
+
+    Args:
+        of_tokens: whether it projects each token.
 
     Raises:
         ValueError: it is not implemented, or another field is not.
     """
-    config = _read_json_if_present(path)
+    config = hf.read_json_if_present(path)
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in ACTIVATIONS:
         names = ", ".join(name.rpartition(".")[2] for name in ACTIVATIONS)
-        raise _wrong_field(path, "activation_function", f"one of torch's {names}", activation)
+        raise hf.wrong_field(path, "activation_function", f"one of torch's {names}", activation)
+    projected = "token_embeddings" if of_tokens else "sentence_embedding"
     for name in ("module_input_name", "module_output_name"):
-        if config.get(name) not in (None, "sentence_embedding"):
-            raise _wrong_field(path, name, "sentence_embedding", config[name])
+        if config.get(name) not in (None, projected):
+            raise hf.wrong_field(path, name, projected, config[name])
     if config.get("use_residual"):
-        raise _wrong_field(path, "use_residual", "false: the residual would be left out", True)
+        raise hf.wrong_field(path, "use_residual", "false: the residual would be left out", True)
     return activation
 
 
 def read_dense(folder: Path, size: int, dtype: str) -> Dense:
-    """The layer of a Dense module, which takes vectors of `size` components.
+    """The layer of a Dense module, or of ColBERT v2's weights, for vectors of `size` components.
 
     Raises:
         FileNotFoundError, ValueError: weights are missing, or have another shape.
     """
     checkpoint = hf.Checkpoint(folder)
     checkpoint.require("linear.weight")
-    values = {name: checkpoint.slice(name)[...].astype(dtype) for name in checkpoint.names()}
+    names = checkpoint.names() & {"linear.weight", "linear.bias"}
+    values = {name: checkpoint.slice(name)[...].astype(dtype) for name in names}
     weight, bias = values["linear.weight"], values.get("linear.bias")
     if weight.shape[1:] != (size,) or (bias is not None and bias.shape != weight.shape[:1]):
         raise ValueError(
@@ -261,41 +287,39 @@ def read_dense(folder: Path, size: int, dtype: str) -> Dense:
 def _check_mask(path: Path) -> None:
     """Refuses a MultiVectorMask that leaves out tokens."""
     for field in ("skiplist_words", "keep_only_token_ids"):
-        if skipped := _read_json_if_present(path).get(field):
-            raise _wrong_field(path, field, "empty: all tokens are compared", skipped)
+        if skipped := hf.read_json_if_present(path).get(field):
+            raise hf.wrong_field(path, field, "empty: all tokens are compared", skipped)
 
 
-def _read_json_if_present(path: Path) -> dict:
-    """The object in a JSON file; empty if there is no file."""
-    return hf.read_json(path) if path.is_file() else {}
+def read_width(model: ModelFiles) -> int:
+    """The components of a vector before it is narrowed."""
+    if model.dense:
+        return hf.Checkpoint(model.dense[-1][0]).slice("linear.weight").get_shape()[0]
+    return hf.read_architecture(model.folder)[0].width * len(model.poolings or (TOKENS,))
 
 
 def read_settings(folder: Path) -> Settings:
     """The prompts, width and similarity that a sentence-transformers folder declares."""
-    path = folder / "config_sentence_transformers.json"
-    settings = _read_json_if_present(path)
+    path = folder / hf.SENTENCE_SETTINGS
+    settings = hf.read_json_if_present(path)
     prompts = settings.get("prompts") or {}
     texts = prompts.values() if isinstance(prompts, dict) else [0]
     if not all(isinstance(text, str | None) for text in texts):
-        raise _wrong_field(path, "prompts", "a map from kinds to texts", prompts)
+        raise hf.wrong_field(path, "prompts", "a map from kinds to texts", prompts)
     default = settings.get("default_prompt_name")
     if default not in (None, *prompts, *KINDS):
-        raise _wrong_field(path, "default_prompt_name", f"one of {list(prompts)}", default)
+        raise hf.wrong_field(path, "default_prompt_name", f"one of {list(prompts)}", default)
     width = settings.get("truncate_dim")
     if width is not None and type(width) is not int:
-        raise _wrong_field(path, "truncate_dim", "a number of components", width)
+        raise hf.wrong_field(path, "truncate_dim", "a number of components", width)
     similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity == "MaxSim":  # PyLate's spelling
+        similarity = "maxsim"
     if similarity not in (*SIMILARITIES, "maxsim"):
         admissible = "cosine or dot: texts would be ranked otherwise"
-        raise _wrong_field(path, "similarity_fn_name", admissible, similarity)
+        raise hf.wrong_field(path, "similarity_fn_name", admissible, similarity)
     prompts = {name: text or "" for name, text in prompts.items()}
     return Settings(prompts, default, width, "cosine" if similarity == "maxsim" else similarity)
-
-
-def _wrong_field(path: Path, name: str, admissible: str, value: object) -> ValueError:
-    return ValueError(
-        f"{path}: {name} must be {admissible}, it is {repr(value)[:60]}; correct the field"
-    )
 
 
 def prompt_for_kind(prompts: Mapping[str, str], kind: str) -> str:
@@ -320,30 +344,34 @@ def read_max_length(folder: Path, tokenizer) -> int:
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:
     """(max_seq_length, do_lower_case) of a folder; None and False if they are not declared."""
     path = next((folder / x for x in _LIMITS if (folder / x).is_file()), folder / _LIMITS[0])
-    settings = _read_json_if_present(path)
+    settings = hf.read_json_if_present(path)
     limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False
     if limit is not None and not (type(limit) is int and limit > 0):
-        raise _wrong_field(path, "max_seq_length", "a number of tokens", limit)
+        raise hf.wrong_field(path, "max_seq_length", "a number of tokens", limit)
     if not isinstance(lower, bool):
-        raise _wrong_field(path, "do_lower_case", "true or false", lower)
+        raise hf.wrong_field(path, "do_lower_case", "true or false", lower)
     for name in (*_OTHER_TOKENS, "processing_kwargs"):
         if settings.get(name):
-            raise _wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
+            raise hf.wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
+    if late := read_late_settings(folder):  # PyLate stores the limit of what it read last
+        limit = late.document_length
     return limit, lower
 
 
 def module_names(form: VectorForm) -> list[str]:
     """The modules that turn a text into a vector of this form, in their order."""
     dense = ["Dense"] * len(form.activations)
+    if form.poolings == (TOKENS,):
+        return ["Transformer", *dense]  # of PyLate
     return ["Transformer", "Pooling", *dense, *["Normalize"] * form.normalised]
 
 
 def write_modules(folder: Path, form: VectorForm) -> None:
-    """Writes modules.json of an ordinary folder, which holds the model itself."""
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _TYPE + kind}
-        for i, kind in enumerate(module_names(form))
-    ]
+    """Writes modules.json of an ordinary folder or PyLate's, which holds the model itself."""
+    types = {"Dense": _PYLATE_DENSE} if form.poolings == (TOKENS,) else {}
+    row = lambda i, kind: {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else ""}
+    names = enumerate(module_names(form))
+    modules = [row(i, kind) | {"type": types.get(kind, _TYPE + kind)} for i, kind in names]
     _write_json(folder / "modules.json", modules)
 
 
@@ -362,6 +390,28 @@ def write_multi_vector_modules(folder: Path) -> None:
     _write_json(folder / f"1_{_MASK}" / "config.json", {"skiplist_words": []})
     tokens = dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
     _write_json(folder / "2_Normalize" / "config.json", tokens)
+
+
+def write_late_files(
+    folder: Path, base: Path, settings: Settings, late: LateSettings, form: VectorForm
+) -> None:
+    """Writes the settings of PyLate's or ColBERT v2's folder, whose weights are written.
+
+    Args:
+        base: the folder that the model was read from, in the same layout.
+
+    Raises:
+        ValueError: ColBERT v2 has no place for prompts.
+    """
+    if late.layout == PYLATE:
+        write_modules(folder, form)
+        stored = {name: value for name, value in vars(late).items() if name != "layout"}
+        named = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
+        write_settings(folder, settings, stored | named)
+        return
+    if any(settings.prompts.values()):
+        raise ValueError(f"{folder}: {METADATA} has no place for prompts; give none")
+    hf.copy_files(base, folder, (METADATA,))
 
 
 def write_router(folder: Path, forms: Mapping[str, VectorForm]) -> None:
@@ -425,20 +475,20 @@ def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
     )
 
 
-def write_settings(folder: Path, settings: Settings, *, multi_vector: bool = False) -> None:
-    """Writes the file that `read_settings` reads; without a width, all is kept."""
+def write_settings(folder: Path, settings: Settings, others: Mapping[str, Any] = {}) -> None:
+    """Writes the file that `read_settings` reads, and `others`; without a width, all is kept."""
     prompts = dict(settings.prompts)
     # Version 6 of sentence-transformers overlooks the older names of a document's prompt.
     if (prompt := prompt_for_kind(prompts, "document")) and "document" not in prompts:
         prompts["document"] = prompt
     _write_json(
-        folder / "config_sentence_transformers.json",
+        folder / hf.SENTENCE_SETTINGS,
         {
             "prompts": prompts,
             "default_prompt_name": settings.default_prompt,
-            **({"model_type": "MultiVectorEncoder"} if multi_vector else {}),
-            "similarity_fn_name": "maxsim" if multi_vector else settings.similarity,
+            "similarity_fn_name": settings.similarity,
             **({"truncate_dim": settings.width} if settings.width else {}),
+            **others,
         },
     )
 

@@ -174,6 +174,7 @@ STAR_HEAD = {
 # Tensors that the model does not compute with. An export copies them from its base, unchanged.
 UNUSED_TENSORS = (
     "*pooler.dense.*",
+    "linear.weight",  # of ColBERT v2, which sentence_folder.py reads
     "*position_ids",
     "cls.*",
     "lm_head.weight",

@@ -171,7 +171,8 @@ def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
     model = sentence_folder.read_models(hf.resolve(retriever))["document"]
     prompt = sentence_folder.prompt_for_kind(model.settings.prompts, "document")
     limit = sentence_folder.read_max_length(model.folder, tokenizer)
-    room = limit - len(tokenizer(prompt)["input_ids"])
+    marker = bool(model.late and model.late.document_prefix)
+    room = limit - len(tokenizer(prompt)["input_ids"]) - marker
     least = _least_chunk_size(room)
     if least <= rules.overlap:
         raise ValueError(

@@ -35,6 +35,7 @@ HUB_FILES = (
     "*/config.json",
     "*/pytorch_model.bin",  # of small modules
     "*.jinja",
+    "artifact.metadata",  # ColBERT v2's settings
 )
 
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from ark_jax.models.multi_vector import MultiVectorRetriever
 from ark_jax.models.pairs import CrossEncoder
+from ark_jax.models.pooling import VectorForm
 from ark_jax.models.retriever import Retriever, check_vectors
+from ark_jax.models.sentence_folder import KINDS
 from ark_jax.runtime.log import Progress
 from ark_jax.serve.ladder import Ladder, Shape
 from ark_jax.text import tokens as tk
@@ -56,6 +58,7 @@ class _TokenisedText:
     text: str
     width: int
     unit: bool
+    form: VectorForm
 
 
 class Embedder:
@@ -72,23 +75,24 @@ class Embedder:
         self.name, self.retriever = name, retriever
         self.width, self.max_length = retriever.width, retriever.max_length
         self.is_cosine = retriever.form.similarity == "cosine"
-        self.form = retriever.form.raw if self.is_cosine else retriever.form
-        if not self.form.include_prompt:
-            raise ValueError(
-                f"{name}: include_prompt=false is not served, since a batch holds texts of several "
-                "prompts; search with `ark-jax search`"
-            )
         self.of_tokens = isinstance(retriever, MultiVectorRetriever)
         self.ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
         self.room = BATCHES * self.ladder.tokens
 
     def warm_up(self) -> None:
         """Compiles the common shapes."""
+        forms = dict.fromkeys(map(self._form, KINDS))
 
         def embed(shape: Shape, ids: list[list[int]]) -> None:
-            self.retriever.encode_tokens(ids, _single_shape(shape), self.form)
+            for form in forms:
+                self.retriever.encode_tokens(ids, _single_shape(shape), form)
 
         _compile_shapes("compile the retriever", self.ladder.common_shapes, embed)
+
+    def _form(self, kind: str) -> VectorForm:
+        """The form of vectors of a kind of text, before they get unit length."""
+        form = self.retriever.form_of(kind)
+        return form.raw if self.is_cosine else form
 
     def size(self, request: Texts) -> int:
         return len(request.texts)
@@ -103,14 +107,21 @@ class Embedder:
         _check_lengths(self.retriever.truncated[""], request.cut, self.max_length, "inputs")
         pairs = zip(rows, request.texts, strict=True)
         unit = self.is_cosine if request.unit is None else request.unit
-        return [_TokenisedText(ids, text, request.width, unit) for ids, text in pairs]
+        form = self._form(request.kind)
+        return [_TokenisedText(ids, text, request.width, unit, form) for ids, text in pairs]
 
     def cost(self, item: _TokenisedText) -> int:
         return len(item.ids)
 
     def run(self, items: Sequence[_TokenisedText]) -> list[Embedded]:
         ids = [item.ids for item in items]
-        vectors = self.retriever.encode_tokens(ids, self.ladder.batches, self.form)
+        vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
+        for form in dict.fromkeys(item.form for item in items):  # kinds of text may differ in it
+            numbers = [i for i, item in enumerate(items) if item.form == form]
+            chosen = [ids[i] for i in numbers]
+            part = self.retriever.encode_tokens(chosen, self.ladder.batches, form)
+            for i, vector in zip(numbers, part, strict=True):
+                vectors[i] = vector
         check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
         shortened = [vector[..., : item.width] for vector, item in zip(vectors, items, strict=True)]
         return [

@@ -187,6 +187,15 @@ def test_a_kernel_that_does_not_support_the_type_is_refused(mesh):
         trace("cudnn")
 
 
+def test_a_token_whose_window_is_empty_gets_zeros(mesh):
+    """As in torch: a mask token of a ColBERT that sees no other, far behind the text."""
+    q, k, v = inputs("float32")
+    visible = layout.rows(np.broadcast_to(np.arange(TOKENS) < 5, (TEXTS, TOKENS)))
+    out = attention.attend(q, k, v, visible, causal=False, kernel="xla", reach=jnp.array(4))
+    empty = np.arange(TOKENS) >= 8
+    assert not np.asarray(out)[:, empty].any() and np.asarray(out)[:, ~empty].any(-1).all()
+
+
 def test_an_unknown_kernel_is_refused(mesh):
     message = "attention='flash': must be one of auto, xla, cudnn, splash"
     with pytest.raises(ValueError, match=message):

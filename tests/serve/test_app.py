@@ -24,6 +24,7 @@ from ark_jax.models import retriever as retrievers
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.serve.app import make_app
+from ark_jax.serve.models import Embedder, Texts
 from ark_jax.serve.work import CALLS
 
 SENTENCES = [" ".join(text.split()[:4]) for text in TEXTS.values()]
@@ -290,6 +291,22 @@ def test_a_model_with_token_vectors_only_searches(tmp_path):
             assert answer.status_code in (400, 422)
             assert "a vector for each token, which this path has no form for" in answer.text
         assert asks.get("/info").json()["model_type"] == {"embedding": {"pooling": "none"}}
+
+
+def test_texts_of_both_kinds_in_a_batch_leave_out_their_own_prompt(tmp_path, mesh):
+    folder = tiny.write(tmp_path, "bert", tokenizer="cls")
+    prompts = {"query": "Find the one of: ", "document": ""}
+    tiny.sentence_transformer(folder, pooling="mean", max_seq_length=48, prompts=prompts)
+    path = folder / "1_Pooling" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"include_prompt": False}))
+    retriever = Retriever.from_pretrained(folder)
+    embedder = Embedder(retriever, "tiny")
+    items, expected = [], []
+    for kind, texts in (("query", ["a", "salt"]), ("document", [*TEXTS.values()])):
+        items += embedder.prepare(Texts(texts, kind, tiny.WIDTH, cut=True))
+        expected += [*retriever.encode(texts, kind=kind)]
+    vectors = [embedded.vector for embedded in embedder.run(items[::-1])][::-1]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_paths_without_their_model_name_the_missing_flag(service):

@@ -253,7 +253,7 @@ def _write_vectors(retriever, passages: Sequence[str], options: dict, unfinished
 
     shape, dtype, offsets = (len(passages), retriever.width), np.float32, None
     if isinstance(retriever, MultiVectorRetriever):
-        offsets = retriever.tokenize(passages, kind="document").offsets
+        offsets = retriever.vector_offsets(passages, kind="document")
         shape, dtype = (int(offsets[-1]), retriever.width), np.float16
     batches = retriever.encode_batches(passages, **options)
     with contextlib.ExitStack() as stack:

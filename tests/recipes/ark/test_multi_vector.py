@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support import colbert
 from support.compare_workdirs import differences
 from support.world import make_world, tiny_config
 
@@ -31,6 +32,11 @@ def settings(world, pool: str):
     c = tiny_config(world)
     c.retriever.vectors, c.train.temperature = "tokens", 0.02
     c.train.save_every = 100
+    if pool == "colbert":
+        pool, folder = "corpus", Path(c.retriever.path).with_name("colbert")
+        if not folder.is_dir():
+            colbert.write(folder, "pylate", query_length=24, skiplist_words=["the", ","])
+        c.retriever.path = str(folder)
     c.data.pool, c.data.candidates, c.train.stages = pool, 6, (1, 2)
     c.evaluate.read, c.train.epochs, c.evaluate.scope = 0, (1, 1, 1), "corpus"
     return c
@@ -57,12 +63,13 @@ def finished(world, tmp_path_factory):
     return run_of
 
 
-@pytest.mark.parametrize("pool", ["documents", "corpus"])
+@pytest.mark.parametrize("pool", ["documents", "corpus", "colbert"])
 def test_a_run_with_token_vectors_ranks_by_maxsim(world, finished, pool):
     context = finished(pool)
     base = MultiVectorRetriever.from_pretrained(str(settings(world, pool).retriever.path))
     tuned = MultiVectorRetriever.from_pretrained(str(context / "stage2" / "model"))
-    MultiVectorRetriever.from_pretrained(str(context / "export"))  # what won, of the same kind
+    exported = MultiVectorRetriever.from_pretrained(str(context / "export"))  # what won
+    assert exported.late == base.late and (exported.late is not None) == (pool == "colbert")
     questions = load_questions(context, "held_out")
     chunks = [chunk for group in chunks_by_document(context).values() for chunk in group]
     for retriever, file in (
