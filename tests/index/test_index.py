@@ -154,16 +154,12 @@ def test_a_stored_reranker_orders_what_a_search_finds(
             assert [x.score for x in hits] == pytest.approx(logits[best].tolist(), abs=1e-5)
     assert index.add(documents(1, "more")).manifest.reranker == str(folder)
     shutil.move(folder, tmp_path / "elsewhere")
-    with pytest.raises(
-        FileNotFoundError, match=r"the reranker of the index .* search with --"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"the reranker of the index .* search with --"):
         ark.Index.open(tmp_path / "i").search(QUESTIONS)
 
 
 def test_a_retriever_is_refused_as_the_reranker(models, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"reranker='.*' scores no pairs of texts; give a "
-    ):
+    with pytest.raises(ValueError, match=r"reranker='.*' scores no pairs of texts; give a "):
         ark.Index.build(tmp_path / "i", models / "a", documents(), reranker=models / "b")
     assert not (tmp_path / "i").exists()
 
