@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import tiny
+from support import pairs, tiny
 
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
@@ -53,3 +53,22 @@ def test_an_export_has_the_types_of_its_base_or_that_which_is_asked(
     configs = [json.loads(path.read_text()) for path in export.rglob("config.json")]
     named = {config["dtype"] for config in configs if "model_type" in config}
     assert named == {dtype or "bfloat16"}
+
+
+def test_a_yes_no_decoder_is_exported_in_the_form_it_came_in(tmp_path, mesh):
+    """Its folder names a prompt, a template and the tokens of its answers; weights are bfloat16."""
+    base = pairs.write_yes_no(tmp_path / "plain")
+    CrossEncoder.from_pretrained(base).save_pretrained(tmp_path / "base", dtype="bfloat16")
+    base = pairs.write_logit_score(tmp_path / "base")
+    scorer = CrossEncoder.from_pretrained(base)
+    scorer.save_pretrained(tmp_path / "stage", dtype=MASTER)
+    copy_model(tmp_path / "stage", tmp_path / "export", str(base), "")
+    kept, given = tensors(base), tensors(tmp_path / "export")
+    assert {str(x.dtype) for x in given.values()} == {"bfloat16"} and given.keys() == kept.keys()
+    for name in kept:
+        np.testing.assert_array_equal(given[name], kept[name])
+    again = CrossEncoder.from_pretrained(tmp_path / "export")
+    assert again.cfg == scorer.cfg and again.digest() == scorer.digest()
+    for name in ("modules.json", "1_LogitScore/config.json", "config_sentence_transformers.json"):
+        assert (tmp_path / "export" / name).read_bytes() == (base / name).read_bytes()
+    assert again.prompts == {"instruction": "Find the board."}
