@@ -410,7 +410,7 @@ def _read_model_config(path: str) -> tuple[dict, str]:
     Raises:
         OSError, RuntimeError, ValueError: the model cannot be read.
     """
-    from ark_jax.models import hf, pair_folder, sentence_folder
+    from ark_jax.models import hf, pair_folder
 
     if "://" in path:
         file = _bucket_path(f"{path.rstrip('/')}/config.json")
@@ -418,10 +418,7 @@ def _read_model_config(path: str) -> tuple[dict, str]:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         return _read_from_hub(path)
-    if (folder / pair_folder.SETTINGS).is_file():
-        folder = folder / "body"
-    if not pair_folder.is_decoder(folder):
-        folder = sentence_folder.weights_folder(folder)
+    folder = pair_folder.weights_folder(folder)
     hf.Checkpoint(folder)  # raises if a file is damaged or missing
     return hf.read_config(folder), "whole"
 

@@ -176,7 +176,8 @@ def rank(
     texts = [question.question for question in task.questions]
     is_whole, index, rankings = task.scope == "corpus", task.index, {}
     if index.manifest.reranker and not any(system.reranker for system in systems):
-        say(f"  {index.folder} has a reranker: add {_RERANK}{index.manifest.reranker} to a system")
+        name = index.manifest.reranker
+        say(f"  {index.folder} has a reranker: MODEL{_RERANK}{name} measures what it adds")
     searched = index.chunks if is_whole else task.searched
     ids = index.chunks.ids if is_whole else [chunk.id for chunk in searched]
     passages = passages_of(searched)

@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.layout import check_divides
-from ark_jax.models import decoder, encoder, hf, pair_heads
+from ark_jax.models import decoder, encoder, hf, pair_heads, sentence_folder
 from ark_jax.models.config_json import expect, refuse_unless
 from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD, Table
 from ark_jax.runtime.distributed import is_first_process
 
 SETTINGS = "pair_scorer.json"
+# sentence-transformers' list of modules, and the one of a decoder that answers yes or no.
+MODULES, SCORE = "modules.json", "LogitScore"
 _CLASSES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -89,6 +91,16 @@ def is_decoder(folder: Path) -> bool:
     """Whether the folder holds a decoder, which scores pairs by its next word, without a head."""
     is_other = (folder / SETTINGS).is_file() or not (folder / "config.json").is_file()
     return not is_other and hf.read_config(folder).get("model_type") in decoder.FAMILIES
+
+
+def weights_folder(folder: Path) -> Path:
+    """The folder of the weights, config.json and tokenizer of a pair scorer or a retriever."""
+    if (folder / SETTINGS).is_file():
+        return sentence_folder.weights_folder(folder / "body")
+    modules = folder / MODULES
+    if modules.is_file() and SCORE in modules.read_text(encoding="utf-8"):
+        return folder
+    return sentence_folder.weights_folder(folder)
 
 
 def read_settings(folder: Path) -> dict | None:

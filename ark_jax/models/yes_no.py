@@ -14,6 +14,7 @@ import numpy as np
 
 from ark_jax.models import hf, pair_folder, sentence_folder
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.pair_folder import MODULES, SCORE
 from ark_jax.models.pair_tokens import Pair, PairTokens, check_pairs
 from ark_jax.runtime.log import say
 from ark_jax.text import tokens as tk
@@ -33,7 +34,6 @@ TEMPLATE = (
     "<Query>: {{ text('query') }}\n<Document>: {{ text('document') }}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>{{ '\\n\\n' }}"
 )
-_MODULES, _SCORE = "modules.json", "LogitScore"
 
 
 def _score_module(folder: Path) -> Path | None:
@@ -42,16 +42,17 @@ def _score_module(folder: Path) -> Path | None:
     Raises:
         ValueError: modules.json has others, as that of an embedding model.
     """
-    if not (folder / _MODULES).is_file():
+    if not (folder / MODULES).is_file():
         return None
-    modules = hf.read_json(folder / _MODULES, list)
+    modules = [x if isinstance(x, dict) else {} for x in hf.read_json(folder / MODULES, list)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
-    if kinds != ["Transformer", _SCORE] or modules[0].get("path"):
+    paths = [module.get("path") for module in modules]
+    if kinds != ["Transformer", SCORE] or paths[0] != "" or not isinstance(paths[1], str):
         raise ValueError(
-            f"{folder}/{_MODULES}: the modules {', '.join(kinds)} do not score pairs by yes or no; "
+            f"{folder}/{MODULES}: the modules {', '.join(kinds)} do not score pairs by yes or no; "
             "give a reranker, such as Qwen/Qwen3-Reranker-0.6B"
         )
-    return folder / modules[1]["path"]
+    return folder / paths[1]
 
 
 def read_answers(lm: LanguageModel) -> tuple[int, int]:
@@ -99,7 +100,7 @@ def write_settings(folder: Path, base: Path, template: str) -> None:
         template: of the prompt.
     """
     if module := _score_module(base):
-        files = (_MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
+        files = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
         (folder / module.name).mkdir(exist_ok=True)
         hf.copy_files(base, folder, files)
         hf.copy_files(module, folder / module.name, ("config.json",))

@@ -27,13 +27,10 @@ def copy_model(source: Path, target: Path, base: str, dtype: str) -> None:
     Args:
         base: folder or hub name of the model that training began with.
     """
-    from ark_jax.models import hf, pair_folder, sentence_folder
+    from ark_jax.models import hf, pair_folder
 
     copy_files(source, target)
-    place = hf.resolve(base)
-    place = place / "body" if (place / pair_folder.SETTINGS).is_file() else place
-    is_decoder = pair_folder.is_decoder(place)
-    weights = place if is_decoder else sentence_folder.weights_folder(place)
+    weights = pair_folder.weights_folder(hf.resolve(base))
     for config in sorted(target.rglob("config.json")):
         if "model_type" in hf.read_json(config):  # not a module of sentence-transformers
             hf.cast_weights(config.parent, weights, dtype)
