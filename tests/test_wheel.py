@@ -54,7 +54,8 @@ def call(program: Path, *words: str) -> subprocess.CompletedProcess:
     """Runs the program in an empty folder, with nothing of the checkout on its path."""
     place = program.parents[2] / "place"
     place.mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ours = ("PYTHONPATH", "ARK_DATA")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     return subprocess.run(
         [program, *words], capture_output=True, text=True, cwd=place, env=environment, timeout=900
     )

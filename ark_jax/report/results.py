@@ -29,7 +29,7 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "answer_recall": ("answer recall", "share of the answers that are in the first {k} triples"),
     "path_hit": ("path hit", "whether one of the first {k} paths is a shortest path to an answer"),
     "detour": ("detour", "whether the first {k} paths hit an answer, none of them a path hit"),
-    "error": ("error", "whether the first path reaches no answer"),
+    "wrong": ("error", "whether the first path reaches no answer"),
     "shortcut": ("shortcut error", "an error by a path that looks like the question"),
     "long_tail": ("long-tail error", "an error where the path asked for is rare in training"),
     "union": ("either error", "an error of either kind"),

@@ -74,8 +74,14 @@ class Comparison:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of results.parquet."""
+        """The columns of results.parquet.
+
+        Raises:
+            ValueError: a metric has the name of another column.
+        """
         numbers = (*NUMBERS, *self.names, "seconds")
+        if taken := {*TEXTS, *NUMBERS, "seconds"} & {*self.names}:
+            raise ValueError(f"metric {min(taken)!r}: a sweep's table has such a column; rename it")
         texts = [(name, pa.string()) for name in TEXTS]
         return pa.schema([*texts, *((name, pa.float64()) for name in numbers)])
 

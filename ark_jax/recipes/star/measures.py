@@ -15,7 +15,7 @@ AT_K = ("hit", "path_hit", "detour")
 OF_ALL = ("f1", "answer_coverage")
 # Always measured, to compare runs by.
 STANDARD = ("hit@1", "hit@3", "path_hit@1", "detour@1", "f1", "answer_coverage")
-BIASES = ("error", "shortcut", "long_tail", "union")
+BIASES = ("wrong", "shortcut", "long_tail", "union")
 RARE_SHARE = 0.2  # of the different training paths, those that fewest questions have
 HEAD, TAIL = "paths frequent in training", "paths rare in training or unseen"
 
@@ -84,7 +84,8 @@ def measure_biases(
     - similar: the path looks like the question: its cosine is at least `similar_at` or, if that is
       0, the mean of the shortest paths, which algorithm 1 demands of a positive.
     - rare: the question asks for a rare path, see `rarity_groups`.
-    - error: no hit. shortcut, long_tail: an error that is similar, or rare; union: either.
+    - wrong: no hit, the paper's error. shortcut, long_tail: an error that is similar, or rare;
+      union: either.
 
     Args:
         hit: hit@1.
@@ -97,7 +98,7 @@ def measure_biases(
     return {
         "similar": float(similar),
         "rare": float(rare),
-        "error": error,
+        "wrong": error,
         "shortcut": error * similar,
         "long_tail": error * rare,
         "union": error * (similar or rare),

@@ -126,7 +126,7 @@ def _biases(context: Context) -> list[str]:
         if system == ALONE:
             continue
         listed = list(of_question.values())
-        parts = [[row for row in listed if row["error"] == wrong] for wrong in (0, 1)]
+        parts = [[row for row in listed if row["wrong"] == wrong] for wrong in (0, 1)]
         values = [(name, listed) for name in BIASES]
         values += [(name, part) for name in FEATURES for part in parts]
         means = [np.mean([row[name] for row in part]) if part else None for name, part in values]

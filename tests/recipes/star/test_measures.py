@@ -118,7 +118,7 @@ def test_an_error_is_a_shortcut_if_its_path_looks_like_the_question(
     hit, cosine, rare, similar_at, expected
 ):
     values = measure_biases(hit, cosine, [0.4, 0.6], similar_at, rare=rare)
-    assert tuple(values) == ("similar", "rare", "error", "shortcut", "long_tail", "union")
+    assert tuple(values) == ("similar", "rare", "wrong", "shortcut", "long_tail", "union")
     assert tuple(values.values()) == expected
 
 

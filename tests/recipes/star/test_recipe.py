@@ -93,9 +93,9 @@ def test_results_of_all_systems_are_stored(world, finished):
     assert outcome.system == "star" and set(outcome.values) == {*STANDARD, *BIASES}
     assert set(RECIPE.metrics) > set(outcome.values)
     for row in rows:  # section 5.3: errors of either bias, and of both together
-        assert row["error"] == 1 - row["hit@1"]
-        assert row["shortcut"] == row["error"] * row["similar"]
-        assert row["long_tail"] == row["error"] * row["rare"]
+        assert row["wrong"] == 1 - row["hit@1"]
+        assert row["shortcut"] == row["wrong"] * row["similar"]
+        assert row["long_tail"] == row["wrong"] * row["rare"]
         assert row["union"] == max(row["shortcut"], row["long_tail"])
     page = (workdir / "report.html").read_text()
     assert "Errors and their biases" in page and "shortcut error" in page
