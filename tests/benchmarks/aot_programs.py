@@ -274,7 +274,7 @@ def lists(size: str, scale: Scale) -> Program:
     of_device, devices = 4 * 32, layout.batch_multiple()
     tokens = of_device * scale.pair
     form, first = VectorForm(("cls",), body.width), pair_heads.FirstLayer()
-    cfg = pair_heads.PairConfig(body, "star", form, 20.0, first, True)
+    cfg = pair_heads.PairConfig(body, "star", form, first, scale=20.0, typed=True)
 
     def create() -> pair_heads.PairModel:
         rngs = nnx.Rngs(0)
