@@ -88,8 +88,8 @@ def _source_lines(name: str, value: object, sources: Mapping[str, "Source"]) -> 
     for preset, source in sources.items():
         if row := source.fields.get(name):
             other = f"{row.value!r}, " if row.value != value else ""
-            said = "; ".join(filter(None, (f"{other}{row.where}", row.reason)))
-            yield from wrap_text(f"{preset}: {said}", " " * 6)
+            line = "; ".join(filter(None, (f"{other}{row.where}", row.reason)))
+            yield from wrap_text(f"{preset}: {line}", " " * 6)
 
 
 def _plain_lines(config, prefixes: tuple[str, ...] | str) -> Iterator[str]:

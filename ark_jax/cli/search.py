@@ -228,8 +228,8 @@ class Ask(IndexFlags):
         if self.expand == HYDE:
             embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
             vectors = Hyde(reader.write, embed, prompts.load_template(HYDE))([self.question])
-        given = {"k": self.k, "by": self.by, "vectors": vectors, "rerank": not self.no_rerank}
-        return opened.search([self.question], **given)[0]
+        options = {"k": self.k, "by": self.by, "vectors": vectors, "rerank": not self.no_rerank}
+        return opened.search([self.question], **options)[0]
 
     def run(self) -> int:
         from ark_jax.data.records import with_title

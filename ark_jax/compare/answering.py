@@ -175,8 +175,8 @@ def _prompts(
     blank = sum(not texts[x.id] for x in questions) if system.name in (ORACLE, DOCUMENT) else 0
     cuts = f"what is read for {cut:,} of {len(questions):,} questions is cut to what fits"
     counts = {cuts: cut, f"{blank:,} questions have none, and are answered without": blank}
-    told = "; ".join(text for text, count in counts.items() if count)
-    return filled, told and f"{system.name}: {told}"
+    message = "; ".join(text for text, count in counts.items() if count)
+    return filled, message and f"{system.name}: {message}"
 
 
 def _tokens(form: ReadingPrompt) -> int:

@@ -195,7 +195,7 @@ class LocalModelSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class PromptsSection:
+class RetrieverPrompts:
     """What is put in front of texts, where the retriever's folder does not say it (E5)."""
 
     query: str = field("", 'In front of a question, as in "query: "; empty: as the folder says.')
@@ -206,7 +206,7 @@ class PromptsSection:
 class RetrieverSection(LocalModelSection):
     """The retriever before training."""
 
-    prompts: PromptsSection = PromptsSection()
+    prompts: RetrieverPrompts = RetrieverPrompts()
 
     compute: str = field(
         "auto", f"Floating-point type of activations. {BY_DEVICE}", choices=FLOAT_TYPES
