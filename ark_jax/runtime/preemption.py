@@ -56,6 +56,8 @@ class _Signals:
 
     def retry(self, _: int, frame: FrameType | None) -> None:
         """The handler of the timer: raises again, or ends the process after GRACE seconds."""
+        if self.number is None:  # the timer went off while it was being stopped
+            return
         if not self.deferred and time.monotonic() - self.since > GRACE:
             _exit_now("stopped: run the same command again to go on", exit_status())
         self.interrupt(frame)
@@ -121,7 +123,8 @@ def raise_signals(terminated: int = 0) -> Iterator[None]:
     """In the block, SIGTERM raises Preempted and Ctrl-C raises KeyboardInterrupt, in any case.
 
     A second signal ends the process at once, and so does a clean-up of more than GRACE seconds. A
-    program's main thread calls it around everything.
+    program's main thread calls it around everything. Code that catches the exception inside the
+    block calls `stop_retrying` in its `except`: later the exception may be raised again.
 
     Args:
         terminated: the status to end with after SIGTERM: 0, as schedulers expect of a run that can

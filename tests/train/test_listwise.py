@@ -148,7 +148,7 @@ def finished(folder, tmp_path_factory):
 def test_a_resumed_run_gives_the_same_bytes(folder, tmp_path, at_step, step, finished):
     run, wanted, curve = finished
     at_step(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match=f"step {step} of 6"):
+    with pytest.raises(preemption.Preempted, match=f"step {step} of 6"), preemption.raise_signals():
         train(folder, tmp_path)
     at_step(0, None)
     resumed, _, again = train(folder, tmp_path)
@@ -183,7 +183,7 @@ def test_each_epoch_hands_over_its_scorer_also_in_a_resumed_run(folder, tmp_path
     np.testing.assert_array_equal(seen[2], np.concatenate(scores_of(whole)))
     assert not np.array_equal(seen[1], seen[2])
     at_step(stop, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with preemption.raise_signals(), pytest.raises(preemption.Preempted):
+    with pytest.raises(preemption.Preempted), preemption.raise_signals():
         train(folder, tmp_path / "killed", after_epoch=note)
     at_step(0, None)
     assert train(folder, tmp_path / "killed", after_epoch=note).curve == curve
@@ -221,7 +221,7 @@ def test_adapter_losses_on_a_mesh_equal_those_on_one_device(folder, tmp_path, ad
 def test_a_resumed_adapter_gives_the_same_bytes(folder, tmp_path, at_step, adapted):
     """Inside the second epoch, whose negatives the adapted scorer chose."""
     at_step(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 4 of 6"):
+    with pytest.raises(preemption.Preempted, match="step 4 of 6"), preemption.raise_signals():
         train(folder, tmp_path, **ADAPTED)
     at_step(0, None)
     resumed, _, curve = train(folder, tmp_path, **ADAPTED)

@@ -161,7 +161,7 @@ def test_losses_on_a_mesh_equal_those_on_one_device(folder, tmp_path, shape, two
 def test_a_resumed_run_gives_the_same_bytes(folder, tmp_path, at_step, two_towers):
     wanted, _, curve = two_towers
     at_step(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 3 of 6"):
+    with pytest.raises(preemption.Preempted, match="step 3 of 6"), preemption.raise_signals():
         train(folder, tmp_path / "stopped", two=True)
     at_step(0, None)
     resumed, _, again = train(folder, tmp_path / "stopped", two=True)

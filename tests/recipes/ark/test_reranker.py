@@ -138,7 +138,7 @@ def test_a_resumed_reranker_stage_gives_the_same_bytes(
 
     monkeypatch.setattr(fit, "train_step", step_and_stop)
     c = settings(retriever, classifier)
-    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="reranker: step 5"):
+    with pytest.raises(preemption.Preempted, match="reranker: step 5"), preemption.raise_signals():
         run(c, tmp_path)
     monkeypatch.setattr(fit, "train_step", train_step)
     again = run(c, tmp_path)
