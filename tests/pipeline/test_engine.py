@@ -279,6 +279,20 @@ def test_a_run_killed_at_random_moments_gives_the_same_bytes(world, finished, tm
     assert outputs(tmp_path / "w") == outputs(finished[0]), f"seed {seed}"
 
 
+THREADS = [
+    {"OPENBLAS_NUM_THREADS": "1"},
+    {"OMP_NUM_THREADS": "2", "OPENBLAS_CORETYPE": "Haswell"},  # which sums in another order
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variables", THREADS, ids=["one thread", "other sums"])
+def test_the_bytes_do_not_depend_on_how_blas_sums(world, finished, tmp_path, variables):
+    done = call(world, tmp_path / "w", **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(tmp_path / "w") == outputs(finished[0])
+
+
 @pytest.mark.slow
 def test_damage_to_the_scores_of_a_killed_run_is_detected(world, finished, tmp_path):
     """A flipped bit often leaves a table that can be read, with another score."""

@@ -100,7 +100,9 @@ def command(world: Path, workdir: Path, verb: str = "run", *flags: str) -> list[
     ]
 
 
-def call(world: Path, workdir: Path, verb: str = "run", *flags: str) -> subprocess.CompletedProcess:
+def call(
+    world: Path, workdir: Path, verb: str = "run", *flags: str, **variables: str
+) -> subprocess.CompletedProcess:
     # A relative path, as most users write it.
     workdir = Path(os.path.relpath(workdir, REPOSITORY))
     return subprocess.run(
@@ -108,7 +110,7 @@ def call(world: Path, workdir: Path, verb: str = "run", *flags: str) -> subproce
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
-        env=environment(world),
+        env=environment(world) | variables,
         timeout=600,
     )
 
