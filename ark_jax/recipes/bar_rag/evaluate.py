@@ -251,7 +251,7 @@ conclusion = functools.partial(baselines.conclusion, metric=HEADLINE, **BY_DOCUM
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Stores rows and results of the readers that no stage trains: untuned, the user's."""
+    """Measures the readers that no stage trains, to know what training has to beat."""
     questions = measured_questions(context)
     if questions:
         rows = measure_reader(context, UNTUNED, folder)
@@ -266,7 +266,7 @@ def measure_baselines(context: Context, folder: Path) -> dict:
 
 
 def measure_warm(context: Context, folder: Path) -> dict:
-    """Stores the rows of the warm reader, which all arms of a study share."""
+    """Measures the reader after its warm start."""
     questions = measured_questions(context)
     if questions:
         if context.config.warm.steps:
@@ -307,7 +307,7 @@ def compares_ways(config) -> bool:
 
 
 def evaluate(context: Context, folder: Path) -> dict:
-    """Measures and compares; stores a row per reader, question and set, and the tables."""
+    """Measures all readers on the held-out questions."""
     config, questions = context.config, measured_questions(context)
     if not questions:
         say("  no held-out question has a pool: nothing is measured")
@@ -435,7 +435,7 @@ def _say_results(results: dict, questions: int, passages: int) -> None:
 
 
 def export_reader(context: Context, folder: Path) -> dict:
-    """Copies the last reader with the form of its prompts, and writes a card with its numbers.
+    """Writes the folder of the last reader, with the form of its prompts and a model card.
 
     Adapters are merged into it: each belongs to the reader before it, and none to the base alone.
     """

@@ -86,7 +86,7 @@ def choose(
     systems_of: Callable[[object], Systems],
     learned: Callable[[Context], Collection[str]],
 ) -> dict:
-    """Stores the system that ships, chosen by nDCG@10 on questions that trained nothing.
+    """Chooses the system that ships, by nDCG@10 on questions that trained nothing.
 
     It is the last tuned retriever fused with BM25, unless another system is better by more than a
     standard error; and if the questions are fewer than `ENOUGH`.

@@ -46,7 +46,7 @@ MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
 def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], Systems]) -> dict:
-    """Retrieves, reads and measures; stores a row per system and question, and the table.
+    """Measures all systems on the held-out questions.
 
     Args:
         systems_of: config -> the systems that it compares.
