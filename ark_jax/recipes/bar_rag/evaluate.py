@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ark_jax.evaluate.reading import READING_PROMPT, ReadingPrompt
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.parts import stored_rows
+from ark_jax.pipeline.recipe import quote_text
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
 from ark_jax.recipes.bar_rag.read import shuffled
@@ -35,6 +37,7 @@ from ark_jax.recipes.core.tables import as_markdown, as_text, say_groups, tables
 from ark_jax.recipes.documents.corpus import questions_by_test_set, stored_chunks
 from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
+from ark_jax.runtime import mirror
 from ark_jax.runtime.log import say
 from ark_jax.select.zone import histogram
 from ark_jax.text.cited import CitedAnswer
@@ -248,6 +251,17 @@ TEST_WARM = "test-warm"  # a stage
 HEADLINE = "p"
 BY_DOCUMENT = {"base": UNTUNED, "cluster": "document"}  # how results are compared
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE, **BY_DOCUMENT)
+
+
+def ask_command(context: Context, question: str) -> str:
+    """The shell commands that index a run's documents, and have its reader answer a question."""
+    folder, config = mirror.address(context.workdir), context.config
+    place = "DIR" if "://" in folder else f"{folder}/index"  # no index lies in a bucket
+    model, data, out, reader = map(
+        shlex.quote, (config.retriever.path, config.data.path, place, f"{folder}/export")
+    )
+    index = f"ark-jax index {model} {data} --out={out}"
+    return f"ask it: {index} && ark-jax ask {out} {quote_text(question)} --reader={reader}"
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:

@@ -123,8 +123,6 @@ def choose(
     if known[name].model == "base":  # the export copies it as it copies what a stage has trained
         load_retriever(context, "base").save_pretrained(folder / "model")
     save_json(chosen, folder / FILE)
-    for sentence in sentences(chosen):
-        say(f"  {sentence}")
     return {"questions": len(choosing), "system": name}
 
 

@@ -183,6 +183,12 @@ def _measure(
     return {**row, **measures, **scores}
 
 
+def first_passage(context: Context) -> Callable[[dict], str]:
+    """A function of a row of `questions.parquet` that gives the best passage of its system."""
+    passages = Passages(stored_chunks(context))
+    return lambda row: passages[row["ranked"][0]] if row["ranked"] else ""
+
+
 def headline(evaluated: Path, seed: int, curriculum: Sequence[str] = ()) -> str:
     """What a finished table shows: the best system against base and BM25, and the last tuned one.
 

@@ -305,6 +305,15 @@ def measure(
 
 
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
+
+
+def first_triple(context: Context) -> Callable[[dict], str]:
+    """A function of a row of `questions.parquet` that gives the best triple of its system."""
+    graph, config = load_graph(context), context.config
+    texts = lambda row: texts_of(graph, config, np.asarray(row["ranked"][:1], np.int64))
+    return lambda row: next(iter(texts(row)), "")
+
+
 METHOD = "graded relevance of a graph's triples (GPR)"
 
 

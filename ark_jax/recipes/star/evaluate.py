@@ -1,7 +1,7 @@
 """The evaluate stage, and the export."""
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
@@ -172,6 +172,12 @@ def path_fact(steps: Steps, path: FoundPath) -> str:
     more = f"; and {len(entities) - ENTITIES:,} more" if len(entities) > ENTITIES else ""
     relations = ", ".join(steps.names[step] for step in path.steps)
     return f"{name(path.topic)} | {relations} | {shown}{more}"
+
+
+def first_path(context: Context) -> Callable[[dict], str]:
+    """A function of a row of `questions.parquet` that gives the best path of its system."""
+    steps = load_steps(context)
+    return lambda row: next((path_fact(steps, path) for path in found_paths(row)[:1]), "")
 
 
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
