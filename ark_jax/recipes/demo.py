@@ -18,8 +18,6 @@ A sweep. Only its first run extracts, rewrites and scores:
 
 import importlib.resources
 
-from ml_collections import ConfigDict
-
 from ark_jax.recipes.ark.config import ark
 from ark_jax.recipes.bar_rag.config import bar_rag
 from ark_jax.recipes.core.presets import named
@@ -151,7 +149,7 @@ DEMOS = {
 }
 
 
-def demo(words: str = "") -> ConfigDict:
+def demo(words: str = ""):
     """The config of `ark-jax demo`. The first use downloads the two models.
 
     Args:
