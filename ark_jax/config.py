@@ -9,13 +9,13 @@ def get_config():
 """
 
 from ark_jax import schema
-from ark_jax.recipes import demo as ark_demo
 from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.ark.config import PRESETS, Ark, ablations, ark, differences, study, switches
 from ark_jax.recipes.ark.config import STUDY_VARIANTS as VARIANTS
 from ark_jax.recipes.bar_rag import config as bar_rag_config
 from ark_jax.recipes.bar_rag.config import BarRag, bar_rag
 from ark_jax.recipes.core.presets import named, vary
+from ark_jax.recipes.demo import demo
 from ark_jax.recipes.gpr import config as gpr_config
 from ark_jax.recipes.gpr.config import Gpr, gpr
 from ark_jax.recipes.star import config as star_config
@@ -45,19 +45,6 @@ SOURCES = {
     "star": star_config.SOURCES,
     "bar_rag": bar_rag_config.SOURCES,
 }
-
-
-def demo(words: str = ""):
-    """The config of `ark-jax demo`.
-
-    Args:
-        words: "" is ARK's, "documents" ARK's without training questions, "gpr", "star" or
-            "bar_rag" that of the recipe.
-    """
-    recipes = {"gpr": gpr_config.demo, "star": star_config.demo, "bar_rag": bar_rag_config.demo}
-    if words in recipes:
-        return recipes[words]()
-    return ark_demo.demo(documents_only=words == "documents")
 
 
 def from_json(plain: dict):

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
 from ark_jax.pipeline import engine, fingerprints, kept_config, named, own_functions
-from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
+from ark_jax.pipeline.recipe import Recipe, recipe_of
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core import models
 from ark_jax.recipes.core.tables import as_text
-from ark_jax.runtime import distributed, mirror, storage, trackers
-from ark_jax.runtime.log import Metrics, say
+from ark_jax.runtime import distributed, log, mirror, storage, trackers
 from ark_jax.runtime.map_shards import use_engine
 
 if TYPE_CHECKING:
@@ -178,6 +177,7 @@ def run_recipe(
     store: Path | None = None,
     *,
     verify: bool = False,
+    quiet: bool = False,
     before: Callable[[list[Stage]], None] | None = None,
     ask: Callable[[Sequence[str]], None] | None = None,
 ) -> None:
@@ -187,6 +187,7 @@ def run_recipe(
         only: the one stage that runs; empty: all.
         store: where the runs of a sweep share finished stages.
         verify: compares all finished stages with their digests.
+        quiet: prints the result alone.
         before: is given the stages before any work is done, and may raise.
         ask: gets the doubts of a stage that ran, if it has any; may raise to end the run.
 
@@ -209,14 +210,13 @@ def run_recipe(
         use_engine(config.get("data", {}).get("engine", "local")),
     ):
         own_functions.check_processes()
-        metrics = Metrics(workdir / "metrics.jsonl", opened)
+        metrics = log.Metrics(workdir / "metrics.jsonl", opened)
         context = Context(config, workdir, metrics, store)
-        engine.run(stages, context, only=only, verify=verify, ask=ask)
+        with log.quiet(quiet):
+            engine.run(stages, context, only=only, verify=verify, ask=ask)
         if not only:
-            for sentence in recipe.conclusion(workdir):
-                say(sentence)
-        if not only and recipe.index_words(config, workdir):
-            say(f"search your documents with it: {search_command(workdir)}")
+            for line in (*recipe.conclusion(workdir), *recipe.ending(context)):
+                log.say(line)
 
 
 @contextlib.contextmanager

@@ -44,6 +44,7 @@ class ConfigFlags(Flags):
         "--workdir=DIR", f"{WORKDIR}; may be in a bucket, gs://", None, read=read_workdir
     )
     yes: bool = flag("--yes", YES, False, verbs=("demo", "run", "STAGE"))
+    quiet: bool = flag("--quiet", "prints the result alone", False, verbs=("demo", "run", "STAGE"))
     max_cost: float | None = flag(
         "--max-cost=USD", "short for --config.llm.max_cost=USD", None, verbs=("run",)
     )

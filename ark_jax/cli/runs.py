@@ -120,6 +120,7 @@ class Run(ConfigFlags):
                 self.stage,
                 self.store,
                 verify=self.verify,
+                quiet=self.quiet,
                 before=None if self.yes else confirm,
                 ask=None if self.yes or not _can_ask() else confirm_training,
             )
@@ -208,6 +209,12 @@ class Demo(Run):
         from ark_jax import config
 
         return config.demo(*self._demo_words())
+
+    def run(self) -> int:
+        """Runs the demo; the last line says how to go on with data of one's own."""
+        super().run()
+        say("then your own data: ark-jax init DATA && ark-jax run --config=config.py --workdir=DIR")
+        return 0
 
     def _demo_words(self) -> list[str]:
         """The arguments of `config.demo`: none for ARK, "documents", or the name of a recipe.

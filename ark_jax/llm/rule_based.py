@@ -20,16 +20,16 @@ from ark_jax.llm.names import (
 from ark_jax.text.word_boundaries import contains_words
 
 _TEMPLATES = (
-    "{q}, considering {a}",
-    "In connection with {a} and {b}: {q}",
-    "{q} (compare {a})",
-    "With {a} in mind, {q}",
-    "{q}, as distinct from {a} or {b}",
-    "Regarding {a}: {q}",
-    "{q}, in the context of {a} and {b}",
-    "Besides {a}, {q}",
-    "{q}, apart from what concerns {a}",
-    "Where {a} and {b} come in: {q}",
+    "{q}? The text names {a} too.",
+    "Think of {a} and {b}. {q}?",
+    "{q}? Compare {a}.",
+    "Keep {a} in mind. {q}?",
+    "{q}? The answer is neither {a} nor {b}.",
+    "This is about {a}. {q}?",
+    "{q}? The context is {a} and {b}.",
+    "{a} is known already. {q}?",
+    "{q}? Leave {a} aside.",
+    "This is where {a} and {b} come in. {q}?",
 )
 
 
@@ -110,15 +110,18 @@ def rewrite_question(
 ) -> str:
     """`count` versions of a question, each with other neighbouring names, as a JSON object.
 
-    A name that contains an answer, or is part of one, would reveal it and is left out.
+    Each is a whole sentence beside the question. Words without a capital, which are often no names,
+    are used if there is no name. A name that contains an answer, or is part of one, would reveal it
+    and is left out.
     """
     bare = question.strip().rstrip("?").strip()
     names = [name for name in names if not _reveals_answer(name, answers)] or ["other matters"]
+    names = [name for name in names if not name[0].islower()] or names
     versions = []
     for i in range(count):
         first, second = names[(2 * i) % len(names)], names[(2 * i + 1) % len(names)]
         text = _TEMPLATES[i % len(_TEMPLATES)].format(q=bare, a=first, b=second)
-        versions.append(text[0].upper() + text[1:] + "?")
+        versions.append(text[0].upper() + text[1:])
     return json.dumps({"questions": versions}, ensure_ascii=False)
 
 

@@ -101,7 +101,8 @@ def _run_due(
         due = functools.partial(work.examine, stage, only, stage.name in verified)
         reason, work.fresh, work.unready = distributed.on_first_process(due)
         if reason is not None:
-            say(f"[{number}/{len(stages)}] {stage.name}{reason}")
+            words = reason or (f": {stage.purpose}" if stage.purpose else "")
+            say(f"[{number}/{len(stages)}] {stage.name}{words}")
             make = work.obtain if context.store and stage.shared else work.execute
             work.fresh[stage.name] = make(stage)
             work.unready.pop(stage.name, None)
@@ -291,17 +292,17 @@ def _finish(
     (final / PARTS).unlink(missing_ok=True)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
-    say(f"  {_describe_counts(counts)} ({duration(seconds)})")
+    say(f"  {_describe_counts(counts) or 'done'} ({duration(seconds)})")
     return final
 
 
 def _describe_counts(counts: dict) -> str:
-    """`{"chunks": 1200, "first_loss": 1.25}` -> "1,200 chunks, first loss 1.25"."""
+    """`{"chunks": 1200, "cut": 0, "first_loss": 1.25}` -> "1,200 chunks, first loss 1.25"."""
     words = []
     for name, value in counts.items():
         label = name.replace("_", " ")
         if isinstance(value, int):
-            words.append(f"{value:,} {label}")
+            words += [f"{value:,} {label}"] if value else []
         elif not isinstance(value, dict):
             words.append(f"{label} {value:.4g}" if isinstance(value, float) else f"{label} {value}")
     return ", ".join(words)

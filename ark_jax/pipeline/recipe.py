@@ -96,7 +96,8 @@ class Recipe:
         forecast: (context, done stages) -> the work of all stages; must not start jax.
         index_words: (config, workdir) -> the command-line words with which `ark-jax index` makes a
             finished run's documents searchable; empty if the run tunes no document retriever.
-        conclusion: workdir of a finished run -> sentences on its result, which end the run.
+        conclusion: workdir of a finished run -> sentences on its result.
+        ending: context of a finished run -> the lines after them, which end the run.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Recipe:
     forecast: Callable[[Context, set[str]], Forecast] = lambda context, done: Forecast()
     index_words: Callable[[object, Path], list[str]] = lambda config, workdir: []
     conclusion: Callable[[Path], Sequence[str]] = lambda workdir: ()
+    ending: Callable[[Context], Sequence[str]] = lambda context: ()
 
 
 def load_recipe(name: str) -> Recipe:
@@ -166,10 +168,16 @@ def schema_of(config) -> type | None:
     return recipe_of(config).schema if "recipe" in config else None
 
 
-def search_command(workdir: Path) -> str:
+def quote_text(text: str) -> str:
+    """A text in quotes for a shell, in double ones if it has nothing that a shell reads there."""
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+
+
+def search_command(workdir: Path, question: str = "QUESTION") -> str:
     """The shell commands that index a run's documents with its export, and search them."""
+    quoted = quote_text(question)
     if (address := mirror.address(workdir)) != str(workdir):  # no index lies in a bucket
         make = f"ark-jax index {shlex.quote(f'{address}/export')} DOCUMENTS --out=DIR"
-        return f'{make} && ark-jax search DIR "QUESTION"'
+        return f"{make} && ark-jax search DIR {quoted}"
     flag = f"--workdir={shlex.quote(str(workdir))}"
-    return f'ark-jax index {flag} && ark-jax search {flag} "QUESTION"'
+    return f"ark-jax index {flag} && ark-jax search {flag} {quoted}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,15 @@ class Stage:
     alone: bool = False
     shared: bool = True
     doubts: Callable[[Path], Sequence[str]] = lambda folder: ()
+
+    @property
+    def purpose(self) -> str:
+        """What it does, in words: the first sentence that documents its function."""
+        function = self.run
+        while isinstance(function, functools.partial):
+            function = function.func
+        sentence = " ".join((inspect.getdoc(function) or "").split()).partition(". ")[0]
+        return sentence[:1].lower() + sentence[1:].removesuffix(".")
 
     @property
     def arguments(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The config of `ark-jax demo`, to change it: packaged corpus, MiniLM, SmolLM2, recordings.
+"""The configs of `ark-jax demo`: packaged data, MiniLM, SmolLM2, recorded replies.
 
     ark-jax run --config=demo --workdir=DIR
 
@@ -18,17 +18,15 @@ A sweep. Only its first run extracts, rewrites and scores:
 
 import importlib.resources
 
-from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.config import ark
+from ark_jax.recipes.bar_rag.config import bar_rag
 from ark_jax.recipes.core.presets import named
+from ark_jax.recipes.gpr.config import gpr
+from ark_jax.recipes.star.config import star
 
-# The split was drawn before any training. Six training documents and one epoch per stage keep the
-# demo short on two slow cores. The number of candidates was chosen on the ignored documents.
-DEMO = {
-    # The recorded replies answer passages of this length, without titles.
+# Drawn before any training.
+SPLIT = {
     "data.titles": False,
-    "data.chunking": "tokens",
-    "data.chunk_tokens": 160,
-    "data.chunk_overlap": 16,
     "data.held_out_documents": (
         "salt-company",
         "observatory",
@@ -36,6 +34,16 @@ DEMO = {
         "dunmere-hospital",
         "marrowgate-courier",
     ),
+    "data.pool": "documents",
+}
+# Six training documents and one epoch per stage keep it short on two slow cores. The number of
+# candidates was chosen on the ignored documents.
+ARK = {
+    **SPLIT,
+    # The recorded replies answer passages of this length, without titles.
+    "data.chunking": "tokens",
+    "data.chunk_tokens": 160,
+    "data.chunk_overlap": 16,
     "data.ignored_documents": (
         "lamp-office",
         "college-of-pilots",
@@ -43,7 +51,6 @@ DEMO = {
         "wool-exchange",
         "quaywick-yard",
     ),
-    "data.pool": "documents",
     "llm.backend": "replay",
     "score.candidates": 4,
     "score.references": 1,
@@ -58,7 +65,9 @@ DEMO = {
     "train.save_every": 4,
     "evaluate.scope": "held_out",
     "evaluate.passages": 1,
-    "evaluate.max_new_tokens": 8,
+    # SmolLM2 answers hardly any question, but finds a right answer likelier beside its passage.
+    "evaluate.answers": ("answer_likelihood",),
+    "evaluate.read": 12,
 }
 
 
@@ -69,31 +78,94 @@ DOCUMENTS_ONLY = {
     "questions.source": "written",
     "questions.passages": 40,
 }
+GPR = {
+    "questions.per_triple": 2,
+    "train.batch": 16,
+    "train.save_every": 20,
+    "llm.backend": "replay",
+}
+STAR = {
+    "mine.negatives": 5,
+    "search.beam": 3,
+    "train.epochs": 2,
+    "train.batch": 8,
+    "train.learning_rate": 1e-4,
+    "train.save_every": 20,
+}
+# Few questions and short passages keep it short on two slow cores.
+BAR_RAG = {
+    **SPLIT,
+    "data.chunk_tokens": 48,
+    "data.chunk_overlap": 0,
+    "warm.steps": 20,
+    "filter.questions": 16,
+    "filter.sets": 4,
+    "filter.low": 0.001,
+    "filter.variance": 0.0,
+    "select.steps": 4,
+    "select.questions": 4,
+    "select.sets": 4,
+    "read.steps": 3,
+    "read.samples": 6,
+    "read.max_new_tokens": 8,
+    "evaluate.gold": "answers",
+    "evaluate.questions": 16,
+    "evaluate.sizes": (),
+    "evaluate.removal": False,
+    "evaluate.max_new_tokens": 8,
+}
+# argument of `demo` -> the recipe's config, its changed fields, and fields -> packaged files
+DEMOS = {
+    "": (ark, ARK, {"data.path": "", "llm.replies": "replies.jsonl"}),
+    "documents": (
+        ark,
+        ARK | DOCUMENTS_ONLY,
+        {
+            "data.path": "",
+            "llm.replies": "replies.jsonl",
+            "questions.replies": "question_replies.jsonl",
+        },
+    ),
+    "gpr": (
+        gpr,
+        GPR,
+        {
+            "data.path": "gpr/graph.tsv",
+            "data.names": "gpr/names.tsv",
+            "data.questions": "gpr/questions.jsonl",
+            "questions.replies": "gpr/wordings.jsonl",
+        },
+    ),
+    "star": (
+        star,
+        STAR,
+        {
+            "data.path": "gpr/graph.tsv",
+            "data.names": "gpr/names.tsv",
+            "data.questions": "star/questions.jsonl",
+        },
+    ),
+    "bar_rag": (bar_rag, BAR_RAG, {"data.path": ""}),
+}
 
 
-def demo(*, documents_only: bool = False):
-    """The config of `ark-jax demo`: the packaged corpus, MiniLM, SmolLM2, recorded LLM replies.
-
-    The first use downloads the two models.
+def demo(words: str = ""):
+    """The config of `ark-jax demo`. The first use downloads the two models.
 
     Args:
-        documents_only: trains on questions that were written from eleven documents, as if the
-            corpus had no other training questions. The held-out ones stay the test.
+        words: "" is ARK's. "documents" trains it on questions that were written from eleven
+            documents, as if the corpus had no other training questions; the held-out ones stay the
+            test. "gpr", "star" or "bar_rag" is that of the recipe.
     """
     from ark_jax.demo.models import demo_models
 
-    models, folder = demo_models(), importlib.resources.files("ark_jax.demo")
-    paths = {
-        "data.path": str(folder),
-        "llm.replies": str(folder / "replies.jsonl"),
-        "retriever.path": models["retriever"],
-        "generator.path": models["generator"],
-    }
-    if documents_only:
-        paths["questions.replies"] = str(folder / "question_replies.jsonl")
-    c = config.ark()
-    c.update_from_flattened_dict(DEMO | paths | (DOCUMENTS_ONLY if documents_only else {}))
-    return c
+    make, changes, files = DEMOS[words]
+    folder, models = importlib.resources.files("ark_jax.demo"), demo_models()
+    paths = {f"{role}.path": path for role, path in models.items()}
+    paths |= {field: str(folder / file) for field, file in files.items()}
+    config = make()
+    config.update_from_flattened_dict(changes | paths)
+    return config
 
 
 SWEEPS = {
@@ -113,4 +185,4 @@ def get_config(words: str = ""):
         raise ValueError(
             f"{words!r}: the demo has documents_only and sweep={'|'.join(SWEEPS)}, nothing else"
         )
-    return demo(documents_only=bool(names))
+    return demo("documents" if names else "")

@@ -3,7 +3,9 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +30,34 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+_CLEAR = "\r\x1b[K"  # to the start of the line, which is then empty
+_is_quiet = False
+
+
+@contextlib.contextmanager
+def quiet(on: bool = True) -> Iterator[None]:
+    """Prints neither lines nor progress within the block."""
+    global _is_quiet
+    before, _is_quiet = _is_quiet, on
+    try:
+        yield
+    finally:
+        _is_quiet = before
+
+
 def say(message: str) -> None:
-    """Prints a line, from process 0 only."""
-    if is_first_process():
-        show(message + "\n")
+    """Prints a line, from process 0 only. It takes the place of a moving line."""
+    if is_first_process() and not _is_quiet:
+        show(f"{_CLEAR if sys.stdout.isatty() else ''}{message}\n")
+
+
+def highlight(text: str) -> str:
+    """A part of a line that stands out: bold green on a terminal, else in square brackets.
+
+    A terminal without colour, as NO_COLOR or TERM=dumb say, gets the brackets too.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return f"[{text}]" if plain or not sys.stdout.isatty() else f"\x1b[1;32m{text}\x1b[0m"
 
 
 def show(text: str) -> None:
@@ -59,36 +85,58 @@ class Progress:
     """Counts finished work and prints, now and then, the rate and the time left.
 
     A terminal shows one line that is rewritten. Elsewhere a new line appears every `interval`
-    seconds, so that log files stay readable.
+    seconds, so that log files stay readable. The first batch compiles programs, so rate and time
+    left are those of the work after it.
+
+    Args:
+        done: work that an earlier run has finished.
     """
 
-    def __init__(self, label: str, total: int, unit: str, interval: float = 10.0):
-        self.label, self.total, self.unit, self.done = label, total, unit, 0
+    def __init__(self, label: str, total: int, unit: str, interval: float = 10.0, done: int = 0):
+        self.label, self.total, self.unit, self.done = label, total, unit, done
         self._tty = sys.stdout.isatty()
-        self._interval = 0.2 if self._tty else interval
-        self._start = self._last = time.monotonic()
+        self._interval = min(interval, 0.2) if self._tty and interval < math.inf else interval
+        self._last = time.monotonic()
+        self._first: tuple[float, int] | None = None  # end of the first batch, and work until then
+        self._left = math.inf  # seconds, as last printed
 
     def add(self, n: int = 1, note: str = "") -> None:
         """Counts `n` more; the next line printed ends with `note`."""
         self.done += n
         now = time.monotonic()
-        if now - self._last < self._interval or not is_first_process():
+        if n and self._first is None:
+            self._first = now, self.done
+        if now - self._last < self._interval or not is_first_process() or _is_quiet:
             return
+        parts = [f"{self.done:,}/{self.total:,} {self.unit}", *self._pace(now), note]
         self._last = now
-        rate = self.done / (now - self._start)
-        seconds_left = (self.total - self.done) / max(rate, 1e-9)
-        line = (
-            f"  {self.label}: {self.done:,}/{self.total:,} {self.unit}, {rate:,.1f}/s, "
-            f"{duration(seconds_left)} left{', ' + note if note else ''}"
-        )
-        show(f"\r\x1b[K{line}" if self._tty else f"{line}\n")
+        line = f"  {self.label}: {', '.join(filter(None, parts))}"
+        width = shutil.get_terminal_size().columns - 1  # a longer line could not be cleared
+        show(f"{_CLEAR}{line[:width]}" if self._tty else f"{line}\n")
+
+    def _pace(self, now: float) -> list[str]:
+        """Rate and time left, in words; none before a second batch has ended.
+
+        From one line to the next the time left at most doubles, and falls at most to half of what
+        it would be by now.
+        """
+        since, before = self._first or (now, self.done)
+        if self.done == before or now - since < 1:
+            return []
+        rate = (self.done - before) / (now - since)
+        left = (self.total - self.done) / rate
+        if left and self._left < math.inf:
+            left = min(max(left, (self._left - (now - self._last)) / 2), 2 * self._left)
+        self._left = left
+        pace = f"{rate:,.1f}/s" if rate >= 0.1 else f"{1 / rate:,.0f} s each"
+        return [pace, f"{duration(left)} left"]
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_) -> None:
-        if self._tty and is_first_process():
-            show("\r\x1b[K")
+        if self._tty and is_first_process() and not _is_quiet:
+            show(_CLEAR)
 
 
 def append_row(row: object, path: Path, *, sync: bool = True) -> int:

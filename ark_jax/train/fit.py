@@ -224,8 +224,7 @@ def train(
             _report_step(run, queued, row, curve, meter, bar, save_every)
             queued = None
 
-        with Progress(run.label, steps, "steps") as bar:
-            bar.add(start)
+        with Progress(run.label, steps, "steps", done=start) as bar:
             for step in range(start + 1, steps + 1):
                 batch, rate = make_batch(step - 1, state.trainable), rates[step - 1 - start]
                 arguments = (frozen, batch.arrays, rate, step - 1)

@@ -13,7 +13,7 @@ import pytest
 from support.plans import calls_of_kind, device_work, model, settings
 from support.world import EMBEDDED, command
 
-from ark_jax import LanguageModel, __main__
+from ark_jax import LanguageModel, __main__, config
 from ark_jax.estimate import devices, plan, targets
 from ark_jax.estimate.work import measure
 from ark_jax.llm import reply_cache
@@ -421,9 +421,7 @@ def test_flags_that_cannot_be_are_refused_in_one_line(flags, message, world, tmp
 
 @pytest.mark.network
 def test_the_plan_of_the_demo_matches_its_recorded_run(real_models, mesh):
-    from ark_jax.recipes import demo
-
-    planned = plan.estimate(RECIPE, demo.demo())
+    planned = plan.estimate(RECIPE, config.demo())
     assert list(planned.inputs.values()) == [11, 153, 72, 60]
     assert [(x.label, x.items) for x in planned.calls] == [("extract", 84), ("rewrite", 144)]
     rewrite = calls_of_kind(planned, "rewrite")

@@ -50,15 +50,41 @@ def test_durations_are_written_in_seconds_minutes_or_hours(seconds, text):
 
 
 def test_progress_lines_show_rate_and_remaining_time(capsys, monkeypatch):
-    clock = iter([100.0, 105.0, 110.0, 120.0])
+    """The first batch, which compiles, says nothing of the others; no estimate swings."""
+    clock = iter([100.0, 105.0, 400.0, 410.0, 420.0, 521.0])
     monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
-    with log.Progress("score", 100, "pairs", interval=10) as bar:
+    with log.Progress("score", 150, "pairs", interval=10, done=30) as bar:
         bar.add(0)  # after five seconds: too early for a line
-        bar.add(0)  # nothing done yet, and no division by it
-        bar.add(40, note="2 failed")
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("  score: 0/100 pairs, 0.0/s")
-    assert second == "  score: 40/100 pairs, 2.0/s, 30s left, 2 failed"
+        bar.add(20)
+        bar.add(20, note="2 failed")
+        with log.quiet():
+            bar.add(20)
+            log.say("not to be seen")
+        bar.add(1)  # a hundred times slower, though no longer estimate tells so at once
+    assert capsys.readouterr().out.splitlines() == [
+        "  score: 50/150 pairs",
+        "  score: 70/150 pairs, 2.0/s, 40s left, 2 failed",
+        "  score: 91/150 pairs, 0.3/s, 1m20s left",
+    ]
+
+
+def test_a_terminal_shows_one_moving_line_and_marks_by_colour_unless_it_has_none(
+    capsys, monkeypatch
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert log.highlight("goats") == "[goats]"  # not a terminal
+    monkeypatch.setattr(log.sys.stdout, "isatty", lambda: True, raising=False)
+    assert log.highlight("goats") == "\x1b[1;32mgoats\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert log.highlight("goats") == "[goats]"
+    monkeypatch.setenv("COLUMNS", "40")
+    with log.Progress("score", 2, "pairs", interval=0) as bar:
+        bar.add(note="a note that does not fit a terminal of so few columns")
+        log.say("read")
+    assert capsys.readouterr().out == (
+        "\r\x1b[K  score: 1/2 pairs, a note that does no\r\x1b[Kread\n\r\x1b[K"
+    )
 
 
 def shell(code: str, redirections: str, **environment: str) -> subprocess.CompletedProcess:

@@ -350,7 +350,7 @@ LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
 
 def score(context: Context, folder: Path, *, number: int = 1) -> dict:
-    """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard.
+    """Scores how likely a language model finds answer and question beside each candidate.
 
     A question without answers has no scores. If nothing is left to score, no model is loaded. A
     later round takes S_f and S_b from the round before where it scored the same candidates.
@@ -466,7 +466,7 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
 
 
 def choose_positives(context: Context, folder: Path, *, number: int = 1) -> dict:
-    """Stores each question's positives: its top M chunks by weighted score, or its marked chunks.
+    """Chooses the passages that each question learns to find, its positives.
 
     Marked are the chunks of its evidence; without evidence and answers, those of its documents.
 

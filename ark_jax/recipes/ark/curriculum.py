@@ -183,7 +183,7 @@ class _Corpus:
 
 
 def mine(context: Context, folder: Path, *, stage: int, before: str, number: int = 1) -> dict:
-    """Stores hard negatives for one training stage, and the positives, each with its cosine.
+    """Finds passages that look right and are not, the hard negatives of the next stage.
 
     Negatives of the input come first, then mined ones; both begin with the hardest. `miner_of` says
     whose model mines. The difficulty of a negative is the cosine of the most similar positive minus

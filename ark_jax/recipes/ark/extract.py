@@ -163,7 +163,7 @@ def extracted_chunks(context: Context) -> set[str]:
 
 
 def extract(context: Context, folder: Path) -> dict:
-    """Stores entities and relations of the chunks, and replies that could not be read."""
+    """Extracts entities and relations from passages, and sets unreadable replies aside."""
     chunk_ids, passes = extracted_chunks(context), []
     if context.config.llm.backend == "none" and not context.config.graph.openie:
         facts = _rule_based_facts(context, chunk_ids, folder)
@@ -311,7 +311,7 @@ def seed_calls(context: Context) -> Sequence[complete.Call]:
 
 
 def name_seeds(context: Context, folder: Path) -> dict:
-    """Stores the entities that the language model finds in each training question's answer."""
+    """Asks the language model which entities are in the answer of each training question."""
     calls = seed_calls(context)
     answers = ask(context, calls, SEEDS, _seeds_remark)
     rows = [
@@ -380,7 +380,7 @@ def rewriting_calls(
 
 
 def rewrite(context: Context, folder: Path) -> dict:
-    """Stores the rewritten questions of each community, and replies that could not be read.
+    """Rewrites each question with entities of its communities, to find hard negatives by.
 
     A version that newly holds the answer would mine passages that hold it too, so it is dropped. A
     question without any version left keeps its original words.

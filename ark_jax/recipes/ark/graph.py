@@ -47,7 +47,7 @@ def in_round(stage: str, number: int) -> str:
 
 
 def find_candidates(context: Context, folder: Path, *, system: str = "base") -> dict:
-    """Stores the candidates of every training question with their cosines, nearest first.
+    """Finds the passages nearest to each training question, its candidates.
 
     They are the chunks of its documents. If the whole corpus is searched, they are the first chunks
     of its documents, and those that the base retriever finds by the question, and BM25 by the
@@ -215,7 +215,7 @@ RULES = ("model", "shared", "exact", "overlap", "mention", "question", "embeddin
 
 
 def build_graph(context: Context, folder: Path) -> dict:
-    """Stores the knowledge graph, with similarity edges beside the relations.
+    """Joins entities and relations to a knowledge graph, with edges between similar entities.
 
     With `graph.per=context` it is the graphs of all documents side by side.
 
@@ -292,7 +292,7 @@ def _describe_cosines(vectors: np.ndarray) -> str:
 
 
 def find_communities(context: Context, folder: Path, *, by_model: bool = False) -> dict:
-    """Stores the large and the small community of every training question, with seeds and ranks.
+    """Finds a large and a small part of the graph around each answer, its communities.
 
     Args:
         by_model: whether a language model has named entities of the answers (`graph.seeds`).

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Recipe
+from ark_jax.pipeline.recipe import Recipe, search_command
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.ark import curriculum, graph, plan, report, train
 from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
@@ -36,6 +36,7 @@ from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_base_url, check_shared_sections
+from ark_jax.recipes.core.closing import ending
 from ark_jax.recipes.core.models import WARM_READER
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
@@ -48,6 +49,7 @@ from ark_jax.recipes.documents import (
     judge,
     written_questions,
 )
+from ark_jax.recipes.documents.corpus import load_questions
 from ark_jax.recipes.documents.retrieve import HYDE
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
@@ -350,4 +352,13 @@ RECIPE = Recipe(
     forecast=plan.forecast,
     index_words=train.index_words,
     conclusion=choice.conclusion,
+    ending=functools.partial(
+        ending,
+        headline="ndcg@10",
+        questions=functools.partial(load_questions, part="held_out"),
+        first=evaluate.first_passage,
+        command=lambda context, question: (
+            f"search your documents with it: {search_command(context.workdir, question)}"
+        ),
+    ),
 )

@@ -116,7 +116,7 @@ def _seed(config, stage: int, number: int) -> int:
 def train_stage(
     context: Context, folder: Path, *, stage: int, before: str, number: int = 1
 ) -> dict:
-    """Trains the retriever on one stage of the curriculum; stores it under `model`.
+    """Trains the retriever on one stage of the curriculum, from easy negatives to hard ones.
 
     Args:
         before: the system from whose model it starts.
@@ -470,7 +470,7 @@ METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
 
 
 def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
-    """Exports the retriever that a stage chose, and the reranker into the folder `reranker`."""
+    """Writes the folder of the chosen retriever, which sentence-transformers opens too."""
     config = context.config
     compared = systems(config)
     curriculum = trained_stages(config)

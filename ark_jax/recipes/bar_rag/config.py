@@ -14,7 +14,6 @@ after the colon is a preset: `small` (the default), `paper`, or `official` (the 
 """
 
 import dataclasses
-import importlib.resources
 
 from ml_collections import ConfigDict
 
@@ -480,56 +479,6 @@ def ablations(config: ConfigDict) -> dict[str, dict]:
         "without-selector": {"read.evidence": "retrieved"},
         "without-reader": {"iterations": 0},
     }
-
-
-# The split is that of ARK's demo. Few questions and short passages keep it short on two slow cores.
-DEMO = {
-    "data.titles": False,
-    "data.chunk_tokens": 48,
-    "data.chunk_overlap": 0,
-    "data.held_out_documents": (
-        "salt-company",
-        "observatory",
-        "lathom-library",
-        "dunmere-hospital",
-        "marrowgate-courier",
-    ),
-    "data.pool": "documents",
-    "warm.steps": 20,
-    "filter.questions": 16,
-    "filter.sets": 4,
-    "filter.low": 0.001,
-    "filter.variance": 0.0,
-    "select.steps": 4,
-    "select.questions": 4,
-    "select.sets": 4,
-    "read.steps": 3,
-    "read.samples": 6,
-    "read.max_new_tokens": 8,
-    "evaluate.gold": "answers",
-    "evaluate.questions": 16,
-    "evaluate.sizes": (),
-    "evaluate.removal": False,
-    "evaluate.max_new_tokens": 8,
-}
-
-
-def demo() -> ConfigDict:
-    """The config of `ark-jax demo --recipe=bar_rag`: a packaged corpus, MiniLM, SmolLM2.
-
-    The first use downloads the two models.
-    """
-    from ark_jax.demo.models import demo_models
-
-    models = demo_models()
-    paths = {
-        "data.path": str(importlib.resources.files("ark_jax.demo")),
-        "retriever.path": models["retriever"],
-        "generator.path": models["generator"],
-    }
-    config = bar_rag()
-    config.update_from_flattened_dict(DEMO | paths)
-    return config
 
 
 SWEEPS = {"study": study, "ablations": ablations(bar_rag())}

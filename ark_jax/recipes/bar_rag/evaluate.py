@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ark_jax.evaluate.reading import READING_PROMPT, ReadingPrompt
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.parts import stored_rows
+from ark_jax.pipeline.recipe import quote_text
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
 from ark_jax.recipes.bar_rag.read import shuffled
@@ -35,6 +37,7 @@ from ark_jax.recipes.core.tables import as_markdown, as_text, say_groups, tables
 from ark_jax.recipes.documents.corpus import questions_by_test_set, stored_chunks
 from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
+from ark_jax.runtime import mirror
 from ark_jax.runtime.log import say
 from ark_jax.select.zone import histogram
 from ark_jax.text.cited import CitedAnswer
@@ -250,8 +253,19 @@ BY_DOCUMENT = {"base": UNTUNED, "cluster": "document"}  # how results are compar
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE, **BY_DOCUMENT)
 
 
+def ask_command(context: Context, question: str) -> str:
+    """The shell commands that index a run's documents, and have its reader answer a question."""
+    folder, config = mirror.address(context.workdir), context.config
+    place = "DIR" if "://" in folder else f"{folder}/index"  # no index lies in a bucket
+    model, data, out, reader = map(
+        shlex.quote, (config.retriever.path, config.data.path, place, f"{folder}/export")
+    )
+    index = f"ark-jax index {model} {data} --out={out}"
+    return f"ask it: {index} && ark-jax ask {out} {quote_text(question)} --reader={reader}"
+
+
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Stores rows and results of the readers that no stage trains: untuned, the user's."""
+    """Measures the readers that no stage trains, to know what training has to beat."""
     questions = measured_questions(context)
     if questions:
         rows = measure_reader(context, UNTUNED, folder)
@@ -266,7 +280,7 @@ def measure_baselines(context: Context, folder: Path) -> dict:
 
 
 def measure_warm(context: Context, folder: Path) -> dict:
-    """Stores the rows of the warm reader, which all arms of a study share."""
+    """Measures the reader after its warm start."""
     questions = measured_questions(context)
     if questions:
         if context.config.warm.steps:
@@ -307,7 +321,7 @@ def compares_ways(config) -> bool:
 
 
 def evaluate(context: Context, folder: Path) -> dict:
-    """Measures and compares; stores a row per reader, question and set, and the tables."""
+    """Measures all readers on the held-out questions."""
     config, questions = context.config, measured_questions(context)
     if not questions:
         say("  no held-out question has a pool: nothing is measured")
@@ -435,7 +449,7 @@ def _say_results(results: dict, questions: int, passages: int) -> None:
 
 
 def export_reader(context: Context, folder: Path) -> dict:
-    """Copies the last reader with the form of its prompts, and writes a card with its numbers.
+    """Writes the folder of the last reader, with the form of its prompts and a model card.
 
     Adapters are merged into it: each belongs to the reader before it, and none to the base alone.
     """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # these modules start jax
 
 
 def train_warm(context: Context, folder: Path) -> dict:
-    """Trains from the untuned generator; stores the reader under `model`.
+    """Teaches the untuned generator to answer from passages, the warm start.
 
     Raises:
         ValueError: no training question has a passage that holds its answer.
@@ -111,7 +111,7 @@ BLOCK = 1024  # questions whose sets the selector chooses at once
 
 
 def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Stores a set for each question that the reader learns from."""
+    """Picks the passages from which the reader will answer each question."""
     config = context.config
     if config.filter.reader:
         questions = load_kept(context, iteration)
@@ -168,7 +168,7 @@ def load_evidence(context: Context, iteration: int) -> list[tuple[PooledQuestion
 
 
 def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Trains the reader that the iteration begins with; stores it under `model`."""
+    """Trains the reader by rewards of its own answers from these passages."""
     config, stage = context.config, stage_of("read", iteration)
     settings, seed = config.read, stage_seed(config, stage)
     sets, before = load_evidence(context, iteration), reader_before(iteration)

@@ -21,10 +21,11 @@ from ark_jax.recipes.bar_rag.config import BarRag
 from ark_jax.recipes.bar_rag.evaluate import METRICS
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.rollout_engine import call_settings
-from ark_jax.recipes.bar_rag.rollouts import stage_of, steps_for
+from ark_jax.recipes.bar_rag.rollouts import UNTUNED, stage_of, steps_for
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_base_url, check_core, check_documents
+from ark_jax.recipes.core.closing import ending
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import ingest, plan
@@ -332,4 +333,12 @@ RECIPE = Recipe(
     prepared=("data",),
     forecast=forecast,
     conclusion=evaluate.conclusion,
+    ending=functools.partial(
+        ending,
+        headline=evaluate.HEADLINE,
+        questions=lambda context: [x.question for x in evaluate.measured_questions(context)],
+        first=lambda context: lambda row: row["answer"] or "",
+        command=evaluate.ask_command,
+        base=UNTUNED,
+    ),
 )

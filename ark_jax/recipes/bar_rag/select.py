@@ -41,7 +41,7 @@ def filter_of(config, iteration: int) -> str:
 
 
 def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Draws sets for every training question; stores which questions are kept, and why others not.
+    """Keeps the questions that the reader answers from some sets of passages, not from others.
 
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
@@ -181,7 +181,7 @@ NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
 
 
 def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
-    """Trains the selector on the questions of the filter; stores it under `selector`."""
+    """Trains the selector to pick sets that the reader can just about answer from."""
     config, stage = context.config, stage_of("select", iteration)
     settings, seed = config.select, stage_seed(config, stage)
     questions, selector = load_kept(context, iteration), selector_before(context, iteration)

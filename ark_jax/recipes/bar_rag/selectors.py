@@ -55,7 +55,7 @@ FILE, GOLD, VECTORS = "pool.parquet", "gold.json", "vectors.json"
 
 
 def find_pools(context: Context, folder: Path) -> dict:
-    """Stores the nearest chunks of every question, and the vectors of chunks and questions.
+    """Finds the passages nearest to every question, its pool.
 
     A question whose reference answers are only articles and punctuation gets no pool, since no
     answer to it can be right.

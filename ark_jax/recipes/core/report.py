@@ -47,7 +47,7 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
 def _write_report(
     context: Context, folder: Path, *, stages: Sequence[str], title: str, describe: Describe
 ) -> dict:
-    """Writes report.html to the stage's folder and to the workdir; returns its size."""
+    """Writes the page on the run, which any browser opens."""
     manifests = {name: read_manifest(context / name) for name in stages}
     counts = {name: manifest["counts"] for name, manifest in manifests.items()}
     verdict, shown = describe(context, counts)

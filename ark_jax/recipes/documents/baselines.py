@@ -32,7 +32,7 @@ doubts_about_retrieval = functools.partial(
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Retrieves with the untrained systems; stores and prints their table and the doubts."""
+    """Measures the untrained systems, to know what training has to beat."""
     counts = retrieve_baselines(context, folder)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)

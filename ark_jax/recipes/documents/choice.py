@@ -86,7 +86,7 @@ def choose(
     systems_of: Callable[[object], Systems],
     learned: Callable[[Context], Collection[str]],
 ) -> dict:
-    """Stores the system that ships, chosen by nDCG@10 on questions that trained nothing.
+    """Chooses the system that ships, by nDCG@10 on questions that trained nothing.
 
     It is the last tuned retriever fused with BM25, unless another system is better by more than a
     standard error; and if the questions are fewer than `ENOUGH`.
@@ -123,8 +123,6 @@ def choose(
     if known[name].model == "base":  # the export copies it as it copies what a stage has trained
         load_retriever(context, "base").save_pretrained(folder / "model")
     save_json(chosen, folder / FILE)
-    for sentence in sentences(chosen):
-        say(f"  {sentence}")
     return {"questions": len(choosing), "system": name}
 
 

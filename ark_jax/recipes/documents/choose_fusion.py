@@ -45,7 +45,7 @@ def choose_fusion(
     systems_of: Callable[[object], Systems],
     learned: Callable[[Context], Collection[str]],
 ) -> dict:
-    """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
+    """Chooses how vectors and words are fused, by nDCG@10 on training questions.
 
     A retriever is too good at questions that it has learned from, and they would give it too much
     weight. So the other questions choose; all do if these are fewer than `ENOUGH`.

@@ -46,7 +46,7 @@ MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
 def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], Systems]) -> dict:
-    """Retrieves, reads and measures; stores a row per system and question, and the table.
+    """Measures all systems on the held-out questions.
 
     Args:
         systems_of: config -> the systems that it compares.
@@ -181,6 +181,12 @@ def _measure(
         scores[LIKELIHOOD] = reading.likelihoods.get((system, question.id))
     row = {"system": system, "question": question.id, "answer": answer, "ranked": ranked}
     return {**row, **measures, **scores}
+
+
+def first_passage(context: Context) -> Callable[[dict], str]:
+    """A function of a row of `questions.parquet` that gives the best passage of its system."""
+    passages = Passages(stored_chunks(context))
+    return lambda row: passages[row["ranked"][0]] if row["ranked"] else ""
 
 
 def headline(evaluated: Path, seed: int, curriculum: Sequence[str] = ()) -> str:

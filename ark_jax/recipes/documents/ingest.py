@@ -28,7 +28,7 @@ FEW_CHUNKS = 10
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Stores documents, their chunks, and the questions of "train" and "held_out".
+    """Cuts documents into passages, and parts questions to train on from held-out ones.
 
     Raises:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.

@@ -193,7 +193,7 @@ class Material:
 
 
 def write_questions(context: Context, folder: Path, *, join: Join | None = None) -> dict:
-    """Stores the questions that pass all filters, the dropped ones with reasons, and bad replies.
+    """Writes questions about passages, and keeps those that pass all filters.
 
     Args:
         join: finds related passages; None: every question is written from one passage.

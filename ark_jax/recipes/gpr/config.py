@@ -14,7 +14,6 @@ after the colon: `paper` follows the publication, which asks a model about each 
 """
 
 import dataclasses
-import importlib.resources
 
 from ml_collections import ConfigDict
 
@@ -224,35 +223,6 @@ def switches(config: ConfigDict) -> dict[str, dict]:
         "triplet": {"train.loss": "triplet"},
         "two-towers": {"train.towers": "two"},
     }
-
-
-DEMO = {
-    "questions.per_triple": 2,
-    "train.batch": 16,
-    "train.save_every": 20,
-    "llm.backend": "replay",
-}
-
-
-def demo() -> ConfigDict:
-    """The config of `ark-jax demo --recipe=gpr`: a packaged graph, MiniLM, recorded wordings.
-
-    The first use downloads the model.
-    """
-    from ark_jax.demo.models import demo_models
-
-    folder, models = importlib.resources.files("ark_jax.demo") / "gpr", demo_models()
-    paths = {
-        "data.path": str(folder / "graph.tsv"),
-        "data.names": str(folder / "names.tsv"),
-        "data.questions": str(folder / "questions.jsonl"),
-        "questions.replies": str(folder / "wordings.jsonl"),
-        "retriever.path": models["retriever"],
-        "generator.path": models["generator"],
-    }
-    config = gpr()
-    config.update_from_flattened_dict(DEMO | paths)
-    return config
 
 
 # Figure 2 of the publication: the reader's answers by the number K of triples that it gets.

@@ -45,7 +45,7 @@ class TestQuestion:
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Stores the graph, and the questions to measure with.
+    """Reads the graph and the questions to measure with.
 
     Raises:
         BadInput: files have problems that `data.tolerate` does not cover.

@@ -132,7 +132,7 @@ def build_index(context: Context, folder: Path) -> dict:
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Stores what the untrained systems retrieve, and their results with both of them fused."""
+    """Measures the untrained systems, to know what training has to beat."""
     from ark_jax.models.towers import DualEncoder
 
     systems = Systems(context.config)
@@ -250,7 +250,7 @@ CURVES = tuple(f"{name}@{k}" for name in ("answer_triple", "answer_recall") for 
 
 
 def evaluate(context: Context, folder: Path) -> dict:
-    """Retrieves and measures; stores a row per system and question, and the tables."""
+    """Measures all systems on the test questions."""
     questions, graph = load_test(context), load_graph(context)
     if not questions:
         save_empty_results(folder)
@@ -305,11 +305,20 @@ def measure(
 
 
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
+
+
+def first_triple(context: Context) -> Callable[[dict], str]:
+    """A function of a row of `questions.parquet` that gives the best triple of its system."""
+    graph, config = load_graph(context), context.config
+    texts = lambda row: texts_of(graph, config, np.asarray(row["ranked"][:1], np.int64))
+    return lambda row: next(iter(texts(row)), "")
+
+
 METHOD = "graded relevance of a graph's triples (GPR)"
 
 
 def export_towers(context: Context, folder: Path) -> dict:
-    """Copies the trained towers, and writes a model card with their results."""
+    """Writes the folder of the trained retriever, with a model card."""
     from ark_jax.models import model_card
 
     retriever = context.config.retriever

@@ -291,7 +291,7 @@ def write_by_triples(
 
 
 def write_questions(context: Context, folder: Path) -> dict:
-    """Stores the questions about the graph's triples, and replies that could not be used.
+    """Words questions about the graph's triples, to train on.
 
     Raises:
         ValueError: no question is left.

@@ -11,6 +11,7 @@ from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_basics
+from ark_jax.recipes.core.closing import ending, retrieve_command
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents.written_questions import writes_by_rules
@@ -91,4 +92,11 @@ RECIPE = Recipe(
     prepared=("data",),
     forecast=plan.forecast,
     conclusion=evaluate.conclusion,
+    ending=functools.partial(
+        ending,
+        headline=HEADLINE,
+        questions=data.load_test,
+        first=evaluate.first_triple,
+        command=retrieve_command,
+    ),
 )

@@ -28,7 +28,7 @@ CANDIDATES = 100  # triples of a question that are used; a function's further on
 
 
 def train_towers(context: Context, folder: Path) -> dict:
-    """Trains from the base retriever; stores the towers under `model`."""
+    """Trains the retriever to rank triples by their relevance to a question."""
     from ark_jax.models.towers import DualEncoder
     from ark_jax.train import losses, triplet
 

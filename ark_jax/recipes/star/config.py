@@ -11,7 +11,6 @@ them, --config.data.held_out, measures what training on the others gives. Words 
 """
 
 import dataclasses
-import importlib.resources
 
 from ml_collections import ConfigDict
 
@@ -295,36 +294,6 @@ ABLATIONS = {
     "hard-paths": {"train.weights": "none"},
     "weights": PLAIN | {"train.weights": "both"},
 }
-DEMO = {
-    "mine.negatives": 5,
-    "search.beam": 3,
-    "train.epochs": 2,
-    "train.batch": 8,
-    "train.learning_rate": 1e-4,
-    "train.save_every": 20,
-}
-
-
-def demo() -> ConfigDict:
-    """The config of `ark-jax demo --recipe=star`: a packaged graph and questions, MiniLM.
-
-    The first use downloads the model.
-    """
-    from ark_jax.demo.models import demo_models
-
-    folder, models = importlib.resources.files("ark_jax.demo"), demo_models()
-    paths = {
-        "data.path": str(folder / "gpr" / "graph.tsv"),
-        "data.names": str(folder / "gpr" / "names.tsv"),
-        "data.questions": str(folder / "star" / "questions.jsonl"),
-        "retriever.path": models["retriever"],
-        "generator.path": models["generator"],
-    }
-    config = star()
-    config.update_from_flattened_dict(DEMO | paths)
-    return config
-
-
 SWEEPS = {"study": study(star()), "switches": switches(star()), "ablations": ABLATIONS}
 
 

@@ -48,7 +48,7 @@ class PathQuestion:
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Stores the graph, the questions to train on, and those to measure with.
+    """Reads the graph, and parts questions to train on from held-out ones.
 
     Raises:
         BadInput: files have problems that `data.tolerate` does not cover.
@@ -253,7 +253,7 @@ class QuestionPath:
 
 
 def find_paths(context: Context, folder: Path) -> dict:
-    """Stores a row for each shortest path of each question.
+    """Finds the shortest paths from the topics of each question to its answers.
 
     Raises:
         ValueError: no training question has a path.

@@ -1,7 +1,7 @@
 """The evaluate stage, and the export."""
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
@@ -50,7 +50,7 @@ ENTITIES = 30  # at a path's end that the reader is shown; of further ones the n
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
-    """Stores what the untrained systems find, and their results."""
+    """Measures the untrained systems, to know what training has to beat."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
         return {"systems": 0}
@@ -67,7 +67,7 @@ def measure_baselines(context: Context, folder: Path) -> dict:
 
 
 def evaluate(context: Context, folder: Path) -> dict:
-    """Searches and measures; stores a row per system and question, and the tables."""
+    """Measures all systems on the held-out questions."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
         save_empty_results(folder)
@@ -174,11 +174,17 @@ def path_fact(steps: Steps, path: FoundPath) -> str:
     return f"{name(path.topic)} | {relations} | {shown}{more}"
 
 
+def first_path(context: Context) -> Callable[[dict], str]:
+    """A function of a row of `questions.parquet` that gives the best path of its system."""
+    steps = load_steps(context)
+    return lambda row: next((path_fact(steps, path) for path in found_paths(row)[:1]), "")
+
+
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
 
 
 def export_scorer(context: Context, folder: Path) -> dict:
-    """Copies the trained scorer, and adds method and results to its model card."""
+    """Writes the folder of the trained scorer, with a model card."""
     from ark_jax.graph.path_retriever import StepSettings
     from ark_jax.models.model_card import plain_line
 

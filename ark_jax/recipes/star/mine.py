@@ -345,7 +345,7 @@ NEAREST = 1000  # steps that are kept as near ones of each step
 
 
 def mine_lists(context: Context, folder: Path) -> dict:
-    """Stores the lists that are trained on.
+    """Finds wrong paths that look right, to train against.
 
     Raises:
         ValueError: no list has a negative.

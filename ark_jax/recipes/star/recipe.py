@@ -13,6 +13,7 @@ from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_basics
+from ark_jax.recipes.core.closing import ending, retrieve_command
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.graphs import graph_data
@@ -102,4 +103,11 @@ RECIPE = Recipe(
     prepared=("data", "paths"),
     forecast=plan.forecast,
     conclusion=evaluate.conclusion,
+    ending=functools.partial(
+        ending,
+        headline=HEADLINE,
+        questions=functools.partial(data.load_questions, part="test"),
+        first=evaluate.first_path,
+        command=retrieve_command,
+    ),
 )

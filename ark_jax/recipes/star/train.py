@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it starts jax
 
 
 def train_scorer(context: Context, folder: Path) -> dict:
-    """Trains from the base retriever; stores the scorer under `model`."""
+    """Trains the scorer of paths, beginning with the base retriever."""
     from ark_jax.train import listwise, losses
 
     config = context.config
