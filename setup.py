@@ -53,7 +53,7 @@ setup(
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
         "ark_jax.report": ["*.html", "*.css"],
-        "ark_jax.serve": ["*.html", "*.css", "*.js"],
+        "ark_jax.serve": ["*.html", "*.css", "*.js", "*.json"],
     },
     install_requires=[
         "jax>=0.10,<0.13",

@@ -65,7 +65,7 @@ class Serve(IndexFlags):
             with contextlib.redirect_stdout(results):
                 log.show(f"{description}: {address}; Ctrl-C ends it\n")
             server.run(make_app(service), listener)
-            service.work.close()
+            service.close()
         return 0
 
     def open_service(self, token: str) -> tuple:

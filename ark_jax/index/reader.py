@@ -15,6 +15,8 @@ from ark_jax.text import cited, prompts
 if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
 
+Partial = Callable[[str], None]  # is called with the text so far
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
@@ -41,12 +43,12 @@ class Reader:
     """A language model that answers questions from passages, greedily.
 
     Attributes:
-        write: prompts -> replies.
+        write: prompts -> replies; may call a second argument with what a reply says so far.
         fits: whether a prompt and its reply fit the model.
         form: the form of prompts and replies.
     """
 
-    write: Callable[[Sequence[str]], list[str]]
+    write: Callable[..., list[str]]
     fits: Callable[[str], bool]
     form: ReadingPrompt
 
@@ -80,7 +82,7 @@ class Reader:
         """
         writer = Writer.endpoint(base_url, model, cache, key_env=key_env)
 
-        def write(filled: Sequence[str]) -> list[str]:
+        def write(filled: Sequence[str], partial: Partial | None = None) -> list[str]:
             replies, refused = writer.ask(filled, "ask")
             if refused:
                 reason = next(iter(refused.values()))
@@ -89,8 +91,13 @@ class Reader:
 
         return cls(write, lambda prompt: True, _citing_form())
 
-    def answer(self, question: str, passages: Sequence[str]) -> Answer:
+    def answer(
+        self, question: str, passages: Sequence[str], partial: Partial | None = None
+    ) -> Answer:
         """Answers a question from the first passages that fit the model.
+
+        Args:
+            partial: is called with the answer so far, if the model is local.
 
         Raises:
             ValueError: not even the first passage fits, or there is none.
@@ -98,7 +105,9 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                return parse_answer(self.form, self.write([prompt])[0], passages[:read])
+                says = partial and functools.partial(_say, partial, self.form, read)
+                reply = self.write([prompt], *filter(None, [says]))[0]
+                return parse_answer(self.form, reply, passages[:read])
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -112,10 +121,13 @@ def _citing_form() -> ReadingPrompt:
     return ReadingPrompt(prompts.load_template("cite"), cite=True)
 
 
-def _generate(lm: "LanguageModel", form: ReadingPrompt, filled: Sequence[str]) -> list[str]:
+def _generate(
+    lm: "LanguageModel", form: ReadingPrompt, filled: Sequence[str], partial: Partial | None = None
+) -> list[str]:
     """The replies of a local model to prompts that `ReadingPrompt.fill` made."""
     texts = [form.for_model(lm, prompt) for prompt in filled]
-    return lm.generate(texts, max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)
+    says = (lambda i, text: partial(text)) if partial else None
+    return lm.generate(texts, max_new_tokens=MAX_NEW_TOKENS, stop=form.stop, partial=says)
 
 
 def _fits_model(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
@@ -136,3 +148,12 @@ def parse_answer(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> An
         i for i, passage in enumerate(passages) if words and words in " ".join(normalise(passage))
     )
     return Answer(text, tuple(holders), False, len(passages), reply)
+
+
+def _say(partial: Partial, form: ReadingPrompt, passages: int, reply: str) -> None:
+    """Hands over the answer in the beginning of a reply; empty while a tag is not finished."""
+    _, tag, said = reply.rpartition("<answer>")
+    if not tag and reply.lstrip().startswith("<") and form.cite:
+        return partial("")
+    said = said if tag else cited.parse_answer(reply, passages, in_tags=False).answer
+    return partial(said.split("<")[0])

@@ -420,6 +420,7 @@ class LanguageModel:
         batch_tokens: int = 0,
         label: str = "",
         done: Callable[[int, str], None] = lambda i, text: None,
+        partial: Callable[[int, str], None] | None = None,
     ) -> list[str]:
         """Continues each prompt, up to a stop token, a `stop` string or `max_new_tokens`.
 
@@ -437,6 +438,7 @@ class LanguageModel:
                 suits the device.
             label: name of the progress line; without it none is shown.
             done: `done(i, text)` is called as soon as text i has ended.
+            partial: `partial(i, text)` is called every few tokens with text i so far.
         """
         _check_sampling(max_new_tokens, temperature, top_p)
         ids = self._encode_prompts(prompts, max_new_tokens)
@@ -449,8 +451,10 @@ class LanguageModel:
 
             def store_if_ended(i: int, new_ids: list[int], is_last: bool) -> bool:
                 """Stores the text if it has ended; returns whether a stop string ended it."""
-                text = self._decode_reply(new_ids) if is_last or stop else ""
+                text = self._decode_reply(new_ids) if is_last or stop or partial else ""
                 end = min((text.find(string) for string in stop if string in text), default=None)
+                if partial:
+                    partial(i, text[:end])
                 if is_last or end is not None:
                     texts[i] = text[:end]
                     done(i, texts[i])

@@ -1,19 +1,21 @@
 """The application of a server: its paths, access to them, errors, and counts."""
 
-import sys
+import contextlib
+import importlib.resources
+import json
 import time
-import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ark_jax import __version__
 from ark_jax.index.passages import answer_row, comparison_row, search_row
 from ark_jax.serve import embeddings, guard, metrics, page, requests
 from ark_jax.serve.service import Service
@@ -34,10 +36,41 @@ async def search(service: Service, request: Request) -> Response:
 
 
 async def ask(service: Service, request: Request) -> Response:
-    """POST /ask: the reader's answer to a question, with its sources."""
-    question, k, by = _search_fields(await requests.read_json(request), 5)
+    """POST /ask: the reader's answer to a question, with its sources; as events if `stream`.
+
+    An event `text` has a piece of the answer of a local reader; the last one, `answer` or `error`,
+    what the path returns without `stream`.
+    """
+    body = await requests.read_json(request)
+    question, k, by = _search_fields(body, 5)
+    is_stream = requests.switch(body, "stream")
     hits = await service.search(request, question, k, by)
-    return JSONResponse(answer_row(question, await service.answer(request, question, hits), hits))
+    if not is_stream:
+        answer = await service.answer(request, question, hits)
+        return JSONResponse(answer_row(question, answer, hits))
+    parts = service.read(request, question, hits)
+    first = await anext(parts)  # what fails before the reply begins has a status
+
+    async def events() -> AsyncIterator[str]:
+        part, sent = first, ""
+        try:
+            async with contextlib.aclosing(parts):
+                while isinstance(part, str):
+                    whole = part.rstrip("\ufffd")  # half of a character, whose rest will come
+                    if whole.startswith(sent) and whole != sent:
+                        yield _event("text", {"text": whole[len(sent) :]})
+                        sent = whole
+                    part = await anext(parts)
+            yield _event("answer", answer_row(question, part, hits))
+        except requests.Refused as error:
+            yield _event("error", {"error": str(error), "error_type": error.kind})
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _event(name: str, value: dict) -> str:
+    """A server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
 def _search_fields(body: dict, k: int) -> tuple[str, int, str]:
@@ -56,6 +89,21 @@ async def health(service: Service, request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
+async def ready(service: Service, request: Request) -> Response:
+    """GET /readyz: status 503 as for /health, and while no more texts can wait."""
+    if service.work.waiting >= service.work.capacity:
+        raise requests.Refused(503, "Overloaded", "too many texts wait; try again later")
+    return await health(service, request)
+
+
+async def openapi(service: Service, request: Request) -> Response:
+    """GET /openapi.json: the paths, their fields and what they return."""
+    text = (importlib.resources.files("ark_jax.serve") / "openapi.json").read_text("utf-8")
+    document = json.loads(text)
+    document["info"]["version"] = __version__
+    return JSONResponse(document)
+
+
 async def show_metrics(service: Service, request: Request) -> Response:
     """GET /metrics: all counts, for Prometheus."""
     return Response(service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
@@ -63,11 +111,14 @@ async def show_metrics(service: Service, request: Request) -> Response:
 
 PATHS: dict[str, tuple[str, Handler]] = {
     "/v1/embeddings": ("POST", embeddings.openai),
+    "/v1/models": ("GET", embeddings.models),
     "/embed": ("POST", embeddings.embed),
     "/rerank": ("POST", embeddings.rerank),
     "/search": ("POST", search),
     "/ask": ("POST", ask),
     "/health": ("GET", health),
+    "/readyz": ("GET", ready),
+    "/openapi.json": ("GET", openapi),
     "/info": ("GET", embeddings.info),
     "/metrics": ("GET", show_metrics),
     "/": ("GET", page.page),
@@ -122,7 +173,9 @@ class _GuardAndCount:
         try:
             refusal = guard.refusal(path, Headers(scope=scope), self.service.token)
             if refusal:
-                await _error_response(path, *refusal, "Validation")(scope, receive, send_counted)
+                response = _error_response(path, *refusal, "Validation")
+                response.headers["connection"] = "close"  # what follows may be no request
+                await response(scope, receive, send_counted)
             else:
                 await self.app(scope, receive, send_counted)
         finally:
@@ -154,7 +207,6 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
-    """Prints the trace of an unexpected error to stderr, and tells the client nothing of it."""
-    traceback.print_exception(error, file=sys.stderr)
+    """Tells the client nothing of an unexpected error, whose trace uvicorn logs."""
     message = "an error of the server, which its log shows"
     return _error_response(request.url.path, 500, message, "Backend")

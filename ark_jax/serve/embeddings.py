@@ -1,7 +1,9 @@
 """Vectors in OpenAI's form, and vectors and scores in text-embeddings-inference's."""
 
+import asyncio
 import base64
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from starlette.requests import Request
@@ -29,18 +31,19 @@ async def openai(service: Service, request: Request) -> Response:
     texts = _read_texts(body, "input", embedder.width, cut=False)
     embedded = await requests.result(request, service.work, embedder, texts)
     tokens = sum(one.tokens for one in embedded)
-    data = [
+    data = (
         {"object": "embedding", "index": i, "embedding": _encode_vector(one.vector, encoding)}
         for i, one in enumerate(embedded)
-    ]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": data,
-            "model": embedder.name,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
     )
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    rest = json.dumps({"object": "list", "model": embedder.name, "usage": usage})
+    return _json(b'{"data":' + await _json_rows(data) + b"," + rest[1:].encode())
+
+
+async def models(service: Service, request: Request) -> Response:
+    """GET /v1/models: the model that /v1/embeddings serves, as OpenAI's API lists it."""
+    model = {"id": service.tuned.embedder.name, "object": "model", "created": 0}
+    return JSONResponse({"object": "list", "data": [model | {"owned_by": "ark-jax"}]})
 
 
 async def embed(service: Service, request: Request) -> Response:
@@ -56,7 +59,7 @@ async def embed(service: Service, request: Request) -> Response:
         unit=requests.switch(body, "normalize") if "normalize" in body else None,
     )
     embedded = await requests.result(request, service.work, embedder, texts)
-    return JSONResponse([one.vector.tolist() for one in embedded])
+    return _json(await _json_rows(one.vector.tolist() for one in embedded))
 
 
 async def rerank(service: Service, request: Request) -> Response:
@@ -111,6 +114,20 @@ def _read_texts(
     kind = requests.choice(body, "prompt_name", "document", KINDS)
     dimensions = requests.number(body, "dimensions", width, width)
     return Texts(requests.one_or_more(body, field), kind, dimensions, cut, unit)
+
+
+async def _json_rows(rows: Iterable) -> bytes:
+    """A JSON array. Others are answered while it is written: 2,048 vectors take a second."""
+    parts = []
+    for row in rows:
+        parts.append(json.dumps(row, separators=(",", ":")).encode())
+        if len(parts) % 32 == 0:
+            await asyncio.sleep(0)
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
 
 
 def _encode_vector(vector: np.ndarray, encoding: str) -> list[float] | str:

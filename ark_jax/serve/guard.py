@@ -2,11 +2,12 @@
 
 import hmac
 import ipaddress
-from urllib.parse import urlsplit
+import re
 
 from starlette.datastructures import Headers
 
-OPEN_PATHS = ("/", "/page.css", "/page.js", "/health")  # they show nothing secret
+OPEN_PATHS = ("/", "/page.css", "/page.js", "/health", "/readyz")  # they show nothing secret
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.-]+))(?::\d*)?", re.I)
 
 
 def is_loopback(host: str) -> bool:
@@ -23,6 +24,9 @@ def refusal(path: str, headers: Headers, token: str) -> tuple[int, str] | None:
     Args:
         token: the token that requests must send; empty: only this machine may send requests.
     """
+    if "content-length" in headers and "transfer-encoding" in headers:
+        # A proxy may believe the other one, and take the end of the body for the next request.
+        return 400, "the request has both Content-Length and Transfer-Encoding; send one"
     if token:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         is_right = hmac.compare_digest(credentials.strip().encode(), token.encode())
@@ -30,7 +34,8 @@ def refusal(path: str, headers: Headers, token: str) -> tuple[int, str] | None:
             return None
         return 401, "wrong or no token; send the header Authorization: Bearer TOKEN"
     # DNS rebinding: another site may point its own name to this machine, to read with a browser.
-    name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-    if is_loopback(name):
+    host = headers.get("host", "")
+    match = HOST.fullmatch(host)
+    if match and is_loopback((match[1] or match[2]).lower()):
         return None
-    return 421, f"this server answers to localhost alone, not to {name!r}"
+    return 421, f"this server answers to localhost alone, not to {host[:100]!r}"

@@ -35,12 +35,14 @@ class Ladder:
     Attributes:
         shapes: all shapes, the smallest first.
         tokens: tokens of a full batch.
+        turn: tokens of a batch that others can wait for.
         parameters: multiply-adds of one token.
         attention: multiply-adds of one pair of tokens in a row.
     """
 
     shapes: tuple[Shape, ...]
     tokens: int
+    turn: int
     parameters: int
     attention: int
 
@@ -53,10 +55,12 @@ class Ladder:
         """
         full = batch_tokens_of_device()
         # Padding costs a CPU time, and an accelerator little.
-        step = 4 if device_in_use().platform == "cpu" else 8
+        is_cpu = device_in_use().platform == "cpu"
+        step = 4 if is_cpu else 8
         rooms = [full // step**i for i in range(ROOMS)]
         costs = packing.multiply_adds(model, cfg)
-        return cls(_shapes(max_length, rooms), full, costs["parameters"], costs["attention"])
+        turn = full // step if is_cpu else full
+        return cls(_shapes(max_length, rooms), full, turn, costs["parameters"], costs["attention"])
 
     @property
     def common_shapes(self) -> tuple[Shape, ...]:

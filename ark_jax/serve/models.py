@@ -17,11 +17,17 @@ from ark_jax.serve.ladder import Ladder, Shape
 from ark_jax.text import tokens as tk
 
 BATCHES = 4  # full batches whose texts are sorted together
-PAIRS = 32  # pairs that are scored at once
+CHARACTERS = 64  # of a text for each token that a model reads; the others are not looked at
 
 
 class TooLong(ValueError):
-    """A text has more tokens than the model reads."""
+    """A text has more tokens than the model reads, which are `limit`."""
+
+    def __init__(self, limit: int):
+        super().__init__(
+            f"each text must have at most {limit:,} tokens, and one has more; shorten it, or let "
+            "/embed or /rerank cut it with truncate: true"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +57,11 @@ class Embedded:
 
 
 @dataclasses.dataclass(frozen=True)
-class _TokenisedText:
-    """A tokenised text."""
+class _Text:
+    """A text of a request."""
 
-    ids: list[int]
     text: str
-    width: int
-    unit: bool
-    form: VectorForm
+    asked: Texts
 
 
 class Embedder:
@@ -77,7 +80,7 @@ class Embedder:
         self.is_cosine = retriever.form.similarity == "cosine"
         self.of_tokens = isinstance(retriever, MultiVectorRetriever)
         self.ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
-        self.room = BATCHES * self.ladder.tokens
+        self.room, self.turn = BATCHES * self.ladder.tokens, self.ladder.turn
 
     def warm_up(self) -> None:
         """Compiles the common shapes."""
@@ -97,37 +100,45 @@ class Embedder:
     def size(self, request: Texts) -> int:
         return len(request.texts)
 
-    def prepare(self, request: Texts) -> list[_TokenisedText]:
-        """The tokens of texts.
+    def prepare(self, request: Texts) -> list[_Text]:
+        """The texts of a request.
 
         Raises:
-            TooLong: a text is too long, and may not be cut.
+            TooLong: a text has too many characters, and may not be cut.
         """
-        rows = self.retriever.tokenize(request.texts, kind=request.kind)
-        _check_lengths(self.retriever.truncated[""], request.cut, self.max_length, "inputs")
-        pairs = zip(rows, request.texts, strict=True)
-        unit = self.is_cosine if request.unit is None else request.unit
-        form = self._form(request.kind)
-        return [_TokenisedText(ids, text, request.width, unit, form) for ids, text in pairs]
+        texts = _shorten(request.texts, self.max_length, request.cut)
+        return [_Text(text, request) for text in texts]
 
-    def cost(self, item: _TokenisedText) -> int:
-        return len(item.ids)
+    def cost(self, item: _Text) -> int:
+        return _estimate_tokens(len(item.text), self.max_length)
 
-    def run(self, items: Sequence[_TokenisedText]) -> list[Embedded]:
-        ids = [item.ids for item in items]
-        vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
-        for form in dict.fromkeys(item.form for item in items):  # kinds of text may differ in it
-            numbers = [i for i, item in enumerate(items) if item.form == form]
+    def run(self, items: Sequence[_Text]) -> list[Embedded | TooLong]:
+        ids: list[list[int]] = [[]] * len(items)
+        vectors: list[np.ndarray] = [np.empty(0)] * len(items)
+        by_form: dict[VectorForm, list[int]] = {}  # kinds of text may differ in it
+        for kind in dict.fromkeys(item.asked.kind for item in items):
+            numbers = [i for i, item in enumerate(items) if item.asked.kind == kind]
+            rows = self.retriever.tokenize([items[i].text for i in numbers], kind=kind)
+            for i, row in zip(numbers, rows, strict=True):
+                ids[i] = row
+            by_form.setdefault(self._form(kind), []).extend(numbers)
+        for form, numbers in by_form.items():
             chosen = [ids[i] for i in numbers]
             part = self.retriever.encode_tokens(chosen, self.ladder.batches, form)
             for i, vector in zip(numbers, part, strict=True):
                 vectors[i] = vector
         check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
-        shortened = [vector[..., : item.width] for vector, item in zip(vectors, items, strict=True)]
-        return [
-            Embedded(_scale_to_unit(vector) if item.unit else vector, len(item.ids))
-            for vector, item in zip(shortened, items, strict=True)
-        ]
+        return list(map(self._finish, items, ids, vectors))
+
+    def _finish(self, item: _Text, ids: list[int], vector: np.ndarray) -> Embedded | TooLong:
+        """The vector as the request wants it, or that the text was cut and may not be."""
+        if not item.asked.cut and len(ids) == self.max_length:
+            self.retriever.tokenize([item.text], kind=item.asked.kind)
+            if self.retriever.truncated[""]:
+                return TooLong(self.max_length)
+        vector = vector[..., : item.asked.width]
+        unit = self.is_cosine if item.asked.unit is None else item.asked.unit
+        return Embedded(_scale_to_unit(vector) if unit else vector, len(ids))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +153,10 @@ class Pairs:
 class Reranker:
     """Scores pairs of texts; a lane of `work.Work`, which describes its methods."""
 
-    room = PAIRS
-
     def __init__(self, scorer: CrossEncoder, name: str):
         self.name, self.scorer = name, scorer
         self.ladder = Ladder.for_model(scorer.model, scorer.cfg.body, scorer.max_length)
+        self.room, self.turn = BATCHES * self.ladder.tokens, self.ladder.turn
 
     def warm_up(self) -> None:
         """Compiles the common shapes."""
@@ -163,22 +173,27 @@ class Reranker:
     def size(self, request: Pairs) -> int:
         return len(request.texts)
 
-    def prepare(self, request: Pairs) -> list[tuple[str, str]]:
-        """The pairs of a request.
+    def prepare(self, request: Pairs) -> list[tuple[str, str, bool]]:
+        """The pairs of a request, and whether they may be cut.
 
         Raises:
-            TooLong: a pair is too long, and may not be cut.
+            TooLong: a text has too many characters, and may not be cut.
         """
-        pairs = [(request.query, text) for text in request.texts]
-        if not request.cut:
-            _check_lengths(self.scorer.tokenize(pairs).cut, False, self.scorer.max_length, "texts")
-        return pairs
+        limit = self.scorer.max_length
+        query, *texts = _shorten([request.query, *request.texts], limit, request.cut)
+        return [(query, text, request.cut) for text in texts]
 
-    def cost(self, item: tuple[str, str]) -> int:
-        return 1
+    def cost(self, item: tuple[str, str, bool]) -> int:
+        return _estimate_tokens(len(item[0]) + len(item[1]), self.scorer.max_length)
 
-    def run(self, items: Sequence[tuple[str, str]]) -> list[float]:
-        return self.scorer.score(items, batching=self.ladder.batches).tolist()
+    def run(self, items: Sequence[tuple[str, str, bool]]) -> list[float | TooLong]:
+        pairs, limit = [item[:2] for item in items], self.scorer.max_length
+        logits = self.scorer.score(pairs, batching=self.ladder.batches).tolist()
+        whole = [i for i, (*_, cut) in enumerate(items) if not cut]
+        if whole and self.scorer.tokenize([pairs[i] for i in whole]).cut:
+            for i in whole:
+                logits[i] = TooLong(limit) if self.scorer.tokenize([pairs[i]]).cut else logits[i]
+        return logits
 
 
 def _scale_to_unit(vector: np.ndarray) -> np.ndarray:
@@ -194,13 +209,20 @@ def model_name(model: str) -> str:
     return Path(model).name if Path(model).is_absolute() else model
 
 
-def _check_lengths(count: int, allowed: bool, limit: int, field: str) -> None:
-    """Raises TooLong if `count` texts are longer than the limit and may not be cut."""
-    if count and not allowed:
-        raise TooLong(
-            f"`{field}` must have at most {limit} tokens, and {count} of them have more; shorten "
-            "them"
-        )
+def _shorten(texts: Sequence[str], limit: int, allowed: bool) -> list[str]:
+    """Texts without the characters that a model of `limit` tokens does not reach.
+
+    Raises:
+        TooLong: a text has more characters, and may not be cut.
+    """
+    if not allowed and any(len(text) > CHARACTERS * limit for text in texts):
+        raise TooLong(limit)
+    return [text[: CHARACTERS * limit] for text in texts]
+
+
+def _estimate_tokens(characters: int, limit: int) -> int:
+    """The tokens that a model probably reads of a text, at most `limit`."""
+    return min(limit, characters // 4 + 2)
 
 
 def _single_shape(shape: Shape):

@@ -1,6 +1,7 @@
 """Loads and compiles the models of a server, in the thread that will use them."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
@@ -9,7 +10,7 @@ from ark_jax.index.index import Index
 from ark_jax.index.reader import Reader
 from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
-from ark_jax.serve.service import ServedIndex, Service
+from ark_jax.serve.service import MOST_ASKED, ServedIndex, Service
 from ark_jax.serve.work import CALLS, Lane, Work
 from ark_jax.text.token_vectors import stack
 
@@ -44,6 +45,9 @@ def open_service(
     metrics = Metrics(lambda: work.waiting)
     work.on_batch = lambda lane, count: metrics.add_batch(_lane_label(lane), count)
 
+    # A local reader computes in a thread of its own: the models' thread never waits for it.
+    reads = ThreadPoolExecutor(1 if local else MOST_ASKED, "reader", enter) if reader else None
+
     def load() -> Service:
         tuned = _load_served_index(index)
         return Service(
@@ -53,8 +57,8 @@ def open_service(
             tuned=tuned,
             base=_load_served_index(index.with_model(compare)) if compare else None,
             reranker=_load_reranker(index) if rerank and index.manifest.reranker else None,
-            reader=reader() if reader else None,
-            local=local,
+            reader=reads.submit(reader).result() if reads and reader else None,
+            reads=reads,
             token=token,
         )
 
@@ -62,6 +66,8 @@ def open_service(
         return work.call(load)
     except Exception:
         work.close()
+        if reads:
+            reads.shutdown()
         raise
 
 
@@ -86,5 +92,4 @@ def _lane_label(lane: Lane) -> str:
     """The name of a lane in the metrics."""
     if lane is CALLS:
         return "search"
-    names = {Embedder: "embed", Reranker: "rerank"}
-    return names.get(type(lane), "read")
+    return "embed" if isinstance(lane, Embedder) else "rerank"

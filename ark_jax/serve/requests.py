@@ -2,9 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -13,7 +12,9 @@ from ark_jax.serve.work import Busy, Lane, Work
 
 MOST_BYTES = 4 << 20  # of a body
 MOST_TEXTS = 2048  # of a request, as OpenAI allows
+MOST_TOKENS = 2000  # of a question
 PATIENCE = 30.0  # seconds to receive a body
+Value = TypeVar("Value")
 
 
 class Refused(Exception):
@@ -77,19 +78,20 @@ async def read_json(request: Request) -> Mapping:
 
 async def _read_body(request: Request) -> bytes:
     """The body of a request. Raises Refused if it is too large or the client is gone."""
-    parts, size = [], 0
+    body, size = bytearray(), 0
     try:
         async for part in request.stream():
             size += len(part)
             # Read and drop the rest too: a client reads no answer while it still sends.
-            parts = [*parts, part] if size <= MOST_BYTES else []
+            if size <= MOST_BYTES:
+                body += part
             if size > 16 * MOST_BYTES:
                 break
     except ClientDisconnect:
         raise client_gone() from None
     if size > MOST_BYTES:
         raise too_large(f"the body has more than {MOST_BYTES:,} bytes; send fewer texts at once")
-    return b"".join(parts)
+    return bytes(body)
 
 
 def choice(body: Mapping, name: str, default: Any, choices: Sequence) -> Any:
@@ -175,16 +177,16 @@ async def result(request: Request, work: Work, lane: Lane, items: Any) -> list:
     except RuntimeError as error:
         raise Refused(503, "Unhealthy", str(error)) from None
     try:
-        return await _await_unless_gone(request, future)
+        return await unless_gone(request, asyncio.wrap_future(future))
     except TooLong as error:
         raise too_large(str(error)) from None
     except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
         raise Refused(424, "Backend", str(error) or "out of memory") from error
 
 
-async def _await_unless_gone(request: Request, future: Future) -> list:
-    """The result of a future; cancels it and raises Refused if the client disconnects."""
-    waiting = asyncio.wrap_future(future)
+async def unless_gone(request: Request, awaited: Awaitable[Value]) -> Value:
+    """What is awaited; if the client disconnects first, cancels it and raises Refused."""
+    waiting = asyncio.ensure_future(awaited)
     watch = asyncio.ensure_future(_await_disconnect(request))
     try:
         await asyncio.wait({waiting, watch}, return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 from starlette.requests import Request
@@ -12,12 +14,11 @@ from ark_jax.index.index import RERANKED, Hit, Index
 from ark_jax.index.reader import Answer, Reader
 from ark_jax.serve import requests
 from ark_jax.serve.metrics import Metrics
-from ark_jax.serve.models import Embedder, Pairs, Reranker, Texts
-from ark_jax.serve.work import CALLS, Calls, Work
+from ark_jax.serve.models import CHARACTERS, Embedder, Pairs, Reranker, Texts
+from ark_jax.serve.work import CALLS, Work
 from ark_jax.text.token_vectors import Vectors, stack
 
-READS = Calls(room=1)  # a local reader holds the device for seconds
-MOST_ASKED = 32  # questions that may wait for an endpoint
+MOST_ASKED = 32  # questions that may wait for the reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Service:
         base: the same passages with another model, to compare with.
         reranker: orders what is found.
         reader: answers questions.
-        local: whether the reader computes on the device of this process.
+        reads: the threads that it answers in, beside the one of `work`: it may take minutes.
         token: the token that requests must send; empty: none.
-        places: limits the questions that wait for an endpoint.
+        places: limits the questions that wait for the reader.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Service:
     base: ServedIndex | None = None
     reranker: Reranker | None = None
     reader: Reader | None = None
-    local: bool = False
+    reads: Executor | None = None
     token: str = ""
     places: asyncio.Semaphore = dataclasses.field(
         default_factory=lambda: asyncio.Semaphore(MOST_ASKED)
@@ -75,6 +76,7 @@ class Service:
             Refused: see `requests.result`.
         """
         searched = searched or self.tuned
+        await self._check_length(request, question)
         vectors: Vectors | None = None
         if by != "bm25":
             embedder = searched.embedder
@@ -93,6 +95,19 @@ class Service:
         best = np.argsort(-logits, kind="stable")[:k]
         return [dataclasses.replace(hits[i], score=float(logits[i])) for i in best]
 
+    async def _check_length(self, request: Request, question: str) -> None:
+        """Raises Refused if a question has more than `requests.MOST_TOKENS` tokens."""
+        limit, size = requests.MOST_TOKENS, len(question.encode())
+        if size <= limit:  # a token has at least a byte
+            return
+        tokenizer = self.tuned.embedder.retriever.tokenizer
+        count = lambda: len(tokenizer(question, truncation=False, verbose=False)["input_ids"])
+        if size <= CHARACTERS * limit:
+            size = (await requests.result(request, self.work, CALLS, count))[0]
+        if size > limit:
+            message = f"a question may have {limit:,} tokens, and this one has more; shorten it"
+            raise requests.too_large(message)
+
     async def compare(self, request: Request, question: str, k: int, by: str) -> Mapping:
         """The passages of a question by both models: name -> passages, those of the base first."""
         if self.base is None:
@@ -107,22 +122,50 @@ class Service:
         ]
         return dict(zip(names, hits, strict=True))
 
+    def close(self) -> None:
+        """Finishes what waits, and ends the threads."""
+        self.work.close()
+        if self.reads:
+            self.reads.shutdown()
+
     async def answer(self, request: Request, question: str, hits: Sequence[Hit]) -> Answer:
-        """The reader's answer from passages.
+        """The reader's answer from passages. Raises Refused as `read` does."""
+        *_, answer = [part async for part in self.read(request, question, hits)]
+        return answer
+
+    async def read(
+        self, request: Request, question: str, hits: Sequence[Hit]
+    ) -> AsyncIterator[str | Answer]:
+        """The text of the reader's answer so far, again and again; at last the answer.
+
+        A client that goes away ends it.
 
         Raises:
-            Refused: there is no reader, it fails, or nothing was found.
+            Refused: there is no reader, it fails, nothing was found, or the client is gone.
         """
-        if self.reader is None:
+        if self.reader is None or self.reads is None:
             raise requests.bad_input("there is no reader; start the server with --reader=MODEL")
-        passages = [with_title(hit.title, hit.text) for hit in hits]
-        ask = lambda: self.reader.answer(question, passages)
-        if self.local:
-            return (await requests.result(request, self.work, READS, ask))[0]
         if self.places.locked():
             raise requests.overloaded("too many questions wait for the reader; try again later")
-        try:
-            async with self.places:
-                return await asyncio.to_thread(ask)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise requests.Refused(424, "Backend", str(error)) from error
+        loop, gone, texts = asyncio.get_running_loop(), threading.Event(), asyncio.Queue()
+        passages = [with_title(hit.title, hit.text) for hit in hits]
+
+        def show(text: str) -> None:
+            """Hands over the text so far; ends the reader if the client is gone."""
+            if gone.is_set():
+                raise requests.client_gone()
+            loop.call_soon_threadsafe(texts.put_nowait, text)
+
+        async with self.places:
+            asked = self.reads.submit(self.reader.answer, question, passages, show)
+            answer = asyncio.wrap_future(asked)
+            answer.add_done_callback(lambda _: texts.put_nowait(None))
+            try:
+                while (text := await requests.unless_gone(request, texts.get())) is not None:
+                    yield text
+                yield await answer
+            except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
+                raise requests.Refused(424, "Backend", str(error) or "out of memory") from error
+            finally:
+                gone.set()
+                answer.cancel()

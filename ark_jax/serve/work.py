@@ -1,8 +1,9 @@
 """One thread that holds the models and the device, and the requests that wait for it.
 
-A request has items, such as texts. The thread takes one item of each waiting request in turn until
-a batch is full: a long request does not keep a short one waiting. If a batch fails, each of its
-items is tried alone, so that only the request with the bad item fails.
+A request has items, such as texts. The thread takes one item of each waiting request until a batch
+is full, and further items only while the batch is short: a long request does not keep a short one
+waiting. If a batch fails, each of its items is tried alone, so that only the request with the bad
+item fails.
 """
 
 import collections
@@ -21,29 +22,25 @@ class Lane(Protocol):
     """One kind of work. All methods but `size` are called by the thread."""
 
     room: int  # cost of the items that are taken at once
+    turn: int  # the same, of several items of one request
 
     def size(self, request: Any) -> int:
         """The number of items of a request."""
 
     def prepare(self, request: Any) -> list:
-        """The items of a request. If it raises an error, the request fails with it."""
+        """The items of a request, quickly. If it raises an error, the request fails with it."""
 
     def cost(self, item: Any) -> int:
         """The part of `room` that an item takes."""
 
     def run(self, items: list) -> Sequence:
-        """The result of each item."""
+        """The result of each item; an error as a result is that of its request."""
 
 
 class Calls:
-    """The lane of functions, which are called without arguments.
+    """The lane of functions, which are called without arguments."""
 
-    Args:
-        room: how many are called between the batches of other lanes.
-    """
-
-    def __init__(self, room: int):
-        self.room = room
+    room = turn = 32  # functions that are called between the batches of other lanes
 
     def size(self, request: Callable) -> int:
         return 1
@@ -58,7 +55,7 @@ class Calls:
         return [function() for function in items]
 
 
-CALLS = Calls(room=32)  # quick ones, such as a search
+CALLS = Calls()
 
 
 class _Job:
@@ -68,6 +65,7 @@ class _Job:
         self.request, self.size = request, lane.size(request)
         self.future: Future = Future()
         self.items: list | None = None  # None until it is prepared
+        self.order: list[int] = []  # positions of the items, those of similar cost side by side
         self.taken = self.finished = 0  # numbers of items
         self.results: list = []
 
@@ -186,14 +184,15 @@ class Work:
         return lane, self._take_items(lane, jobs)
 
     def _take_items(self, lane: Lane, jobs: collections.deque[_Job]) -> list[Place]:
-        """Takes one item of each request in turn, until a batch is full."""
-        places, cost = [], 0
-        while jobs and cost < lane.room:
-            job = jobs.popleft()
+        """Takes one item of each request, then others in turn, until a batch is full."""
+        places, cost, unseen = [], 0, len(jobs)
+        while jobs and cost < (lane.room if unseen > 0 else lane.turn):
+            job, unseen = jobs.popleft(), unseen - 1
             if not self._prepare_once(lane, job):
                 continue
-            cost += lane.cost(job.items[job.taken])
-            places.append((job, job.taken))
+            position = job.order[job.taken]
+            cost += lane.cost(job.items[position])
+            places.append((job, position))
             job.taken += 1
             if job.taken < len(job.items):
                 jobs.append(job)
@@ -205,6 +204,8 @@ class Work:
             try:
                 job.items = lane.prepare(job.request)
                 job.results = [None] * len(job.items)
+                costs = list(map(lane.cost, job.items))
+                job.order = sorted(range(len(costs)), key=costs.__getitem__)
             except Exception as error:
                 job.fail(error)
         return not job.future.done()
@@ -223,6 +224,9 @@ class Work:
                         self._run_batch(lane, [place])
             return
         for (job, position), result in zip(places, results, strict=True):
-            job.finish(position, result)
+            if isinstance(result, Exception):
+                job.fail(result)
+            else:
+                job.finish(position, result)
         if items:
             self.on_batch(lane, len(items))

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import dataclasses
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from ark_jax.index.passages import hit_row
 from ark_jax.models import retriever as retrievers
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
-from ark_jax.serve.app import make_app
+from ark_jax.serve.app import PATHS, make_app
 from ark_jax.serve.models import Embedder, Texts
 from ark_jax.serve.work import CALLS
 
@@ -82,7 +83,7 @@ def test_the_embed_path_returns_normalised_or_raw_vectors(client, vectors):
 def test_a_long_text_is_truncated_only_on_request(client):
     status, answer = client.post("/embed", {"inputs": [SENTENCES[0], LONG]})
     assert status == 413 and answer["error_type"] == "Validation"
-    assert answer["error"].startswith("`inputs` must have at most 48 tokens, and 1 of them")
+    assert answer["error"].startswith("each text must have at most 48 tokens, and one has more")
     status, received = client.post("/embed", {"inputs": LONG, "truncate": True})
     longer = client.post("/embed", {"inputs": LONG + "salt", "truncate": True})[1]
     assert status == 200 and received == longer
@@ -148,13 +149,25 @@ def test_the_search_path_can_compare_two_models(client):
     assert {len(rows) for rows in answer["compared"].values()} == {3}
 
 
-def test_the_ask_path_answers_with_a_local_reader(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "MAX_NEW_TOKENS", 4)
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    """The folder of a tiny language model."""
+    folder = tmp_path_factory.mktemp("lm")
     changes = {"max_position_embeddings": 1200}
-    tiny.write(tmp_path / "lm", "llama", tokenizer="plain", changes=changes)
-    lm = service.work.call(lambda: reader.Reader.local(str(tmp_path / "lm")))
-    with serving.serving(dataclasses.replace(service, reader=lm, local=True)) as client:
+    tiny.write(folder, "llama", tokenizer="plain", changes=changes)
+    return folder
+
+
+def test_the_ask_path_answers_with_a_local_reader(service, lm, monkeypatch):
+    monkeypatch.setattr(reader, "MAX_NEW_TOKENS", 16)
+    with serving.reading(service, lambda: reader.Reader.local(str(lm))) as client:
         status, answer = client.post("/ask", {"question": QUESTION, "k": 2})
+        body = json.dumps({"question": QUESTION, "k": 2, "stream": True}).encode()
+        _, headers, events = client.send("POST", "/ask", body, content_type="application/json")
+        assert headers["content-type"].startswith("text/event-stream")
+        *pieces, last = [event.splitlines() for event in events.decode().split("\n\n")[:-1]]
+        assert last[0] == "event: answer" and json.loads(last[1][6:]) == answer
+        assert pieces and {name for name, _ in pieces} == {"event: text"}
         passages = client.post("/search", {"question": QUESTION, "k": 2})[1]["passages"]
     assert status == 200 and answer["question"] == QUESTION
     assert list(answer) == ["question", "answer", "cited", "sources", "read", "reply"]
@@ -231,6 +244,8 @@ BAD = [
     ("/search", {"question": "a", "k": True}, 422, "`k` must be a whole number from 1 to 100"),
     ("/search", {"question": "a", "by": "words"}, 422, "`by` must be one of"),
     ("/ask", {"question": "a"}, 422, "there is no reader; start the server with --reader=MODEL"),
+    ("/search", {"question": "tide " * 2001}, 413, "a question may have 2,000 tokens"),
+    ("/ask", {"question": "a" * 10**6, "by": "bm25"}, 413, "a question may have 2,000 tokens"),
     ("/nowhere", {}, 404, "POST /nowhere: Not Found; there are /v1/embeddings, "),
     ("/health", {}, 405, "POST /health: Method Not Allowed"),
 ]
@@ -342,6 +357,23 @@ def test_a_token_that_is_not_ascii_is_refused(guarded):
     assert answer.status_code == 401 and "token" in answer.json()["error"]["message"]
 
 
+def test_the_document_of_the_paths_names_each_path_and_only_fields_that_are_read(client):
+    paths = json.loads(client.get("/openapi.json")[1])["paths"]
+    assert paths.keys() == {path for path in PATHS if not re.match("/(page.*)?$", path)}
+    for path, methods in paths.items():
+        (method,) = methods
+        assert PATHS[path][0] == method.upper()
+        if method == "post":
+            schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
+            right = {"query": "a", "texts": ["a"], "question": "a", "input": "a", "inputs": "a"}
+            for field in schema["properties"].keys() - {"model"}:  # any model is taken
+                wrong = {name: right[name] for name in schema["required"]} | {field: {}}
+                status, answer = client.post(path, wrong)
+                assert status in (400, 422) and f"`{field}`" in str(answer)
+    (model,) = json.loads(client.get("/v1/models")[1])["data"]
+    assert model["id"] == "tuned"
+
+
 def test_a_request_with_the_token_is_answered(guarded):
     assert guarded.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
 
@@ -355,7 +387,8 @@ def test_without_a_token_only_local_host_names_are_accepted(client):
     """A page elsewhere may let its own name lead to 127.0.0.1."""
     for name in ("localhost:1", "127.0.0.1", "[::1]:8000"):
         assert client.send("GET", "/info", host=name)[0] == 200
-    for name in ("evil.example", "localhost.evil.example:8000", "0.0.0.0"):
+    broken = ("[::1", "localhost:abc", "evil@localhost", "localhost/")
+    for name in ("evil.example", "localhost.evil.example:8000", "0.0.0.0", *broken):
         status, _, body = client.send("GET", "/info", host=name)
         assert status == 421 and "localhost alone" in body.decode()
 
@@ -372,8 +405,9 @@ def test_requests_beyond_the_capacity_are_refused(world):
         status, headers, body = client.send(
             "POST", "/embed", b'{"inputs": "a"}', content_type="application/json"
         )
+        unready = client.get("/readyz")[0]
         gate.set()
-        assert (status, headers["retry-after"]) == (429, "1")
+        assert (status, unready, headers["retry-after"]) == (429, 503, "1")
         assert json.loads(body)["error_type"] == "Overloaded"
         assert accepted.result(30)[0] == 200 and blocked.result(30)
     service.work.close()

@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from support import serving
 from support.serving import QUESTION, Client
 
-from ark_jax.serve import requests
+from ark_jax.serve import requests, server
 from ark_jax.serve.work import CALLS
 
 
@@ -80,6 +81,79 @@ def test_an_incomplete_body_times_out(client, monkeypatch):
     with contextlib.closing(connect(client)) as link:
         link.sendall(head("/embed", 1000) + b'{"inputs": "ti')
         assert b"HTTP/1.1 408" in link.recv(1000)
+
+
+def test_headers_that_do_not_come_are_not_waited_for(client, monkeypatch):
+    monkeypatch.setattr(server, "HEADERS", 0.2)
+    links = [connect(client) for _ in range(20)]
+    for link in links[10:]:
+        link.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+    links[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert links[0].recv(4096).startswith(b"HTTP/1.1 200")
+    assert [link.recv(1) for link in links] == [b""] * 20
+
+
+def test_one_connection_too_many_closes_the_one_that_has_been_idle_for_longest(
+    service, monkeypatch
+):
+    monkeypatch.setattr(server, "CONNECTIONS", 5)
+    with serving.serving(service) as client:
+        links = [connect(client) for _ in range(8)]
+        assert client.get("/health")[0] == 200
+        assert [link.recv(1) for link in links[:4]] == [b""] * 4
+        links[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert links[-1].recv(4096).startswith(b"HTTP/1.1 200")
+        for link in links:
+            link.close()
+
+
+def test_a_request_with_two_lengths_is_refused_and_what_follows_is_not_answered(client):
+    with contextlib.closing(connect(client)) as link:
+        smuggled = b"0\r\n\r\nGET /info HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        start = head("/embed", 6).replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+        link.sendall(start + smuggled)
+        answer = link.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+
+
+def test_the_log_has_a_rate(client, caplog, monkeypatch):
+    monkeypatch.setattr(server, "LOGGED", 3)
+    now = time.monotonic()
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(server._log_rate, "minute", 0)
+    for _ in range(9):
+        with contextlib.closing(connect(client)) as link:
+            link.sendall(b"no HTTP\r\n\r\n")
+            assert link.recv(100).startswith(b"HTTP/1.1 400")
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3 and messages[-1].endswith("(the last message of this minute)")
+
+
+def test_a_client_that_goes_away_ends_the_reader_and_nobody_waits_for_one(service):
+    """The reader writes until it is told to stop, as a local one does between two tokens."""
+    ended, begun = threading.Event(), threading.Event()
+
+    def answer(question, passages, partial):
+        begun.set()
+        try:
+            while True:
+                partial("The Board")
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    with serving.reading(service, lambda: SimpleNamespace(answer=answer)) as client:
+        for stream in (False, True):
+            body = json.dumps({"question": QUESTION, "stream": stream}).encode()
+            link = connect(client)
+            link.sendall(head("/ask", len(body)) + body)
+            assert begun.wait(60)
+            assert client.post("/search", {"question": QUESTION})[0] == 200
+            assert client.post("/embed", {"inputs": "salt"})[0] == 200 and not ended.is_set()
+            reset(link)
+            assert ended.wait(60)
+            ended.clear()
+            begun.clear()
 
 
 def test_bytes_that_are_not_http_do_not_affect_other_clients(client):

@@ -116,8 +116,7 @@ def reading(service, tmp_path_factory):
         patch.setenv("OPENAI_API_KEY", "k")
         patch.setenv("NO_PROXY", "127.0.0.1")
         cache = tmp_path_factory.mktemp("replies") / "replies.jsonl"
-        reader = Reader.endpoint(endpoint.url, "m", cache)
-        with serving.serving(dataclasses.replace(service, reader=reader)) as client:
+        with serving.reading(service, lambda: Reader.endpoint(endpoint.url, "m", cache)) as client:
             yield client
 
 

@@ -13,6 +13,7 @@ class Lane:
 
     def __init__(self, room: int = 3):
         self.room, self.batches, self.gate = room, [], threading.Event()
+        self.turn = room
         self.entered = threading.Event()
 
     def size(self, request):
@@ -128,7 +129,7 @@ def test_every_batch_is_reported_to_its_listener():
     counts = []
     work = Work()
     work.on_batch = lambda lane, count: counts.append((lane, count))
-    calls = Calls(room=1)
+    calls = Calls()
     assert work.submit(calls, lambda: 1).result(30) == [1]
     work.close()
     assert counts == [(calls, 1)]

@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ from support.paths import REPOSITORY
 from ark_jax import layout
 from ark_jax.data.records import Document
 from ark_jax.index.index import Index
+from ark_jax.index.reader import Reader
 from ark_jax.serve import ladder, server
 from ark_jax.serve.app import make_app
 from ark_jax.serve.open_service import open_service
@@ -113,6 +115,16 @@ def serving(service: Service) -> Iterator[Client]:
         running.should_exit = True
         thread.join(TIMEOUT)
         assert not thread.is_alive(), "the server did not end"
+
+
+@contextlib.contextmanager
+def reading(service: Service, open_reader: Callable[[], Reader]) -> Iterator[Client]:
+    """The server with a local reader, in the thread that it answers in."""
+    enter = lambda: jax.set_mesh(layout.make_mesh((1, 1, 1)))
+    with ThreadPoolExecutor(1, initializer=enter) as reads:
+        reader = reads.submit(open_reader).result()
+        with serving(dataclasses.replace(service, reader=reader, reads=reads)) as client:
+            yield client
 
 
 @contextlib.contextmanager
