@@ -82,7 +82,7 @@ def best_table(workdir: Path, headline: str) -> list[str]:
     if not ranked or headline not in means[ranked[0]]:
         return []
     width = max(map(len, ("system", *ranked)))
-    heads = [metric_heading(metric) for metric in columns]
+    heads = [metric_heading(metric).rjust(6) for metric in columns]
     lines = ["  ".join(("  " + "system".ljust(width), *heads))]
     for system in ranked:
         cells = (f"{x:.3f}" if (x := means[system].get(m)) is not None else "–" for m in columns)
