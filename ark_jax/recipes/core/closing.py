@@ -35,8 +35,9 @@ def ending(
         base: the system before training.
     """
     lines, asked = best_table(context.workdir, headline), "QUESTION"
-    if lines:
-        rows = by_system(load_rows(context.workdir / "evaluate" / ROWS))
+    path = context.workdir / "evaluate" / ROWS
+    rows = by_system(load_rows(path)) if lines and path.is_file() else {}
+    if base in rows:
         before, after = rows[base], rows[last := [*rows][-1]]
         text_of = first(context)
 
