@@ -35,8 +35,9 @@ def ending(
         base: the system before training.
     """
     lines, asked = best_table(context.workdir, headline), "QUESTION"
-    if lines:
-        rows = by_system(load_rows(context.workdir / "evaluate" / ROWS))
+    path = context.workdir / "evaluate" / ROWS
+    rows = by_system(load_rows(path)) if lines and path.is_file() else {}
+    if base in rows:
         before, after = rows[base], rows[last := [*rows][-1]]
         text_of = first(context)
 
@@ -82,7 +83,7 @@ def best_table(workdir: Path, headline: str) -> list[str]:
     if not ranked or headline not in means[ranked[0]]:
         return []
     width = max(map(len, ("system", *ranked)))
-    heads = [metric_heading(metric) for metric in columns]
+    heads = [metric_heading(metric).rjust(6) for metric in columns]
     lines = ["  ".join(("  " + "system".ljust(width), *heads))]
     for system in ranked:
         cells = (f"{x:.3f}" if (x := means[system].get(m)) is not None else "–" for m in columns)
