@@ -66,4 +66,4 @@ def _page(comparison: Comparison) -> str:
     if comparison.groups:
         groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
         parts.insert(1, groups)
-    return render("Retrievers compared", verdict, parts)
+    return render("Retrievers compared", [verdict], parts)

@@ -340,4 +340,4 @@ def as_html(
 ) -> str:
     """The same table as an HTML page, with a drawing; `above` are sections before it."""
     body = [html.table(title, table[0], table[1:]), drawing, *failed, caption]
-    return render(title, "", [*above, Section("Runs", "runs", list(filter(None, body)))])
+    return render(title, [], [*above, Section("Runs", "runs", list(filter(None, body)))])

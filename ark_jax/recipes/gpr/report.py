@@ -22,8 +22,9 @@ from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, html
+from ark_jax.report.questions import ask_rankings, question_section
 
-EXAMPLES, LOST, SHOWN = 6, 2, 10  # questions helped and harmed, and triples of each
+EXAMPLES, LOST, SHOWN = 4, 2, 10  # drawn questions helped and harmed, and triples of each
 LOSSES = {
     ("data", "duplicates"): "Triples that came again, stored once",
     ("data", "without_name"): "Entities without a name, called by their id",
@@ -34,7 +35,7 @@ LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
     """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
@@ -42,10 +43,11 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         {"stage": "questions", **row}
         for row in load_rows(context / "questions" / "quarantine.parquet")[:EXAMPLES]
     ]
-    return " ".join(conclusion(context)), [
-        sections.facts(_facts(context, counts)),
+    return conclusion(context), [
         results.results(table, metrics),
         results.by_group(evaluated["groups"], metrics),
+        sections.facts(_facts(context, counts)),
+        _questions(context),
         Section(
             "By number of triples",
             "depth",
@@ -54,9 +56,9 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         ),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
         Section(
-            "Questions and their triples",
+            "Triples fetched",
             "examples",
-            _examples(context) if table else [],
+            _drawings(context) if table else [],
             "No test question is there to show.",
         ),
         sections.set_aside(labelled_counts(counts, LOSSES), quarantine),
@@ -102,55 +104,49 @@ def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
     return pieces
 
 
-def _examples(context: Context) -> list[str]:
-    """HTML cards of the questions that gained most over base, then of those that lost most."""
-    graph, config = load_graph(context), context.config
+def _questions(context: Context) -> Section:
+    """All test questions, from the base to the last system."""
+    graph, config, questions = load_graph(context), context.config, load_test(context)
+    rows = by_system(load_rows(context / "evaluate" / "questions.parquet")) if questions else {}
+    rows = {name: rows[name] for name in rows if name in Systems(config).names}
+    asked = ask_rankings(
+        questions,
+        rows,
+        lambda question: set(question.answer_rows),
+        lambda row: row["ranked"],
+        lambda triple: texts_of(graph, config, np.asarray([triple], np.int64))[0],
+    )
+    compared = ("base", Systems(config).names[-1])
+    return question_section(asked, compared, "rank of the first triple that bears an answer")
+
+
+def _drawings(context: Context) -> list[str]:
+    """Figures of the first triples of questions that gained most over base, then that lost most."""
+    graph = load_graph(context)
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
-    last = Systems(config).names[-1]
+    last = Systems(context.config).names[-1]
     gains = {id: row[HEADLINE] - rows["base"][id][HEADLINE] for id, row in rows[last].items()}
     questions = {question.id: question for question in load_test(context)}
-    chosen = gained_and_lost(gains, EXAMPLES, LOST)
     return [
-        html.card(
-            questions[id].question,
-            questions[id].answers,
-            [
-                html.sides(
-                    (
-                        system,
-                        [_list_triples(graph, config, rows[system][id]["ranked"], questions[id])],
-                    )
-                    for system in ("base", last)
-                ),
-                *_draw_first_triples(
-                    f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]
-                ),
-            ],
-            i == 0,
-        )
-        for i, id in enumerate(chosen)
+        f"What {last} fetches first for questions that gained or lost most. {DRAWING_CAPTION}",
+        *(
+            html.figure(
+                _draw_first_triples(f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]),
+                questions[id].question,
+            )
+            for i, id in enumerate(gained_and_lost(gains, EXAMPLES, LOST))
+            if rows[last][id]["ranked"]
+        ),
     ]
-
-
-def _list_triples(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
-    """The first triples as an HTML list; those that bear an answer are marked."""
-    first = np.asarray(ranked[:SHOWN], np.int64)
-    texts = texts_of(graph, config, first)
-    bearing = set(question.answer_rows)
-    return html.numbered(
-        (text, int(row) in bearing) for text, row in zip(texts, first, strict=True)
-    )
 
 
 def _draw_first_triples(
     name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion
-) -> list[str]:
-    """A figure of the first triples as a graph; none without triples."""
+) -> str:
+    """An SVG drawing of the first triples as a graph."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     heads, tails = graph.head[first].tolist(), graph.tail[first].tolist()
-    if not heads:
-        return []
-    drawing = draw_triples(
+    return draw_triples(
         name,
         f"Triples fetched for: {question.question}",
         dict.fromkeys([*heads, *tails]),
@@ -159,4 +155,3 @@ def _draw_first_triples(
         topics=question.topics,
         answers=question.answer_nodes,
     )
-    return [html.figure(drawing, "The triples fetched", DRAWING_CAPTION)]

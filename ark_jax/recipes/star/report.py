@@ -25,8 +25,9 @@ from ark_jax.recipes.star.measures import BIASES, STANDARD
 from ark_jax.recipes.star.search import BASE, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
+from ark_jax.report.questions import ask_rankings, question_section
 
-EXAMPLES, LOST = 6, 2  # questions that training helped, and that it did not
+EXAMPLES, LOST = 4, 2  # drawn questions that training helped, and that it did not
 ENDS = 4  # entities at a path's end that are drawn
 LOSSES = {
     ("data", "duplicates"): "Triples that came again, stored once",
@@ -47,25 +48,26 @@ LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
     """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
-    return " ".join(conclusion(context)), [
-        sections.facts(_facts(context, counts)),
+    return conclusion(context), [
         results.results(table, metrics),
+        results.by_group(evaluated["groups"], metrics),
+        sections.facts(_facts(context, counts)),
+        _questions(context),
         Section(
             "Paths and biases",
             "biases",
             [*_paths(table), *_biases(context)] if table else [],
             "Nothing was measured.",
         ),
-        results.by_group(evaluated["groups"], metrics),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
         Section(
-            "Questions and their paths",
+            "Paths found",
             "examples",
-            _examples(context) if table else [],
+            _drawings(context) if table else [],
             "No test question is there to show.",
         ),
         sections.set_aside(labelled_counts(counts, LOSSES)),
@@ -139,32 +141,40 @@ def _biases(context: Context) -> list[str]:
     return [note, html.table("Errors and their biases", heads, cells, "even")]
 
 
-def _examples(context: Context) -> list[str]:
-    """HTML cards of the questions that gained most by training, then of those that lost most."""
-    steps, gold = load_steps(context), load_paths(context, "test")
+def _questions(context: Context) -> Section:
+    """All test questions, from the base to the tuned system."""
+    steps, gold, questions = load_steps(context), load_paths(context, "test"), []
+    rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
+    if rows := {name: rows[name] for name in rows if name != ALONE}:
+        questions = load_questions(context, "test")
+    asked = ask_rankings(
+        questions,
+        rows,
+        lambda question: {(path.topic, path.steps) for path in gold.get(question.id, ())},
+        lambda row: [(path.topic, path.steps) for path in found_paths(row)],
+        lambda found: path_fact(steps, FoundPath(*found, 0.0)),
+    )
+    return question_section(asked, (BASE, TUNED), "rank of the first shortest path to an answer")
+
+
+def _drawings(context: Context) -> list[str]:
+    """Figures of the first paths of questions that gained most by training, then that lost most."""
+    steps = load_steps(context)
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     gains = {id: row["f1"] - rows[BASE][id]["f1"] for id, row in rows[TUNED].items()}
     questions = {question.id: question for question in load_questions(context, "test")}
-
-    def side(i: int, id: str, system: str) -> tuple[str, list[str]]:
-        """What a system found, as HTML: shortest paths are marked, and the first path is drawn."""
-        paths = found_paths(rows[system][id])
-        shortest = {(path.topic, path.steps) for path in gold.get(id, ())}
-        listed = html.numbered((path_fact(steps, x), (x.topic, x.steps) in shortest) for x in paths)
-        if not paths:
-            return system, [listed, "No path was found."]
-        drawing = _draw_path(f"paths-{system}-{i}", steps, paths[0], questions[id])
-        return system, [listed, html.figure(drawing, "The first path", DRAWING_CAPTION)]
-
-    return [
-        html.card(
-            questions[id].question,
-            questions[id].answers,
-            [html.sides(side(i, id, system) for system in (BASE, TUNED))],
-            i == 0,
+    chosen = gained_and_lost(gains, EXAMPLES, LOST)
+    figures = [
+        html.figure(
+            _draw_path(f"paths-{system}-{i}", steps, paths[0], questions[id]),
+            f"{questions[id].question} ({system})",
         )
-        for i, id in enumerate(gained_and_lost(gains, EXAMPLES, LOST))
+        for i, id in enumerate(chosen)
+        for system in (BASE, TUNED)
+        if (paths := found_paths(rows[system][id]))
     ]
+    about = "The first paths of both systems for questions that gained or lost most."
+    return [f"{about} {DRAWING_CAPTION}", *figures]
 
 
 def _draw_path(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
