@@ -51,7 +51,7 @@ for (const code of document.querySelectorAll("code.command, pre")) {
   code.after(button);
 }
 
-/* Rows: question, references, a value of each system, change, [heading, passages, answer] of two systems. */
+/* Rows: question, references, a value of each system, change, [heading, passages, answer] of two. */
 function questionTable(box, {systems, ranks, rows}) {
   const find = make("input", "", {type: "search", "aria-label": "Words in question or answer", placeholder: "Words in question or answer"});
   const choice = make("select", "", {"aria-label": "Which questions"});
@@ -63,7 +63,7 @@ function questionTable(box, {systems, ranks, rows}) {
 
   const parts = texts => texts.map((text, i) => i % 2 ? make("mark", text) : text);
   function opened([, , , , sides]) {
-    const cell = make("td", "", {colspan: systems.length + 3}), two = make("div", "", {class: "two"});
+    const cell = make("td", "", {colspan: systems.length + 2}), two = make("div", "", {class: "two"});
     if (!sides.length) cell.append(make("p", "Its passages are left out of this page, which would be too long.", {class: "none"}));
     for (const [heading, passages, answer] of sides) {
       const side = make("div"), list = make("ol");
@@ -95,20 +95,20 @@ function questionTable(box, {systems, ranks, rows}) {
         button.ariaExpanded = open;
         if (open) row.after(opened(entry)); else row.nextSibling.remove();
       });
-      head.append(button);
+      head.append(button, make("p", references.join(" · "), {class: "answers", dir: "auto"}));
       const mark = change > 0 ? "▲ rose" : change < 0 ? "▼ fell" : "stayed";
-      row.append(head, make("td", references.join(" · "), {dir: "auto"}), ...values.map(x => make("td", show(x), {class: "num"})),
-        make("td", mark, {class: change > 0 ? "up" : change < 0 ? "down" : "same"}));
+      row.append(head, make("td", mark, {class: change > 0 ? "up" : change < 0 ? "down" : "same"}),
+        ...values.map(x => make("td", show(x), {class: "num"})));
       return row;
     }));
     count.textContent = `${Math.min(limit, kept.length)} of ${kept.length} questions`;
     more.hidden = kept.length <= limit;
   }
 
-  const columns = [["question", row => row[0]], ["reference", row => row[1].join()],
-    ...systems.map((name, i) => [name, row => row[2][i] ?? (ranks ? 1e9 : -1e9)]), ["change", row => row[3]]];
+  const columns = [["question", row => row[0]], ["change", row => row[3]],
+    ...systems.map((name, i) => [name, row => row[2][i] ?? (ranks ? 1e9 : -1e9)])];
   columns.forEach(([name, key], i) => {
-    const head = make("th", name, {scope: "col", class: i > 1 && i <= systems.length + 1 ? "num" : ""});
+    const head = make("th", name, {scope: "col", class: i > 1 ? "num" : ""});
     sortable(head, way => { order = [...rows].sort((a, b) => way * compare(key(a), key(b))); draw(); });
     heads.append(head);
   });

@@ -7,7 +7,6 @@ from ark_jax.report import svg
 from ark_jax.report.page import Section, format_number, html
 
 ALPHA = 0.05  # p-values below it count as significant
-HEADLINE = "ndcg@10"  # the metric that a page begins with; the first one where it is not measured
 METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "recall": ("recall", "share of the needed passages in the first {k}"),
     "precision": ("precision", "share of the first {k} that is relevant"),
@@ -187,18 +186,20 @@ def results(
     metrics: Sequence[str],
     base: str = "base",
     questions: str = "the held-out questions",
+    headline: str = "ndcg@10",
 ) -> Section:
-    """A table of systems by metrics, and a plot of intervals per metric.
+    """A chart of all systems, a table of systems by metrics, and a plot of each metric.
 
     Args:
         base: the system that the others are compared with.
         questions: the questions that means are over, in words.
+        headline: the metric of the chart; the first one if it is not measured.
     """
     if not table or not metrics:
         empty = "No system was evaluated in this run, so there are no results to show."
         return Section("Results", "results", [], empty)
     is_tested = any("against_base" in v for row in table for v in row["values"].values() if v)
-    headline = HEADLINE if HEADLINE in metrics else metrics[0]
+    headline = headline if headline in metrics else metrics[0]
     above: list[str] = []
     below: list[str] = []
     for i, metric in enumerate(metrics):
@@ -211,18 +212,27 @@ def results(
             panels.append(html.figure(drawing, heading, definition))
         if drawing := _difference_plot(f"interval-{i}", heading, measured, base):
             panels.append(html.figure(drawing, f"{heading}, differences to {base}", definition))
-    mark = (
-        f" An asterisk marks a significant difference: p below {ALPHA} in a paired randomisation "
-        f"test against {base}, Holm-corrected for the number of systems."
+    mark = ""
+    about_plots = (
+        f"The dashed line is {base}; each panel has its own scale. Each interval belongs to one "
+        "system, so two that overlap may still differ."
     )
+    if is_tested:
+        mark = (
+            f" An asterisk marks a significant difference: p below {ALPHA} in a paired "
+            f"randomisation test against {base}, Holm-corrected for the number of systems."
+        )
+        about_plots = (
+            "Differences are of questions; the dashed line is no difference, and a ring is a "
+            "difference that chance may explain. Each panel has its own scale."
+        )
     body = [
         html.grid(above),
         f"Means over {questions}, differences to {base}, and 95 % bootstrap intervals. Higher is "
-        f"better; ★ marks the best system.{mark if is_tested else ''}",
+        f"better; ★ marks the best system.{mark}",
         result_table("Results by system", table, metrics, base, starred=True),
         *(f"{line}." for line in against_parts(table, metrics)),
-        "In plots of differences, question by question, the dashed line is no difference, and a "
-        f"ring is a difference that chance may explain. In plots of means the line is {base}.",
+        about_plots,
         html.grid(below),
     ]
     return Section("Results", "results", body)

@@ -183,8 +183,8 @@ def test_labels_of_a_drawn_graph_do_not_overlap():
 
 def test_every_drawing_has_a_title_and_a_description():
     drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", render(sample()), re.DOTALL)
-    # Two metrics; loss and rate of two stages; cosines, difficulty, community, judge.
-    assert len(drawings) == 2 + 2 * 2 + 4
+    # Means; two metrics; loss and rate of two stages; cosines, difficulty, community, judge.
+    assert len(drawings) == 1 + 2 + 2 * 2 + 4
     for drawing in drawings:
         name, desc = re.search(
             r'aria-labelledby="(\S+)" aria-describedby="(\S+)"', drawing

@@ -44,7 +44,7 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
         for row in load_rows(context / "questions" / "quarantine.parquet")[:EXAMPLES]
     ]
     return conclusion(context), [
-        results.results(table, metrics),
+        results.results(table, metrics, headline=HEADLINE),
         results.by_group(evaluated["groups"], metrics),
         sections.facts(_facts(context, counts)),
         _questions(context),
