@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from ark_jax.text.word_boundaries import whole_word_pattern
 
+QUESTIONS_FILE = "questions.parquet"  # beside a page that has a table of all questions
 EXCERPT = 200  # characters of a passage that are shown before it is opened
 # Control characters and others that HTML forbids.
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")

@@ -70,6 +70,7 @@ def question_section(
     measure: str,
     *,
     ranks: bool = True,
+    mark: str = "needed",
     note: str = "",
 ) -> Section:
     """The table of all questions.
@@ -78,9 +79,10 @@ def question_section(
         compared: the two systems whose values make the change, and whose texts are shown.
         measure: what the values are, in words.
         ranks: whether they are ranks; otherwise higher is better.
+        mark: stands before a text that is needed.
         note: a sentence about the answers.
     """
-    changes = [_change(one, compared, ranks) for one in asked]
+    changes = [round(_change(one, compared, ranks), 4) for one in asked]
     order = sorted(range(len(asked)), key=lambda i: -abs(changes[i]))
     spent, sides = 0, {}
     for i in order:
@@ -88,7 +90,7 @@ def question_section(
         spent += len(json.dumps(sides[i]))
     systems = list(asked[0].values) if asked else []
     rows = [
-        [one.question, one.answers, [one.values[x] for x in systems], round(changes[i], 4), sides[i]]
+        [one.question, one.answers, [one.values[x] for x in systems], changes[i], sides[i]]
         for i, one in ((i, asked[i]) for i in order)
     ]
     tally = {
@@ -101,7 +103,8 @@ def question_section(
         f"{measure[0].upper()}{measure[1:]}, by each system. From {compared[0]} to {compared[1]}, "
         f"{counted}; the largest changes come first. A question opens on a click. {note}"
     )
-    text = json.dumps({"systems": systems, "ranks": ranks, "rows": rows}, ensure_ascii=False)
+    data = {"systems": systems, "ranks": ranks, "mark": mark, "rows": rows}
+    text = json.dumps(data, ensure_ascii=False)
     shown = html.question_table(f"All questions: {measure}", Markup(text.replace("<", "\\u003c")))
     kept = [_row(one, change) for one, change in zip(asked, changes, strict=True)]
     empty = "No question was measured in this run."

@@ -52,7 +52,7 @@ for (const code of document.querySelectorAll("code.command, pre")) {
 }
 
 /* Rows: question, references, a value of each system, change, [heading, passages, answer] of two. */
-function questionTable(box, {systems, ranks, rows}) {
+function questionTable(box, {systems, ranks, mark: word, rows}) {
   const find = make("input", "", {type: "search", "aria-label": "Words in question or answer", placeholder: "Words in question or answer"});
   const choice = make("select", "", {"aria-label": "Which questions"});
   for (const name of ["all", "rose", "fell", "stayed"]) choice.append(make("option", name));
@@ -69,7 +69,7 @@ function questionTable(box, {systems, ranks, rows}) {
       const side = make("div"), list = make("ol");
       for (const [needed, ...texts] of passages) {
         const item = make("li", "", {dir: "auto", class: needed ? "needed" : ""});
-        item.append(...(needed ? [make("b", "needed"), " "] : []), ...parts(texts));
+        item.append(...(needed ? [make("b", word), " "] : []), ...parts(texts));
         list.append(item);
       }
       side.append(make("h4", heading), passages.length ? list : make("p", "Nothing was found.", {class: "none"}));

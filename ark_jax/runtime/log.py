@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +29,57 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(message: str) -> None:
-    """Prints a line, from process 0 only."""
+def say(message: str, **facts: object) -> None:
+    """Prints a line, from process 0 only. The journal keeps it, with the facts."""
     if is_first_process():
+        _note(text=message, **facts)
         show(message + "\n")
+
+
+JOURNAL = "log.jsonl"  # what the latest run in a workdir says
+_journal: Path | None = None
+
+
+@contextlib.contextmanager
+def keep_journal(workdir: Path) -> Iterator[None]:
+    """Keeps the lines and the progress of the block in `JOURNAL`, from process 0 only."""
+    global _journal
+    if not is_first_process():
+        yield
+        return
+    _journal = workdir / JOURNAL
+    _journal.unlink(missing_ok=True)
+    try:
+        _note(pid=os.getpid(), host=socket.gethostname())
+        yield
+    finally:
+        _note(ended=True)
+        _journal = None
+
+
+def _note(**values: object) -> None:
+    """Adds a row to the journal, if there is one."""
+    if _journal:
+        append_row({"time": round(time.time(), 3), **values}, _journal, sync=False)
+
+
+def read_journal(workdir: Path) -> tuple[bool, list[dict]]:
+    """Whether a run works in the workdir, and the rows of its journal.
+
+    A run on another machine counts as working until it has said nothing for two minutes.
+    """
+    rows = [row for row in read_rows(workdir / JOURNAL) if isinstance(row, dict)]
+    if not rows or "ended" in rows[-1]:
+        return False, rows
+    if rows[0].get("host") != socket.gethostname():
+        return time.time() - rows[-1]["time"] < 120, rows
+    try:
+        os.kill(rows[0]["pid"], 0)
+    except PermissionError:
+        pass  # it is another user's
+    except (KeyError, ProcessLookupError):
+        return False, rows
+    return True, rows
 
 
 def show(text: str) -> None:
@@ -66,7 +114,7 @@ class Progress:
         self.label, self.total, self.unit, self.done = label, total, unit, 0
         self._tty = sys.stdout.isatty()
         self._interval = 0.2 if self._tty else interval
-        self._start = self._last = time.monotonic()
+        self._start = self._last = self._noted = time.monotonic()
 
     def add(self, n: int = 1, note: str = "") -> None:
         """Counts `n` more; the next line printed ends with `note`."""
@@ -81,6 +129,10 @@ class Progress:
             f"  {self.label}: {self.done:,}/{self.total:,} {self.unit}, {rate:,.1f}/s, "
             f"{duration(seconds_left)} left{', ' + note if note else ''}"
         )
+        if now - self._noted >= 1 or not self._tty:
+            self._noted = now
+            counts = [self.done, self.total, self.unit.removesuffix("s")]
+            _note(text=line, counts=counts, seconds_left=round(seconds_left, 1))
         show(f"\r\x1b[K{line}" if self._tty else f"{line}\n")
 
     def __enter__(self) -> "Progress":

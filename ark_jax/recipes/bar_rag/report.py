@@ -263,5 +263,6 @@ def _questions(context: Context) -> Section:
         asked.append(Asked(*texts, values, read, given))
     last = tuned_readers(context.config)[-1]
     compared = (WARM if last != WARM else UNTUNED, last)
-    note = "Under each reader stand the passages that it read; those that it cites are marked."
-    return question_section(asked, compared, "answer probability", ranks=False, note=note)
+    note = "Under each reader stand the passages that it read."
+    measure = "answer probability"
+    return question_section(asked, compared, measure, ranks=False, mark="cited", note=note)

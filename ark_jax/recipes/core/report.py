@@ -11,7 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.report import sections
-from ark_jax.report.page import Section, render
+from ark_jax.report.page import QUESTIONS_FILE, Section, render
 from ark_jax.runtime import mirror
 from ark_jax.runtime.log import read_rows, say
 
@@ -65,9 +65,9 @@ def _write_report(
     ]
     page = render(title, verdict or [f"All {len(stages)} stages are done."], [*shown, *closing])
     (folder / "report.html").write_text(page, encoding="utf-8")
-    save_rows([row for section in shown for row in section.rows], folder / "questions.parquet")
+    save_rows([row for section in shown for row in section.rows], folder / QUESTIONS_FILE)
     # Copies where a user looks for them; the manifest tracks the stage's own.
-    for name in ("report.html", "questions.parquet"):
+    for name in ("report.html", QUESTIONS_FILE):
         shutil.copyfile(folder / name, context.workdir / f"{name}.new")
         (context.workdir / f"{name}.new").rename(context.workdir / name)
     say(f"  {mirror.address(context.workdir / 'report.html')}")
