@@ -68,8 +68,10 @@ def current_stage(workdir: Path) -> tuple[str, str]:
             stage, progress = row["stage"], ""
         elif "counts" in row:
             done, total, unit = row["counts"]
-            left = max(row["seconds_left"] - (time.time() - row["time"]), 0)
-            progress = f"{unit} {done:,} of {total:,}, {duration(left)} left"
+            progress = f"{unit} {done:,} of {total:,}"
+            if row["seconds_left"] is not None:
+                left = row["seconds_left"] - (time.time() - row["time"])
+                progress += f", {duration(max(left, 0))} left"
     return stage, progress
 
 

@@ -33,9 +33,9 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
     """
     figures = [_training_figure(i, *curve) for i, curve in enumerate(curves.items())]
     introduction = (
-        "The contrastive loss of each stage, with the learning rate below it. The losses of two "
-        "stages cannot be compared, since their negatives differ. Cosines are means over a batch; "
-        "training may lower both as long as those of negatives fall further."
+        "The loss or reward of each stage, with the learning rate below it. The losses of two "
+        "stages cannot be compared, since what they learn from differs. Cosines are means over a "
+        "batch; training may lower both as long as those of negatives fall further."
     )
     body = [introduction, html.grid(figures)] if curves else []
     empty = "No stage was trained in this run, so there are no curves."
@@ -44,7 +44,7 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
 
 def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
     """The charts of one stage; `i` makes their ids unique."""
-    loss, *others = (
+    drawings = [
         svg.line_chart(
             f"{name}-{i}",
             f"{title} of {stage}",
@@ -57,13 +57,14 @@ def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
         )
         for name, column, title, unit, height in (
             ("loss", "loss", "Loss", "nats", 210),
+            ("reward", "reward", "Reward", "mean of a step", 210),
             ("rate", "learning_rate", "Learning rate", "per update", 130),
             ("positive", "positive_cosine", "Positives", "mean cosine", 130),
             ("negative", "negative_cosine", "Negatives", "mean cosine", 130),
         )
-    )
-    caption = f"{len(rows):,} steps" if loss else "No finite loss was recorded."
-    return html.figure(Markup("").join([loss, *others]), stage, caption)
+    ]
+    caption = f"{len(rows):,} steps" if any(drawings[:2]) else "No finite loss was recorded."
+    return html.figure(Markup("").join(drawings), stage, caption)
 
 
 def set_aside(counts: Sequence[Sequence], quarantine: Sequence[Mapping] = ()) -> Section:

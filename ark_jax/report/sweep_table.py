@@ -368,7 +368,9 @@ def as_html(
 ) -> str:
     """The same table as an HTML page, under its figures; `above` are sections before it."""
     heads, *lines = table
-    numeric = [i > 0 and all(line[i][:1] in "–−+0123456789" for line in lines) for i in range(len(heads))]
+    numeric = [
+        i > 0 and all(line[i][:1] in "–−+0123456789" for line in lines) for i in range(len(heads))
+    ]
     marked = ["#" * number + head for head, number in zip(heads, numeric, strict=True)]
     body = [figures, html.table(title, marked, lines), *failed, caption]
     return render(title, [], [*above, Section("Runs", "runs", list(filter(None, body)))])

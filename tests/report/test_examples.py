@@ -1,4 +1,4 @@
-"""The examples: all questions, negatives and entities."""
+"""The examples: all questions, and negatives."""
 
 import json
 
@@ -30,9 +30,14 @@ def test_every_question_has_its_ranks_its_change_and_its_passages():
 def test_a_page_with_10000_questions_stays_small_and_keeps_every_rank():
     texts = [[(LONG, False)] * 4, [(LONG, True)] * 4]
     asked = [
-        Asked(f"q{i}", f"{i}: Which of the keepers of the lamp left the quay last of all?", ["Ann"],
-              {"base": 1 + i % 9, "stage3": 1}, dict(zip(("base", "stage3"), texts, strict=True)),
-              {"base": "the quay", "stage3": "Ann"})
+        Asked(
+            f"q{i}",
+            f"{i}: Which of the keepers of the lamp left the quay last of all?",
+            ["Ann"],
+            {"base": 1 + i % 9, "stage3": 1},
+            dict(zip(("base", "stage3"), texts, strict=True)),
+            {"base": "the quay", "stage3": "Ann"},
+        )
         for i in range(10_000)
     ]
     section = question_section(asked, ("base", "stage3"), "rank")
@@ -44,8 +49,7 @@ def test_a_page_with_10000_questions_stays_small_and_keeps_every_rank():
     assert section.rows[0] == {**first, "base": 1.0, "stage3": 1.0, **answers}
 
 
-def test_negatives_and_entities_are_shown_in_tables():
+def test_negatives_are_shown_in_tables():
     page = render(sample())
     negative = table_cells(page, "Hard negatives of stage2")[1]
     assert negative == ["d#0001", "Short text.", "–", "–", "0.500", "–"]
-    assert table_cells(page, "Entities by rank")[1] == ["node 0", "place", "seed", "0.30000"]

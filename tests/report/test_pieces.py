@@ -59,7 +59,6 @@ def test_hostile_text_never_becomes_markup():
         "MiniLM",
         "stage1",
         "recall@5",
-        "node 3",
         "What broke the gauge?",
         "cut passages",
         "extract",

@@ -9,7 +9,6 @@ HEADINGS = [
     "Results",
     "Training",
     "Positives and hard negatives",
-    "A community",
     "Examples",
     "All questions",
     "The judge",
@@ -36,16 +35,6 @@ def sample() -> dict:
         "score": -3.0,
     }
     unscored = scored | {"text": "Short text.", "forward": None, "backward": None, "score": None}
-    nodes = [
-        {
-            "name": f"node {i}",
-            "type": "place",
-            "rank": 0.3 / (i + 1),
-            "seed": i == 0,
-            "small": i < 3,
-        }
-        for i in range(8)
-    ]
     tested = lambda mean, difference, p: (
         interval(mean)
         | {
@@ -112,12 +101,6 @@ def sample() -> dict:
             ),
             "stage3": mined(),
         },
-        "community": {
-            "question": "Where?",
-            "answer": "node 0",
-            "nodes": nodes,
-            "edges": [{"a": 0, "b": i, "similarity": i > 5} for i in range(1, 8)],
-        },
         "examples": [
             {
                 "question": "What broke the gauge?",
@@ -134,7 +117,10 @@ def sample() -> dict:
                 "question": "Which?",
                 "answers": ["Quay"],
                 "values": {"base": None, "stage1": 3, "stage3": 2},
-                "found": {"base": [["In the fen.", False]], "stage3": [[LONG, False], ["Quay", True]]},
+                "found": {
+                    "base": [["In the fen.", False]],
+                    "stage3": [[LONG, False], ["Quay", True]],
+                },
                 "given": {"base": "fen", "stage3": "the quay"},
             },
             {
@@ -222,7 +208,6 @@ def sections_of(data: dict) -> list[page.Section]:
         results.results(data["table"], data["metrics"]),
         sections.training(data["curves"]),
         report.separation(data["distributions"], data["difficulty"]),
-        report.community(data["community"]),
         report.examples(data["examples"]),
         questions.question_section(
             [questions.Asked(**asked) for asked in data["asked"]],

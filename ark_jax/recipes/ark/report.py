@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import smallest_difference
-from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.recipe import search_command
 from ark_jax.pipeline.stage import Context
@@ -40,7 +39,7 @@ from ark_jax.recipes.documents.corpus import (
 from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
-from ark_jax.report import graph_drawing, sections, svg
+from ark_jax.report import sections, svg
 from ark_jax.report.page import Section, format_number, html
 from ark_jax.report.questions import ask_rankings, question_section
 from ark_jax.report.results import by_test_set, judge_verdicts, result_table, results
@@ -56,56 +55,13 @@ def load_cosines(context: Context, mined: str) -> dict[str, list[float]]:
     return {"positive": load_column("positives"), "negative": load_column("negatives")}
 
 
-def rows_with(path: Path, column: str, values: Collection[str], limit: int | None = None) -> list:
-    """The first rows of a file that have one of these values in a column."""
+def rows_with(path: Path, column: str, values: Collection[str]) -> list:
+    """The rows of a file that have one of these values in a column."""
     table = read_table(path)
     if not len(table):  # it has no columns
         return []
     is_wanted = pc.is_in(table[column], pa.array(values, pa.string()))
-    return table.filter(is_wanted).slice(0, limit).to_pylist()
-
-
-def load_community(context: Context, limit: int = 200) -> dict:
-    """The large community with most edges among the first `limit` ones; {} without any.
-
-    Returns:
-        `question`, `answer`, and `nodes` and `edges` as `graph_drawing.graph` takes them.
-    """
-    graph = KnowledgeGraph.load(context / "graph")
-    path = context / "communities" / "communities.parquet"
-    edges = np.concatenate([graph.edges, graph.similar])
-    inside = lambda row: np.isin(edges, row["nodes"]).all(1)
-    large = rows_with(path, "size", ["large"], limit)
-    row = max(large, key=lambda row: (inside(row).sum(), row["question"]), default=None)
-    if row is None:
-        return {}
-    small = {
-        node
-        for smaller in rows_with(path, "question", [row["question"]])
-        if smaller["size"] == "small"
-        for node in smaller["nodes"]
-    }
-    positions = {node: i for i, node in enumerate(row["nodes"])}
-    question = next(q for q in load_questions(context, "train") if q.id == row["question"])
-    is_similarity = {
-        tuple(map(int, edges[i])): bool(i >= len(graph.edges)) for i in np.flatnonzero(inside(row))
-    }
-    nodes = [
-        {
-            "name": graph.names[node],
-            "type": graph.types[node],
-            "rank": rank,
-            "seed": node in row["seeds"],
-            "small": node in small,
-        }
-        for node, rank in zip(row["nodes"], row["ranks"], strict=True)
-    ]
-    drawn = [
-        {"a": positions[a], "b": positions[b], "similarity": is_similar}
-        for (a, b), is_similar in is_similarity.items()
-    ]
-    answer = question.answers[0]
-    return {"question": question.question, "answer": answer, "nodes": nodes, "edges": drawn}
+    return table.filter(is_wanted).to_pylist()
 
 
 def load_examples(
@@ -210,13 +166,6 @@ def _questions(context: Context, gold: Mapping[str, list[list[str]]], shipped: s
     return question_section(asked, ("base", last), "rank of the first needed passage", note=note)
 
 
-LEGEND = (  # marks of the graph, and their meaning
-    ("seed", "M10 1L19 10L10 19L1 10Z", "seed: found from the answer"),
-    ("small", "M3 10a7 7 0 1 0 14 0a7 7 0 1 0 -14 0", "small community"),
-    ("large", "M3 10a7 7 0 1 0 14 0a7 7 0 1 0 -14 0", "large community only"),
-    ("relation", "M0 10L20 10", "relation"),
-    ("similar", "M0 10L20 10", "similar names or descriptions"),
-)
 WRITERS = ("extract", "seeds", "rewrite", "questions")  # stages that may ask a language model
 SCORES = ("forward", "backward", "retriever", "score")
 SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
@@ -269,7 +218,6 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
             {stage: load_cosines(context, name) for stage, name in mined.items()},
             {stage: counts[name] for stage, name in mined.items()},
         ),
-        community(load_community(context) if "communities" in counts else {}),
         examples(load_examples(context, mined, texts, with_rewrites="rewrite" in counts)),
         judge_verdicts(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
         sections.set_aside(_losses(counts), load_quarantined(context, counts)),
@@ -474,34 +422,6 @@ def _difficulty(mined: Mapping[str, Mapping]) -> tuple[list[str], list[str]]:
     heads += ["#with an answer", *(f"#dropped: {rule}" for rule in rules), "#questions without"]
     listed = html.table("Hard negatives by stage", heads, rows, "even")
     return [html.figure(drawing, "Difficulty", caption)], [listed]
-
-
-def community(example: Mapping) -> Section:
-    """A question's community, as a drawing and as a table."""
-    if not example or not example["nodes"]:
-        empty = "No community is drawn: the run rewrote no question, or found no community."
-        return Section("A community", "community", [], empty)
-    nodes = sorted(example["nodes"], key=lambda node: -node["rank"])
-    rows = [
-        [n["name"], n["type"], graph_drawing.membership(n), format_number(n["rank"], 5)]
-        for n in nodes
-    ]
-    heads = ["entity", "type", "community", "#PageRank"]
-    listed = html.table("Entities by rank", heads, rows, "entities")
-    title = f"Community around {example['answer']}"
-    drawing = graph_drawing.graph("graph", title, example["nodes"], example["edges"])
-    about = (
-        "The entities near the answer in the knowledge graph. Larger marks have a higher "
-        "personalised PageRank. The rewritten questions use these entities. The table below has "
-        "all names; the drawing leaves out those without room."
-    )
-    body = [
-        about,
-        html.question(example["question"], [example["answer"]]),
-        html.wide_figure("Graph of the community", drawing, LEGEND),
-        html.fold(f"All {len(rows)} entities as a table", listed),
-    ]
-    return Section("A community", "community", body)
 
 
 def examples(listed: Sequence[Mapping]) -> Section:

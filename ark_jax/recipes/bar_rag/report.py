@@ -87,7 +87,7 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
             _ways_to_choose(context, ways) if ways else [],
             "No selector was trained in this run.",
         ),
-        Section("Learning", "learning", _learning_curves(context, counts), "Nothing was trained."),
+        sections.training(_curves(context, counts)),
         sections.set_aside(labelled_counts(counts, labels)),
     ]
 
@@ -205,45 +205,32 @@ def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
         for i, way in enumerate(compared)
     ]
     about = (
-        f"Answer probability of held-out questions under the reader {ways['reader']}, from passages "
-        "that are drawn, nearest to the question, or selected. The selector is rewarded for one near "
-        "its centre."
+        f"Answer probability of held-out questions under the reader {ways['reader']}, from "
+        "passages that are drawn, nearest to the question, or selected. The selector is rewarded "
+        "for one near its centre."
     )
     table = _comparison_table("passages", "Answer probability by way of choosing", ways["table"])
     return [about, html.grid(figures), table]
 
 
-def _learning_curves(context: Context, counts: Counts) -> list[str]:
-    """A grid of charts as HTML: rewards or losses by step, for each stage that trained."""
-    stages = [WARM]
-    for i in range(1, context.config.iterations + 1):
-        stages += [stage_of("select", i), stage_of("read", i)]
-    figures = []
-    for i, stage in enumerate(stage for stage in stages if counts.get(stage, {}).get("steps")):
-        shows, values = _learning_curve(context / stage)
-        drawing = svg.line_chart(
-            f"learning-{i}",
-            f"{shows} of {stage}",
-            range(1, len(values) + 1),
-            values,
-            x_title="step",
-            y_title=shows,
-            noisy=True,
-        )
-        if drawing:
-            figures.append(html.figure(drawing, stage, f"{shows}, {len(values):,} steps"))
-    return [html.grid(figures)] if figures else []
-
-
-def _learning_curve(stage: Path) -> tuple[str, list[float]]:
-    """The name of what a stage's curve shows, and its value at each step."""
-    for path in (stage / "sets.parquet", stage / "answers.parquet"):
-        if path.is_file():
-            rewards: dict[int, list[float]] = {}
-            for row in load_rows(path):
-                rewards.setdefault(row["step"], []).append(row["reward"])
-            return "mean reward", [sum(row) / len(row) for _, row in sorted(rewards.items())]
-    return "loss (nats per token)", [row["loss"] for row in load_curve(stage / "curve.jsonl")]
+def _curves(context: Context, counts: Counts) -> dict[str, list[dict]]:
+    """stage that trained -> its losses, or the mean reward of each step."""
+    kinds = [
+        (kind, i) for i in range(1, context.config.iterations + 1) for kind in ("select", "read")
+    ]
+    curves = {}
+    for stage in (WARM, *(stage_of(kind, i) for kind, i in kinds)):
+        if not counts.get(stage, {}).get("steps"):
+            continue
+        files = [context / stage / name for name in ("sets.parquet", "answers.parquet")]
+        rewards: dict[int, list[float]] = {}
+        for row in (row for path in files if path.is_file() for row in load_rows(path)):
+            rewards.setdefault(row["step"], []).append(row["reward"])
+        means = {step: sum(x) / len(x) for step, x in sorted(rewards.items())}
+        curves[stage] = [
+            {"step": step, "reward": mean} for step, mean in means.items()
+        ] or load_curve(context / stage / "curve.jsonl")
+    return curves
 
 
 def _questions(context: Context) -> Section:

@@ -36,7 +36,8 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
     """The stages, and a last one that writes a page about all of them.
 
     Args:
-        describe: returns the sentences of the verdict, and the sections that come before time, cost and manifest.
+        describe: returns the sentences of the verdict, and the sections that come before time, cost
+            and manifest.
     """
     names = [stage.name for stage in stages]
     write = functools.partial(
@@ -88,13 +89,6 @@ def _describe_counts(context: Context, counts: Counts) -> tuple[list[str], list[
 def load_curve(path: Path) -> list[dict]:
     """The rows of a training stage's curve.jsonl."""
     return list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
-
-
-def gained_and_lost(gains: Mapping[str, float], gained: int, lost: int) -> list[str]:
-    """The questions that gained most, then those that lost most and are not among them."""
-    best = sorted(gains, key=lambda id: (-gains[id], id))[:gained]
-    worst = sorted(gains, key=lambda id: (gains[id], id))[:lost]
-    return list(dict.fromkeys([*best, *worst]))
 
 
 def smallest_difference_fact(questions: int) -> list[list]:
