@@ -34,9 +34,8 @@ def live_page(workdir: Path, statuses: Iterable[Status]) -> str:
         [x.stage, x.state, x.why, format_elapsed(seconds[x.stage]) if x.stage in seconds else "–"]
         for x in stages
     ]
-    listed = html.table(
-        "Stages", ["stage", "state", "what is left, or why", "#time"], lines, "even"
-    )
+    heads = ["stage", "state", "what is left, or why", "#time"]
+    listed = html.table("Stages of the run", heads, lines, "even")
     log = "\n".join(row["text"] for row in rows if "text" in row).split("\n")[-LINES:]
     links = [html.link("report.html", "The report")] if (workdir / "report.html").is_file() else []
     sections = [

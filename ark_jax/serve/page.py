@@ -40,13 +40,13 @@ async def page(service: Service, request: Request) -> Response:
 
 @functools.cache
 def example_questions(index: Path) -> list[str]:
-    """Some questions of the run that made an index, those that it helped first."""
+    """Short questions of the run that made an index, those that it helped first."""
     path = index.parent / QUESTIONS_FILE
     if not path.is_file():
         return []
     with contextlib.suppress(KeyError, ValueError, OSError):  # another run's, or another file
         rows = read_table(path, columns=["question", "change"]).to_pylist()
-        asked = sorted(rows, key=lambda row: row["change"] != "rose")[:EXAMPLES]
+        asked = sorted(rows, key=lambda x: (x["change"] != "rose", len(x["question"])))[:EXAMPLES]
         return [row["question"] for row in asked]
     return []
 
