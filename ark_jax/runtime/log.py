@@ -58,9 +58,10 @@ def keep_journal(workdir: Path) -> Iterator[None]:
 
 
 def _note(**values: object) -> None:
-    """Adds a row to the journal, if there is one."""
+    """Adds a row to the journal, if there is one; a full disk does not end the run here."""
     if _journal:
-        append_row({"time": round(time.time(), 3), **values}, _journal, sync=False)
+        with contextlib.suppress(OSError):
+            append_row({"time": round(time.time(), 3), **values}, _journal, sync=False)
 
 
 def read_journal(workdir: Path) -> tuple[bool, list[dict]]:
