@@ -120,8 +120,23 @@ def write_results(
         write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
         linked = [cells[0], *([_link(line[0], folder), *line[1:]] for line in cells[1:])]
         figures = interval_figures(measured, comparison.title)
-        write_text(folder / "results.html", as_html(title, linked, failed, caption, figures, shown))
+        verdict = [] if comparison.pool else _verdict(done, comparison.title)
+        page = as_html(title, linked, failed, caption, figures, shown, verdict)
+        write_text(folder / "results.html", page)
     return rows
+
+
+def _verdict(done: Sequence[dict], heading: str) -> list[str]:
+    """The best run, and whether its difference to base may be chance; no sentence without means."""
+    best = done[0] if done and _has_mean(done[0]) else None
+    if best is None:
+        return []
+    head = f"{best['run']} has the highest {heading} of {len(done)} runs, {best['mean']:.3f}"
+    if best["difference_low"] is None:
+        return [f"{head}."]
+    interval = f"[{best['difference_low']:.3f}, {best['difference_high']:.3f}]"
+    doubt = ", which chance may explain" * (best["difference_low"] <= 0)
+    return [f"{head}: {best['difference']:+.3f} {interval} against base{doubt}."]
 
 
 def _link(run: str, folder: Path) -> str:
@@ -365,6 +380,7 @@ def as_html(
     caption: str,
     figures: str,
     above: Sequence[Section] = (),
+    verdict: Sequence[str] = (),
 ) -> str:
     """The same table as an HTML page, under its figures; `above` are sections before it."""
     heads, *lines = table
@@ -373,4 +389,4 @@ def as_html(
     ]
     marked = ["#" * number + head for head, number in zip(heads, numeric, strict=True)]
     body = [figures, html.table(title, marked, lines), *failed, caption]
-    return render(title, [], [*above, Section("Runs", "runs", list(filter(None, body)))])
+    return render(title, verdict, [*above, Section("Runs", "runs", list(filter(None, body)))])
