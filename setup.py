@@ -52,7 +52,7 @@ setup(
         "ark_jax": ["py.typed"],
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
-        "ark_jax.report": ["*.html", "*.css"],
+        "ark_jax.report": ["*.html", "*.css", "*.js"],
         "ark_jax.serve": ["*.html", "*.css", "*.js", "*.json"],
     },
     install_requires=[

@@ -66,6 +66,13 @@ class ConfigFlags(Flags):
         False,
         verbs=("run", "status"),
     )
+    page: bool = flag(
+        "--page",
+        "shows the run in a browser of this machine: progress, losses and log; with status until "
+        "Ctrl-C",
+        False,
+        verbs=("demo", "run", "status"),
+    )
 
     needed = ("workdir",)
 

@@ -1,10 +1,12 @@
 """Verbs that work on a config: demo, run, plan, status, export, doctor and the stages."""
 
+import contextlib
 import dataclasses
 import os
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,13 +24,17 @@ class Status(ConfigFlags):
     example = "ark-jax status --workdir=DIR"
 
     def run(self) -> int:
-        from ark_jax.pipeline.status import examine
+        from ark_jax.pipeline.status import watch
 
         recipe, config = open_recipe(self)
         stages = recipe.stages(config)
         verify = [stage.name for stage in stages] if self.verify else ()
-        for status in examine(stages, config, self.workdir, verify=verify):
-            say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
+        for status in watch(stages, config, self.workdir, verify=verify):
+            mark = "," * (status.state == "running" and bool(status.why))
+            say(f"{status.stage:<12} {status.state + mark:<8} {status.why}".rstrip())
+        with live_page(self, recipe, config):
+            while self.page:
+                time.sleep(1)
         return 0
 
 
@@ -113,17 +119,18 @@ class Run(ConfigFlags):
             raise ValueError(verbs.unknown_verb(self.verb, names))
         confirm = lambda stages: confirm_replacing(stages, config, self.workdir, only=self.stage)
         try:
-            run.run_recipe(
-                recipe,
-                config,
-                self.workdir,
-                self.stage,
-                self.store,
-                verify=self.verify,
-                quiet=self.quiet,
-                before=None if self.yes else confirm,
-                ask=None if self.yes or not _can_ask() else confirm_training,
-            )
+            with live_page(self, recipe, config):
+                run.run_recipe(
+                    recipe,
+                    config,
+                    self.workdir,
+                    self.stage,
+                    self.store,
+                    verify=self.verify,
+                    quiet=self.quiet,
+                    before=None if self.yes else confirm,
+                    ask=None if self.yes or not _can_ask() else confirm_training,
+                )
         except OSError as error:
             raise OSError(message_with_fix(error, self.workdir)) from error
         return 0
@@ -256,6 +263,23 @@ def open_recipe(verb: ConfigFlags) -> tuple:
             "tests it"
         )
     return recipe, config
+
+
+@contextlib.contextmanager
+def live_page(verb: ConfigFlags, recipe, config) -> Iterator[None]:
+    """Serves a page on the workdir while the block runs, and says where, if --page asks for it."""
+    if not verb.page:
+        yield
+        return
+    from ark_jax.pipeline.status import watch
+    from ark_jax.report import live
+
+    config = config.copy_and_resolve_references()  # the run's own is read by its stages
+    with live.serving(
+        verb.workdir, lambda: watch(recipe.stages(config), config, verb.workdir)
+    ) as address:
+        say(f"watch it in a browser: {address}")
+        yield
 
 
 def confirm_replacing(stages: Sequence, config, workdir: Path, *, only: str) -> None:

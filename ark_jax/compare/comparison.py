@@ -37,8 +37,10 @@ from ark_jax.index.index import absolute_model
 from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
-from ark_jax.recipes.core.tables import questions_by_group, tabulate
+from ark_jax.recipes.core.tables import by_system, questions_by_group, tabulate
+from ark_jax.recipes.documents.corpus import Passages
 from ark_jax.recipes.documents.retrieve import DEPTH, without
+from ark_jax.report.questions import Asked, ask_rankings
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
 
@@ -66,6 +68,7 @@ class Comparison:
             or the system ranks nothing; those of answers, without a reference or answers.
         remarks: how it was measured, in sentences.
         about: label -> fact about models and data, for the report.
+        asked: the questions with the ranks of what they need, by the systems that rank.
     """
 
     reference: str
@@ -75,6 +78,7 @@ class Comparison:
     rows: list[dict]
     remarks: list[str]
     about: dict[str, object]
+    asked: list[Asked]
 
     @property
     def measured_questions(self) -> int:
@@ -348,6 +352,32 @@ def _make_comparison(
         rows=rows,
         remarks=_remarks(measured, systems, len(set(keys)), by_document),
         about=_about(measured, systems, data),
+        asked=_ranked_questions(measured, systems, rows),
+    )
+
+
+def _ranked_questions(
+    measured: _Measured, systems: Sequence[System], rows: Sequence[dict]
+) -> list[Asked]:
+    """The questions that a passage answers; none without rankings."""
+    ranking = {system.name for system in systems if system.ranks}
+    task = measured.task
+    if task is None or not ranking:
+        return []
+
+    def needed(question: Question) -> set[str]:
+        """The chunks that answer a question, or are judged relevant."""
+        gold = task.gold[question.id]
+        if isinstance(gold, Mapping):
+            return {chunk for chunk, grade in gold.items() if grade > 0}
+        return {chunk for holders in gold for chunk in holders}
+
+    return ask_rankings(
+        [question for question in measured.questions if task.gold[question.id]],
+        by_system([row for row in rows if row["system"] in ranking]),
+        needed,
+        lambda row: row["ranked"][:DEPTH],
+        Passages(task.index.chunks).__getitem__,
     )
 
 

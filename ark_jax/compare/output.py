@@ -8,6 +8,7 @@ from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core.tables import as_text, best_system
 from ark_jax.report import sections
 from ark_jax.report.page import render
+from ark_jax.report.questions import question_section
 from ark_jax.report.results import by_group, results
 
 
@@ -63,7 +64,13 @@ def _page(comparison: Comparison) -> str:
         ),
         sections.facts([*comparison.about.items(), *remarks]),
     ]
+    if comparison.asked:
+        names = list(comparison.asked[0].values)
+        shown = question_section(
+            comparison.asked, (names[0], names[-1]), "rank of the first needed passage"
+        )
+        parts.insert(1, shown)
     if comparison.groups:
         groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
         parts.insert(1, groups)
-    return render("Retrievers compared", verdict, parts)
+    return render("Retrievers compared", [verdict], parts)

@@ -40,7 +40,7 @@ from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine_stage, stages_to_verify
 from ark_jax.pipeline.unfinished import READS, begin, keep_read
 from ark_jax.runtime import distributed, mirror
-from ark_jax.runtime.log import duration, say
+from ark_jax.runtime.log import duration, keep_journal, say
 
 CHECKPOINTS = "checkpoints"  # a folder that a finished stage no longer needs
 
@@ -69,6 +69,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(_restore_mesh())
         distributed.on_first_process(lambda: stack.enter_context(_lock_workdir(context.workdir)))
+        stack.enter_context(keep_journal(context.workdir))
         distributed.on_first_process(lambda: refuse_earlier(context.workdir))
         distributed.on_first_process(lambda: kept_config.keep(context.config, context.workdir))
         if shared := context.store:
@@ -102,7 +103,7 @@ def _run_due(
         reason, work.fresh, work.unready = distributed.on_first_process(due)
         if reason is not None:
             words = reason or (f": {stage.purpose}" if stage.purpose else "")
-            say(f"[{number}/{len(stages)}] {stage.name}{words}")
+            say(f"[{number}/{len(stages)}] {stage.name}{words}", stage=stage.name)
             make = work.obtain if context.store and stage.shared else work.execute
             work.fresh[stage.name] = make(stage)
             work.unready.pop(stage.name, None)

@@ -1,6 +1,7 @@
 """The status of stages: which are done, which are stale and why."""
 
 import dataclasses
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ark_jax.pipeline.manifest import Damaged, damage, read_manifest, refuse_ear
 from ark_jax.pipeline.reads import change, changed_settings
 from ark_jax.pipeline.stage import Stage
 from ark_jax.pipeline.unfinished import read_so_far
+from ark_jax.runtime.log import duration, read_journal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Status:
     """The status of a stage.
 
     Attributes:
-        state: done, stale or missing.
+        state: done, stale, missing or, of `watch` alone, running.
         why: the reason in words.
         changed: whether it is finished and undamaged, but was made with other settings or inputs.
     """
@@ -42,6 +44,35 @@ def examine(
     fresh: dict[str, str] = {}
     for stage in stages:
         yield examine_stage(stage, config, workdir, fresh, verify=stage.name in verify)
+
+
+def watch(
+    stages: Sequence[Stage], config, workdir: Path, *, verify: Collection[str] = ()
+) -> Iterator[Status]:
+    """As `examine`; the stage that a run works on now is running, and says what is left."""
+    now, progress = current_stage(workdir)
+    for status in examine(stages, config, workdir, verify=verify):
+        is_now = status.stage == now and status.state != "done"
+        yield dataclasses.replace(status, state="running", why=progress) if is_now else status
+
+
+def current_stage(workdir: Path) -> tuple[str, str]:
+    """The stage that a run works on now, and its progress: "step 4 of 60, 3m05s left".
+
+    Both are empty if no run works in the workdir.
+    """
+    is_running, rows = read_journal(workdir)
+    stage, progress = "", ""
+    for row in rows if is_running else ():
+        if "stage" in row:
+            stage, progress = row["stage"], ""
+        elif "counts" in row:
+            done, total, unit = row["counts"]
+            progress = f"{unit} {done:,} of {total:,}"
+            if row["seconds_left"] is not None:
+                left = row["seconds_left"] - (time.time() - row["time"])
+                progress += f", {duration(max(left, 0))} left"
+    return stage, progress
 
 
 def examine_stage(

@@ -1,18 +1,23 @@
 """The page of a report: one HTML file of sections, made with the macros of page.html.
 
-It uses no network, script or external font; its content security policy forbids them. Equal data
-gives equal bytes.
+It uses no network, and no script but report.js, which it holds; its content security policy forbids
+others. Equal data gives equal bytes.
 """
 
+import base64
 import dataclasses
+import hashlib
+import importlib.resources
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jinja2
+from markupsafe import Markup
 
 from ark_jax.text.word_boundaries import whole_word_pattern
 
+QUESTIONS_FILE = "questions.parquet"  # beside a page that has a table of all questions
 EXCERPT = 200  # characters of a passage that are shown before it is opened
 # Control characters and others that HTML forbids.
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
@@ -26,22 +31,29 @@ class Section:
         anchor: the id for links, unique on the page.
         body: pieces of HTML from the macros of `html`; plain text becomes a paragraph.
         empty: the sentence that is shown if the body is empty.
+        rows: what questions.parquet holds beside the page.
     """
 
     title: str
     anchor: str
     body: Sequence[str]
     empty: str = ""
+    rows: Sequence[Mapping] = ()
 
 
-def render(title: str, verdict: str, sections: Sequence[Section]) -> str:
+def render(title: str, verdict: Sequence[str], sections: Sequence[Section]) -> str:
     """The HTML of a page.
 
     Args:
-        verdict: a statement; the part after a colon is shown smaller.
+        verdict: sentences; of the first, the part after a colon is shown smaller, as the others.
     """
-    statement, colon, numbers = verdict.partition(": ")
-    return clean(html.page(title, statement + colon.strip(), numbers, sections))
+    first, *others = verdict or [""]
+    statement, colon, numbers = first.partition(": ")
+    script = (importlib.resources.files("ark_jax.report") / "report.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    listed = [*filter(None, [numbers]), *others]
+    page = html.page(title, statement + colon.strip(), listed, sections, Markup(script), digest)
+    return clean(page)
 
 
 def clean(text: str) -> str:
@@ -65,7 +77,7 @@ def format_value(x: object) -> str:
         return {True: "yes", False: "no", None: "–"}[x]
     if isinstance(x, int | float):
         return format(x, ",d" if isinstance(x, int) else ".4g").replace("-", "−")
-    return str(x)
+    return x if isinstance(x, str) else str(x)  # Markup stays so
 
 
 def answer_pattern(answers: Sequence[str]) -> re.Pattern | None:

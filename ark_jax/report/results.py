@@ -35,7 +35,7 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "union": ("either error", "an error of either kind"),
     "f1": ("F1", "entities that the first path reaches against the answers"),
     "answer_coverage": ("answer coverage", "share of the answers that the paths found reach"),
-    "p": ("p", "probability that the reader gives a reference answer"),
+    "p": ("answer probability", "probability that the reader gives a reference answer"),
     "rouge_l": ("ROUGE-L", "longest common subsequence of words between answer and reference"),
     "answer_likelihood": (
         "answer likelihood",
@@ -174,11 +174,11 @@ def _difference_parts(value: Mapping, base: Mapping) -> tuple[str, str, str]:
 
 
 def tested_p(tested: Mapping | None) -> str:
-    """`p 0.012` or `p < 0.001`; empty without a test."""
+    """`p = 0.012` or `p < 0.001`; empty without a test."""
     if not tested:
         return ""
     p = tested["p_holm"]
-    return "p < 0.001" if p < 0.001 else f"p {format_number(p)}"
+    return "p < 0.001" if p < 0.001 else f"p = {format_number(p)}"
 
 
 def results(
@@ -186,76 +186,76 @@ def results(
     metrics: Sequence[str],
     base: str = "base",
     questions: str = "the held-out questions",
+    headline: str = "ndcg@10",
 ) -> Section:
-    """A table of systems by metrics, and a plot of intervals per metric.
+    """A chart of all systems, a table of systems by metrics, and a plot of each metric.
 
     Args:
         base: the system that the others are compared with.
         questions: the questions that means are over, in words.
+        headline: the metric of the chart; the first one if it is not measured.
     """
     if not table or not metrics:
         empty = "No system was evaluated in this run, so there are no results to show."
         return Section("Results", "results", [], empty)
     is_tested = any("against_base" in v for row in table for v in row["values"].values() if v)
-    panels = []
+    headline = headline if headline in metrics else metrics[0]
+    above: list[str] = []
+    below: list[str] = []
     for i, metric in enumerate(metrics):
+        panels = above if metric == headline else below
         heading, definition = describe_metric(metric)
         values = {row["system"]: row["values"].get(metric) for row in table}
         measured = {system: value for system, value in values.items() if is_measured(value)}
-        compared = _base_of(values, base)
-        if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested, compared):
+        if (metric == headline or not is_tested) and measured:
+            drawing = _mean_plot(f"mean-{i}", heading, measured, _base_of(values, base))
             panels.append(html.figure(drawing, heading, definition))
-    about_table, about_plots = _explanations(is_tested, base)
+        if drawing := _difference_plot(f"interval-{i}", heading, measured, base):
+            panels.append(html.figure(drawing, f"{heading}, differences to {base}", definition))
+    mark = ""
+    about_plots = (
+        f"The dashed line is {base}; each panel has its own scale. Each interval belongs to one "
+        "system, so two that overlap may still differ."
+    )
+    if is_tested:
+        mark = (
+            f" An asterisk marks a significant difference: p below {ALPHA} in a paired "
+            f"randomisation test against {base}, Holm-corrected for the number of systems."
+        )
+        about_plots = (
+            "Differences are of questions; the dashed line is no difference, and a ring is a "
+            "difference that chance may explain. Each panel has its own scale."
+        )
     body = [
+        html.grid(above),
         f"Means over {questions}, differences to {base}, and 95 % bootstrap intervals. Higher is "
-        f"better; ★ marks the best system.{about_table}",
+        f"better; ★ marks the best system.{mark}",
         result_table("Results by system", table, metrics, base, starred=True),
         *(f"{line}." for line in against_parts(table, metrics)),
         about_plots,
-        html.grid(panels),
+        html.grid(below),
     ]
     return Section("Results", "results", body)
 
 
-def _explanations(is_tested: bool, base: str) -> tuple[str, str]:
-    """Sentences that explain the marks of the table, and the plots."""
-    if is_tested:
-        return (
-            f" An asterisk marks a significant difference: p below {ALPHA} in a paired "
-            f"randomisation test against {base}, Holm-corrected for the number of systems.",
-            f"Differences to {base}, question by question, with 95 % bootstrap intervals. The "
-            "dashed line is no difference. A ring is a difference that chance may explain. Each "
-            "panel has its own scale.",
-        )
-    return (
-        "",
-        f"The same values as intervals. The dashed line is {base}; each panel has its own scale. "
-        "Each interval belongs to one system, so two that overlap may still differ.",
-    )
-
-
-def metric_plot(
-    id: str, heading: str, values: Mapping[str, Mapping], is_tested: bool, base: str = "base"
-) -> str:
-    """A plot of intervals of one metric: of differences to base if tested, else of means.
-
-    Empty if there is nothing to plot.
+def _mean_plot(id: str, heading: str, values: Mapping[str, Mapping], base: str) -> str:
+    """A plot of every system's mean.
 
     Args:
         values: system -> value.
     """
-    if not values:
-        return ""
-    if not is_tested:
-        intervals = [(system, v["mean"], v["low"], v["high"]) for system, v in values.items()]
-        is_share = all(v["low"] >= 0 for v in values.values())
-        return svg.interval_plot(
-            id,
-            f"{heading} of every system",
-            intervals,
-            x_title=f"{heading} (0 to 1)" if is_share else heading,
-            reference=values[base]["mean"] if base in values else None,
-        )
+    is_share = all(v["low"] >= 0 for v in values.values())
+    return svg.interval_plot(
+        id,
+        f"{heading} of every system",
+        [(system, v["mean"], v["low"], v["high"]) for system, v in values.items()],
+        x_title=f"{heading} (0 to 1)" if is_share else heading,
+        reference=values[base]["mean"] if base in values else None,
+    )
+
+
+def _difference_plot(id: str, heading: str, values: Mapping[str, Mapping], base: str) -> str:
+    """A plot of the tested differences to base; empty without any."""
     tests = {system: v["against_base"] for system, v in values.items() if "against_base" in v}
     if not tests:
         return ""

@@ -33,9 +33,9 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
     """
     figures = [_training_figure(i, *curve) for i, curve in enumerate(curves.items())]
     introduction = (
-        "The contrastive loss of each stage, with the learning rate below it. The losses of two "
-        "stages cannot be compared, since their negatives differ. Cosines are means over a batch; "
-        "training may lower both as long as those of negatives fall further."
+        "The loss or reward of each stage, with the learning rate below it. The losses of two "
+        "stages cannot be compared, since what they learn from differs. Cosines are means over a "
+        "batch; training may lower both as long as those of negatives fall further."
     )
     body = [introduction, html.grid(figures)] if curves else []
     empty = "No stage was trained in this run, so there are no curves."
@@ -44,7 +44,7 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
 
 def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
     """The charts of one stage; `i` makes their ids unique."""
-    loss, *others = (
+    drawings = [
         svg.line_chart(
             f"{name}-{i}",
             f"{title} of {stage}",
@@ -57,88 +57,14 @@ def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
         )
         for name, column, title, unit, height in (
             ("loss", "loss", "Loss", "nats", 210),
+            ("reward", "reward", "Reward", "mean of a step", 210),
             ("rate", "learning_rate", "Learning rate", "per update", 130),
             ("positive", "positive_cosine", "Positives", "mean cosine", 130),
             ("negative", "negative_cosine", "Negatives", "mean cosine", 130),
         )
-    )
-    caption = f"{len(rows):,} steps" if loss else "No finite loss was recorded."
-    return html.figure(Markup("").join([loss, *others]), stage, caption)
-
-
-def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Mapping]) -> Section:
-    """Questions whose rank rose or fell between base and the last stage.
-
-    The rank is that of the first gold passage. The first question of each list is unfolded.
-
-    Args:
-        tally: direction, as the text names it -> number of questions.
-    """
-    counted = ", ".join(f"{count:,} {direction}" for direction, count in tally.items())
-    introduction = (
-        "The rank of the first gold passage, base → last stage. Of all held-out questions: "
-        f"{counted}. The largest moves:"
-    )
-    body = [introduction] if tally else []
-    for listed, head, direction in ((wins, "Gains", "rose"), (losses, "Losses", "fell")):
-        missing = f"No question is listed whose first gold passage {direction}."
-        cards = [_move_card(move, i == 0) for i, move in enumerate(listed)]
-        body += [html.subhead(head), *(cards or [html.missing(missing)])]
-    return Section("Gains and losses", "moves", body)
-
-
-def _move_card(move: Mapping, is_open: bool) -> str:
-    """One question: its ranks, its gold passage, and each system's first passage and answer."""
-    ranks = " → ".join(
-        "not listed" if rank is None else f"{rank:,}" for rank in (move["before"], move["after"])
-    )
-    pieces = [
-        html.minor_head("Gold passage"),
-        html.passage(move["passage"], move["answers"]),
-        html.sides(
-            [(f"{system} ranks first", _first_passage(move, system)) for system in move["first"]]
-        ),
     ]
-    return html.card(move["question"], move["answers"], pieces, is_open, f"rank {ranks}")
-
-
-def _first_passage(move: Mapping, system: str) -> list[str]:
-    """HTML of the passage that a system ranks first, and of its answer if it gave one."""
-    first, answer = move["first"][system], move["given"].get(system)
-    if first is None:
-        pieces = [html.missing("No passage was found.")]
-    elif first["text"] == move["passage"]:
-        pieces = [html.passage("the gold passage")]
-    else:
-        pieces = [html.passage(first["text"], move["answers"])]
-    if answer:
-        pieces.append(html.reply(html.auto(html.marked(answer, move["answers"]))))
-    return pieces
-
-
-def answers(about: str = "", rows: Sequence[Mapping] = ()) -> Section:
-    """Answers of several systems and the reference, side by side.
-
-    Args:
-        about: a sentence about them.
-    """
-    systems = list(dict.fromkeys(system for row in rows for system in row["given"]))
-    cells = [
-        [
-            html.auto(row["question"]),
-            html.references(row["answers"]),
-            *(_answer_cell(row["given"].get(system), row["answers"]) for system in systems),
-        ]
-        for row in rows
-    ]
-    listed = html.table("Answers by system", ["question", "reference", *systems], cells, "read")
-    body = [html.answers_note(about), listed] if rows else []
-    return Section("Answers", "answers", body, about or "No answers were read in this run.")
-
-
-def _answer_cell(text: str | None, references: Sequence[str]) -> str:
-    """The HTML of an answer, in which the references are marked."""
-    return "–" if text is None else html.auto(html.marked(text, references))
+    caption = f"{len(rows):,} steps" if any(drawings[:2]) else "No finite loss was recorded."
+    return html.figure(Markup("").join(drawings), stage, caption)
 
 
 def set_aside(counts: Sequence[Sequence], quarantine: Sequence[Mapping] = ()) -> Section:

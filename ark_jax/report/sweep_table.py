@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with a plot."""
+"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with plots."""
 
 import collections
 import dataclasses
@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 
 from ark_jax.evaluate.significance import bootstrap_interval
 from ark_jax.pipeline.recipe import Outcome, Pooled
+from ark_jax.pipeline.tables import load_json
 from ark_jax.report import results, svg
 from ark_jax.report.arms import arms_cells, compare_arms
 from ark_jax.report.page import Section, format_number, html, render
 from ark_jax.report.pooled_table import pooled_parts, save_pooled
 from ark_jax.runtime.log import duration, read_rows
 
+WORDS = "bm25"  # a system that needs no training
 TEXTS = ("run", "state", "changes", "error", "system", "metric")
 ARMS_NOTE = (
     "Runs that differ in their seed alone are one arm: means over seeds, the difference to base of "
@@ -108,15 +110,50 @@ def write_results(
         failed += [problem] if problem else []
         if comparison.pool:
             save_pooled(pooled, folder / "pooled")
-        cells, caption = _table_lines(done, comparison), _caption(runs, comparison)
+        measured = done if comparison.pool else [*done, *_untrained_rows(runs[0], comparison)]
+        cells, caption = _table_lines(measured, comparison), _caption(runs, comparison)
         above, shown = "", []
         if pooled:
             above, *shown = pooled_parts(pooled)
         elif not comparison.pool:
             above, shown = _arms_parts(runs, done, comparison)
         write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
-        drawing = interval_figure(done, comparison.title)
-        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, shown))
+        linked = [cells[0], *([_link(line[0], folder), *line[1:]] for line in cells[1:])]
+        figures = interval_figures(measured, comparison.title)
+        verdict = [] if comparison.pool else _verdict(done, comparison.title)
+        page = as_html(title, linked, failed, caption, figures, shown, verdict)
+        write_text(folder / "results.html", page)
+    return rows
+
+
+def _verdict(done: Sequence[dict], heading: str) -> list[str]:
+    """The best run, and whether its difference to base may be chance; no sentence without means."""
+    best = done[0] if done and _has_mean(done[0]) else None
+    if best is None:
+        return []
+    head = f"{best['run']} has the highest {heading} of {len(done)} runs, {best['mean']:.3f}"
+    if best["difference_low"] is None:
+        return [f"{head}."]
+    interval = f"[{best['difference_low']:.3f}, {best['difference_high']:.3f}]"
+    doubt = ", which chance may explain" * (best["difference_low"] <= 0)
+    return [f"{head}: {best['difference']:+.3f} {interval} against base{doubt}."]
+
+
+def _link(run: str, folder: Path) -> str:
+    """A run's name, as a link to its report if it has one."""
+    address = f"runs/{run}/report.html"
+    return html.link(address, run) if (folder / address).is_file() else run
+
+
+def _untrained_rows(run: SweepRun, comparison: Comparison) -> list[dict]:
+    """Rows of what the first run measured without training: the untouched model, and BM25."""
+    path = run.workdir / "evaluate" / "metrics.json"
+    rows = []
+    for i, measured in enumerate(load_json(path)["table"][:-1] if path.is_file() else ()):
+        if i == 0 or measured["system"] == WORDS:
+            outcome = Outcome(measured["system"], measured["values"])
+            row = dict.fromkeys(comparison.schema.names) | _outcome_columns(outcome, comparison)
+            rows.append(row | {"run": "untouched model" if i == 0 else WORDS, "changes": "{}"})
     return rows
 
 
@@ -134,7 +171,8 @@ def _caption(runs: Sequence[SweepRun], comparison: Comparison) -> str:
     times = ", ".join(f"{stage} {count}" for stage, count in counts) or "never"
     return (
         f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
-        f"best first. How often a stage was run for all {len(runs)} runs: {times}."
+        "best first; base is the run without changes, and systems that nothing trained come last. "
+        f"How often a stage was run for all {len(runs)} runs: {times}."
     )
 
 
@@ -297,7 +335,7 @@ def _run_cells(row: dict, others: Sequence[str]) -> list[str]:
         sign + format_number(row["difference"]) + difference_interval,
         ", ".join(f"{field}={value}" for field, value in changes),
         *(format_number(row[name]) for name in others),
-        duration(row["seconds"]),
+        "–" if row["seconds"] is None else duration(row["seconds"]),
     ]
 
 
@@ -316,18 +354,23 @@ def as_markdown(
     return "\n".join([*heads, "", results.markdown_table(table), "", *failures, caption, ""])
 
 
-def interval_figure(done: Sequence[dict], title: str) -> str:
-    """A plot of the runs' means and intervals, as HTML; empty without any."""
-    shown = [row for row in done if _has_mean(row) and row["low"] is not None]
-    rows = [tuple(row[name] for name in ("run", "mean", "low", "high")) for row in shown]
-    base = next((row["mean"] for row in done if row["run"] == "base"), None)
-    if not rows:
-        return ""
-    drawing = svg.interval_plot(
-        "runs", f"{title} of every run", rows, x_title=title, reference=base
-    )
-    line = "" if base is None else "; the dashed line is base"
-    return html.figure(drawing, title, f"means and 95 % intervals{line}")
+def interval_figures(measured: Sequence[dict], title: str) -> str:
+    """Plots of means, and of the paired differences to base, as HTML; empty without any."""
+    base = next((row["mean"] for row in measured if row["run"] == "base"), None)
+    figures = []
+    for head, columns, line, note in (
+        (title, ("mean", "low", "high"), base, "means"),
+        (f"{title}, difference to base", NUMBERS[3:], 0.0, "paired differences of questions"),
+    ):
+        shown = [(row["run"], *(row[name] for name in columns)) for row in measured]
+        if not (rows := [row for row in shown if None not in row and math.isfinite(row[1])]):
+            continue
+        drawing = svg.interval_plot(
+            f"runs-{columns[0]}", f"{head} of every run", rows, x_title=head, reference=line
+        )
+        dashed = "" if base is None else "; the dashed line is base"
+        figures.append(html.figure(drawing, head, f"{note}, with 95 % intervals{dashed}"))
+    return html.grid(figures) if figures else ""
 
 
 def as_html(
@@ -335,9 +378,15 @@ def as_html(
     table: Sequence[Sequence[str]],
     failed: Sequence[str],
     caption: str,
-    drawing: str,
+    figures: str,
     above: Sequence[Section] = (),
+    verdict: Sequence[str] = (),
 ) -> str:
-    """The same table as an HTML page, with a drawing; `above` are sections before it."""
-    body = [html.table(title, table[0], table[1:]), drawing, *failed, caption]
-    return render(title, "", [*above, Section("Runs", "runs", list(filter(None, body)))])
+    """The same table as an HTML page, under its figures; `above` are sections before it."""
+    heads, *lines = table
+    numeric = [
+        i > 0 and all(line[i][:1] in "–−+0123456789" for line in lines) for i in range(len(heads))
+    ]
+    marked = ["#" * number + head for head, number in zip(heads, numeric, strict=True)]
+    body = [figures, html.table(title, marked, lines), *failed, caption]
+    return render(title, verdict, [*above, Section("Runs", "runs", list(filter(None, body)))])

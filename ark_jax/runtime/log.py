@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,9 +46,15 @@ def quiet(on: bool = True) -> Iterator[None]:
         _is_quiet = before
 
 
-def say(message: str) -> None:
-    """Prints a line, from process 0 only. It takes the place of a moving line."""
-    if is_first_process() and not _is_quiet:
+def say(message: str, **facts: object) -> None:
+    """Prints a line, from process 0 only. It takes the place of a moving line.
+
+    The journal keeps it, with the facts.
+    """
+    if not is_first_process():
+        return
+    _note(text=message, **facts)
+    if not _is_quiet:
         show(f"{_CLEAR if sys.stdout.isatty() else ''}{message}\n")
 
 
@@ -58,6 +65,53 @@ def highlight(text: str) -> str:
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return f"[{text}]" if plain or not sys.stdout.isatty() else f"\x1b[1;32m{text}\x1b[0m"
+
+
+JOURNAL = "log.jsonl"  # what the latest run in a workdir says
+_journal: Path | None = None
+
+
+@contextlib.contextmanager
+def keep_journal(workdir: Path) -> Iterator[None]:
+    """Keeps the lines and the progress of the block in `JOURNAL`, from process 0 only."""
+    global _journal
+    if not is_first_process():
+        yield
+        return
+    _journal = workdir / JOURNAL
+    _journal.unlink(missing_ok=True)
+    try:
+        _note(pid=os.getpid(), host=socket.gethostname())
+        yield
+    finally:
+        _note(ended=True)
+        _journal = None
+
+
+def _note(**values: object) -> None:
+    """Adds a row to the journal, if there is one; a full disk does not end the run here."""
+    if _journal:
+        with contextlib.suppress(OSError):
+            append_row({"time": round(time.time(), 3), **values}, _journal, sync=False)
+
+
+def read_journal(workdir: Path) -> tuple[bool, list[dict]]:
+    """Whether a run works in the workdir, and the rows of its journal.
+
+    A run on another machine counts as working until it has said nothing for two minutes.
+    """
+    rows = [row for row in read_rows(workdir / JOURNAL) if isinstance(row, dict)]
+    if not rows or "ended" in rows[-1]:
+        return False, rows
+    if rows[0].get("host") != socket.gethostname():
+        return time.time() - rows[-1]["time"] < 120, rows
+    try:
+        os.kill(rows[0]["pid"], 0)
+    except PermissionError:
+        pass  # it is another user's
+    except (KeyError, ProcessLookupError):
+        return False, rows
+    return True, rows
 
 
 def show(text: str) -> None:
@@ -96,7 +150,7 @@ class Progress:
         self.label, self.total, self.unit, self.done = label, total, unit, done
         self._tty = sys.stdout.isatty()
         self._interval = min(interval, 0.2) if self._tty and interval < math.inf else interval
-        self._last = time.monotonic()
+        self._last = self._noted = time.monotonic()
         self._first: tuple[float, int] | None = None  # end of the first batch, and work until then
         self._left = math.inf  # seconds, as last printed
 
@@ -106,11 +160,18 @@ class Progress:
         now = time.monotonic()
         if n and self._first is None:
             self._first = now, self.done
-        if now - self._last < self._interval or not is_first_process() or _is_quiet:
+        if now - self._last < self._interval or not is_first_process():
             return
         parts = [f"{self.done:,}/{self.total:,} {self.unit}", *self._pace(now), note]
         self._last = now
         line = f"  {self.label}: {', '.join(filter(None, parts))}"
+        if now - self._noted >= 1 or not self._tty:
+            self._noted = now
+            left = round(self._left, 1) if self._left < math.inf else None
+            counts = [self.done, self.total, self.unit.removesuffix("s")]
+            _note(text=line, counts=counts, seconds_left=left)
+        if _is_quiet:
+            return
         width = shutil.get_terminal_size().columns - 1  # a longer line could not be cleared
         show(f"{_CLEAR}{line[:width]}" if self._tty else f"{line}\n")
 

@@ -25,7 +25,9 @@ function show(html) {
   const details = () => [...results.querySelectorAll("details")];
   const open = details().map(box => box.open);
   const focused = details().findIndex(box => box.contains(document.activeElement));
+  const tabs = () => [...results.querySelectorAll(".tabs input")], tab = tabs().findIndex(x => x.checked);
   results.innerHTML = html;
+  if (tab >= 0) tabs()[tab].checked = true;
   details().forEach((box, i) => { box.open = open[i] || false; });
   if (focused >= 0) details()[focused]?.querySelector("summary").focus();
 }
@@ -35,6 +37,7 @@ async function ask(question) {
   running = new AbortController();
   const {signal} = running;
   answer.textContent = results.textContent = "";
+  byId("examples")?.remove();
   say("Searching …");
   try {
     const found = await post("page/search", {question}, signal);
@@ -53,8 +56,16 @@ async function ask(question) {
 
 search.addEventListener("submit", event => {
   event.preventDefault();
-  ask(byId("question").value);
+  const question = byId("question").value;
+  if (question !== asked()) history.pushState(null, "", "?q=" + encodeURIComponent(question));
+  ask(question);
 });
+
+/* The question in the address. */
+const asked = () => new URLSearchParams(location.search).get("q") || "";
+const askAddress = () => { byId("question").value = asked(); if (asked()) ask(asked()); };
+addEventListener("popstate", askAddress);
+askAddress();
 
 key.addEventListener("submit", event => {
   event.preventDefault();

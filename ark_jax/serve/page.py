@@ -1,20 +1,24 @@
 """The page for people: a question, and the passages of each ranking, side by side."""
 
+import contextlib
 import functools
 import importlib.resources
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ark_jax.index.index import Hit
 from ark_jax.index.reader import Answer
-from ark_jax.report.page import clean, html, load_macros
+from ark_jax.pipeline.tables import read_table
+from ark_jax.report.page import QUESTIONS_FILE, clean, html, load_macros
 from ark_jax.serve import requests
 from ark_jax.serve.service import Service
 
 HTML = load_macros("ark_jax.serve")
 K = 5  # passages of each ranking
+EXAMPLES = 5  # questions where the page is empty
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -29,8 +33,22 @@ async def page(service: Service, request: Request) -> Response:
         f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
         f"{service.tuned.embedder.name} and by words"
     )
-    shown = HTML.page(service.name, facts, "yes" if service.reader else "no")
+    examples = example_questions(service.tuned.index.folder)
+    shown = HTML.page(service.name, facts, "yes" if service.reader else "no", examples)
     return HTMLResponse(clean(shown), headers={"content-security-policy": POLICY})
+
+
+@functools.cache
+def example_questions(index: Path) -> list[str]:
+    """Short questions of the run that made an index, those that it helped first."""
+    path = index.parent / QUESTIONS_FILE
+    if not path.is_file():
+        return []
+    with contextlib.suppress(KeyError, ValueError, OSError):  # another run's, or another file
+        rows = read_table(path, columns=["question", "change"]).to_pylist()
+        asked = sorted(rows, key=lambda x: (x["change"] != "rose", len(x["question"])))[:EXAMPLES]
+        return [row["question"] for row in asked]
+    return []
 
 
 async def style(service: Service, request: Request) -> Response:
@@ -79,10 +97,20 @@ async def _search_columns(service: Service, request: Request, question: str) -> 
 
 def render_columns(columns: Columns, answers: Sequence[str]) -> str:
     """The passages of each ranking as HTML, with the words of the answers marked."""
-    listed = [
-        (heading, [_hit_cells(hit, answers) for hit in hits]) for heading, hits in columns.items()
-    ]
+    first = {hit.chunk: rank for rank, hit in enumerate(next(iter(columns.values()), ()))}
+    listed = []
+    for i, (heading, hits) in enumerate(columns.items()):
+        moves = [_move(first.get(hit.chunk), rank) if i else "" for rank, hit in enumerate(hits)]
+        cells = [_hit_cells(hit, answers) for hit in hits]
+        listed.append((heading, [(*x, move) for x, move in zip(cells, moves, strict=True)]))
     return clean(HTML.columns(listed))
+
+
+def _move(before: int | None, rank: int) -> str:
+    """How the rank of a passage differs from that in the first column: `▲ 2`, `▼ 1`, `=`, `new`."""
+    if before is None:
+        return "new"
+    return f"{'▲' if rank < before else '▼'} {abs(rank - before)}" if rank != before else "="
 
 
 def _hit_cells(hit: Hit, answers: Sequence[str]) -> tuple[str, str, str, str]:

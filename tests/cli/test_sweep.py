@@ -206,10 +206,12 @@ def test_the_sweep_table_lists_the_best_first_and_failures_last(swept):
         < text.index("| base | 0.500")
         < text.index("typo")
     )
-    assert "| hot | " in text and "| −0.065 [" in text
+    assert "| hot | " in text and "| −0.065 [" in text and "| untouched model | 0.400" in text
     page = (world / "sweep" / "results.html").read_text()
+    assert '<a href="runs/hot/report.html">hot</a>' in page
+    assert "cold has the highest nDCG@10 of 5 runs, 0.635:" in page
     assert (
-        page.count('class="point"') == 5
+        page.count('class="point"') == 5 + 1 + 4  # means, one untrained, differences to base
         and "http://" not in page
         and "stage 2: step 3 gave loss nan" in page
     )

@@ -19,4 +19,4 @@ def test_the_demo_improves_on_the_untouched_retriever(real_models, tmp_path):
         for metric in ("hit@1", "path_hit@1"):
             base, tuned = values["base"][metric], values["star"][metric]
             assert tuned["mean"] > base["mean"] + 0.2 and is_significant(tuned), (group, metric)
-    assert "Questions and their paths" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "All questions" in (folder / "report.html").read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def test_an_excerpt_is_cut_in_a_text_without_spaces():
 
 def test_hostile_text_never_becomes_markup():
     clean, parsed = ParsedPage(render(sample())), ParsedPage(render(poisoned(sample())))
-    assert not parsed.all("script")
+    assert len(parsed.all("script")) == len(clean.all("script")) == 2  # the page's own, and data
     tags = lambda p: {tag for tag, _ in p.elements}
     assert tags(parsed) == tags(clean) - {
         "small"
@@ -59,10 +59,7 @@ def test_hostile_text_never_becomes_markup():
         "MiniLM",
         "stage1",
         "recall@5",
-        "node 3",
         "What broke the gauge?",
-        "In 1785.",
-        "By  boat.",
         "cut passages",
         "extract",
         "I cannot.",
@@ -71,6 +68,8 @@ def test_hostile_text_never_becomes_markup():
     ):
         assert HOSTILE + text in everything, text
     assert json.dumps(HOSTILE + "0.1.0") in everything
+    shown = next(json.loads(data) for _, data in parsed.texts if data.startswith('{"systems"'))
+    assert HOSTILE + "In 1785." in shown["rows"][0][4][1][1][0]
 
 
 def test_characters_that_html_forbids_are_replaced():

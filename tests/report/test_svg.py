@@ -1,4 +1,4 @@
-"""The drawings: proportions, ticks, the layout of a graph, colours of the style sheet."""
+"""The drawings: proportions, ticks, colours of the style sheet."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.report_sample import render, sample
 
-from ark_jax.report import graph_drawing, svg
+from ark_jax.report import svg
 
 
 def line_chart(losses):
@@ -97,94 +97,10 @@ def test_ticks_are_few_and_within_the_range(low, width):
     assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in values)
 
 
-def test_the_graph_layout_is_deterministic_and_within_the_unit_square():
-    edges = np.random.default_rng(0).integers(0, 50, (90, 2)).tolist()
-    layout = graph_drawing.graph_layout(50, edges)
-    assert graph_drawing.graph_layout(50, list(edges)).tobytes() == layout.tobytes()
-    assert layout.shape == (50, 2) and layout.min() >= -1e-9 and layout.max() <= 1 + 1e-9
-    gaps = np.linalg.norm(layout[:, None] - layout[None], axis=-1)[~np.eye(50, dtype=bool)]
-    assert gaps.min() > 0.01
-
-
-def test_a_path_is_laid_out_as_a_line():
-    path = graph_drawing.graph_layout(5, [(2, 3), (0, 1), (3, 4), (1, 2)])
-    steps = np.diff(path[:, 0])
-    assert (steps > 0.2).all() or (steps < -0.2).all()
-    assert np.ptp(path[:, 1]) < 0.2
-
-
-def test_neighbours_on_a_ring_are_nearer_than_opposite_nodes():
-    ring = graph_drawing.graph_layout(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
-    distance = lambda a, b: float(np.linalg.norm(ring[a] - ring[b]))
-    assert distance(0, 2) > distance(0, 1) and distance(1, 3) > distance(1, 2)
-
-
-def test_components_of_a_graph_are_laid_out_apart():
-    x = graph_drawing.graph_layout(4, [(0, 1), (2, 3)])[:, 0]
-    assert max(x[:2]) < min(x[2:]) or min(x[:2]) > max(x[2:])
-
-
-def test_nodes_without_edges_are_laid_out():
-    assert graph_drawing.graph_layout(1, []).tolist() == [[0.5, 0.5]]
-    first, second, _ = graph_drawing.graph_layout(3, [])
-    assert np.linalg.norm(first - second) > 0.1
-
-
-def random_graph() -> tuple[list[dict], list[dict]]:
-    """Fifty nodes, two seeds and eight small among them, in a tree of 49 edges."""
-    rng = np.random.default_rng(1)
-    nodes = [
-        {
-            "name": f"a fairly long name {i}",
-            "type": "place",
-            "rank": float(r),
-            "seed": i < 2,
-            "small": i < 8,
-        }
-        for i, r in enumerate(np.sort(rng.random(50))[::-1])
-    ]
-    edges = [{"a": i, "b": int(rng.integers(0, i)), "similarity": i % 5 == 0} for i in range(1, 50)]
-    return nodes, edges
-
-
-def test_a_graph_is_drawn_the_same_way_each_time():
-    nodes, edges = random_graph()
-    drawing = graph_drawing.graph("g", "t", nodes, edges)
-    assert drawing == graph_drawing.graph("g", "t", nodes, edges)
-
-
-def test_nodes_and_edges_of_a_drawn_graph_are_marked_by_kind():
-    drawing = graph_drawing.graph("g", "t", *random_graph())
-    # The two seeds are small as well; of the edges 1 to 49, nine are multiples of five.
-    assert drawing.count('<path class="seed"') == 2 and drawing.count('class="small"') == 6
-    assert drawing.count('class="large"') == 42
-    assert drawing.count('class="similar"') == 9 and drawing.count('class="relation"') == 40
-    assert "50 entities, 8 of them in the small community, joined by 49 edges." in drawing
-
-
-def test_labels_of_a_drawn_graph_do_not_overlap():
-    nodes, edges = random_graph()
-    drawing = graph_drawing.graph("g", "t", nodes, edges)
-    labels = re.findall(
-        r'<text class="node[^"]*" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)<', drawing
-    )
-    assert len(labels) > 25
-    assert {nodes[0]["name"], nodes[1]["name"]} <= {name for *_, name in labels}
-    areas = []
-    for x, y, anchor, name in labels:
-        width = 6.7 * len(name)
-        left_edge = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
-        areas.append((left_edge, float(y) - 11, left_edge + width, float(y) + 4))
-        assert left_edge >= 0 and left_edge + width <= 880 and 0 < float(y) < 560
-    for i, a in enumerate(areas):
-        for b in areas[:i]:  # coordinates are rounded to a tenth of a pixel
-            assert a[0] > b[2] - 0.2 or b[0] > a[2] - 0.2 or a[1] > b[3] - 0.2 or b[1] > a[3] - 0.2
-
-
 def test_every_drawing_has_a_title_and_a_description():
     drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", render(sample()), re.DOTALL)
-    # Two metrics; loss and rate of two stages; cosines, difficulty, community, judge.
-    assert len(drawings) == 2 + 2 * 2 + 4
+    # Means; two metrics; loss and rate of two stages; cosines, difficulty, judge.
+    assert len(drawings) == 1 + 2 + 2 * 2 + 3
     for drawing in drawings:
         name, desc = re.search(
             r'aria-labelledby="(\S+)" aria-describedby="(\S+)"', drawing

@@ -10,6 +10,7 @@ from support.serving import QUESTION
 
 from ark_jax.index.index import Hit
 from ark_jax.index.reader import Answer, Reader
+from ark_jax.pipeline.tables import save_rows
 from ark_jax.serve import page
 
 LONG = "It was low. " * 40 + "Josiah  PENHALLOW founded the Tidal Board. " + "It was high. " * 40
@@ -36,6 +37,19 @@ def test_a_rendered_answer_names_its_passages():
     assert "It cites nothing. Its words stand in b [3:9]." in read(sources=(1,), cited=False)
     assert "in none of the 2 passages read" in read(sources=(), cited=False)
     assert "no answer" in read(text="", sources=(), cited=False)
+
+
+def test_a_rank_is_compared_with_that_of_the_first_column():
+    columns = {"Before": HITS, "Tuned": [HITS[1], dataclasses.replace(HITS[0], chunk="c#0")]}
+    html = page.render_columns(columns, [])
+    assert re.findall(r'title="against Before">([^<]+)<', html) == ["▲ 1", "new"]
+
+
+def test_questions_of_the_run_are_examples(tmp_path):
+    rows = [{"question": f"q{i}?", "change": "rose" if i > 5 else "fell"} for i in range(8)]
+    save_rows(rows, tmp_path / "questions.parquet")
+    assert page.example_questions(tmp_path / "index") == ["q6?", "q7?", "q0?", "q1?", "q2?"]
+    assert page.example_questions(tmp_path / "elsewhere" / "index") == []
 
 
 def test_the_page_forbids_scripts_and_styles_from_elsewhere(client):
@@ -151,14 +165,22 @@ def test_asking_a_question_shows_four_columns_and_the_answer(width, browser, rea
     type_question(browser)
     said = wait_for(browser, 'document.querySelector(".said")?.innerText')
     assert said == "Josiah Penhallow"
-    headings = browser.run('[...document.querySelectorAll("#results h2")].map(h => h.innerText)')
+    headings = browser.run('[...document.querySelectorAll("#results h2")].map(h => h.textContent)')
     assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid, reranked"]
     marks = browser.run('[...document.querySelectorAll("mark")].map(m => m.innerText)')
     assert set(marks) == {"Josiah Penhallow"}
-    tops = browser.run(
-        '[...document.querySelectorAll(".columns section")].map(s => s.getBoundingClientRect().y)'
+    visible = (
+        '[...document.querySelectorAll(".columns section")].filter(s => s.checkVisibility())'
+        ".map(s => [s.querySelector('h2').innerText, s.getBoundingClientRect().y])"
     )
-    assert len(set(tops)) == (4 if width == 400 else 1)  # below or beside each other
+    shown, tops = zip(*browser.run(visible), strict=True)
+    assert list(shown) == (headings[-1:] if width == 400 else headings) and len(set(tops)) == 1
+    browser.run('document.querySelector(".tabs input").click()')
+    assert browser.run(visible)[0][0] == headings[0]
+    assert browser.run("location.search").startswith("?q=Who")
+    found = 'document.querySelectorAll(".place span[title]")'
+    moves = browser.run(f"[...{found}].map(m => m.innerText)")
+    assert moves and all(re.fullmatch("new|=|[▲▼] [1-4]", move) for move in moves)
     assert browser.run("document.documentElement.scrollWidth") == width
     assert browser.run(BEYOND) == []
     assert browser.run("document.title") == "index"  # the script of a document did not run

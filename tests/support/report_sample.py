@@ -1,7 +1,7 @@
 """Data for the report's page: a small sample of every part, an empty one, one with hostile text."""
 
 from ark_jax.recipes.ark import report
-from ark_jax.report import page, results, sections
+from ark_jax.report import page, questions, results, sections
 
 HOSTILE = "</title></style></p><script>alert(1)</script>\"' onload=x <b>&lt;"
 HEADINGS = [
@@ -9,10 +9,8 @@ HEADINGS = [
     "Results",
     "Training",
     "Positives and hard negatives",
-    "A community",
     "Examples",
-    "Gains and losses",
-    "Answers",
+    "All questions",
     "The judge",
     "Set aside",
     "Time and cost",
@@ -37,16 +35,6 @@ def sample() -> dict:
         "score": -3.0,
     }
     unscored = scored | {"text": "Short text.", "forward": None, "backward": None, "score": None}
-    nodes = [
-        {
-            "name": f"node {i}",
-            "type": "place",
-            "rank": 0.3 / (i + 1),
-            "seed": i == 0,
-            "small": i < 3,
-        }
-        for i in range(8)
-    ]
     tested = lambda mean, difference, p: (
         interval(mean)
         | {
@@ -113,12 +101,6 @@ def sample() -> dict:
             ),
             "stage3": mined(),
         },
-        "community": {
-            "question": "Where?",
-            "answer": "node 0",
-            "nodes": nodes,
-            "edges": [{"a": 0, "b": i, "similarity": i > 5} for i in range(1, 8)],
-        },
         "examples": [
             {
                 "question": "What broke the gauge?",
@@ -129,39 +111,27 @@ def sample() -> dict:
             },
             {"question": "Who?", "answers": [], "rewritten": {}, "positives": [], "negatives": {}},
         ],
-        "tally": {"rose": 11, "fell": 1234, "stayed": 40},
-        "wins": [
+        "asked": [
             {
+                "id": "q1",
                 "question": "Which?",
                 "answers": ["Quay"],
-                "passage": "On the quay.",
-                "before": None,
-                "after": 2,
-                "first": {"base": {"text": "In the fen."}, "stage3": {"text": "On the quay."}},
+                "values": {"base": None, "stage1": 3, "stage3": 2},
+                "found": {
+                    "base": [["In the fen.", False]],
+                    "stage3": [[LONG, False], ["Quay", True]],
+                },
                 "given": {"base": "fen", "stage3": "the quay"},
-            }
-        ],
-        "losses": [
+            },
             {
+                "id": "q2",
                 "question": "When?",
                 "answers": ["1784"],
-                "passage": "In 1784.",
-                "before": 1,
-                "after": 1200,
-                "first": {"base": None, "stage3": {"text": "In 1785."}},
-                "given": {"stage3": "1785"},
-            }
+                "values": {"base": 1, "stage1": 1, "stage3": 1200},
+                "found": {"base": [], "stage3": [["In 1785.", False]]},
+                "given": {"base": None, "stage3": "1785"},
+            },
         ],
-        "answers": {
-            "about": "Answers of a reader.",
-            "rows": [
-                {
-                    "question": "How?",
-                    "answers": ["by boat"],
-                    "given": {"base": "By  boat.", "stage3": "no"},
-                }
-            ],
-        },
         "judge": {
             "judge": "a judge",
             "repeats": 3,
@@ -217,8 +187,7 @@ def poisoned(value, keys: bool = False):
         "rewritten",
         "negatives",
         "given",
-        "first",
-        "tally",
+        "found",
         "criteria",
         "manifest",
     }
@@ -239,10 +208,12 @@ def sections_of(data: dict) -> list[page.Section]:
         results.results(data["table"], data["metrics"]),
         sections.training(data["curves"]),
         report.separation(data["distributions"], data["difficulty"]),
-        report.community(data["community"]),
         report.examples(data["examples"]),
-        sections.moves(data["tally"], data["wins"], data["losses"]),
-        sections.answers(**data["answers"]),
+        questions.question_section(
+            [questions.Asked(**asked) for asked in data["asked"]],
+            tuple(list(data["asked"][0]["values"])[::2]) if data["asked"] else ("", ""),
+            "rank of the first needed passage",
+        ),
         results.judge_verdicts(data["judge"]),
         sections.set_aside(data["counts"], data["quarantine"]),
         sections.time_and_cost(data["times"], data["usage"]),
@@ -252,4 +223,4 @@ def sections_of(data: dict) -> list[page.Section]:
 
 def render(data: dict) -> str:
     """The page of an ARK run with this data."""
-    return page.render(data["title"], data["verdict"], sections_of(data))
+    return page.render(data["title"], [data["verdict"]], sections_of(data))

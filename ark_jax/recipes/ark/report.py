@@ -1,9 +1,8 @@
 """What the report of an ARK run shows."""
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pyarrow.compute as pc
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import smallest_difference
-from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.recipe import search_command
 from ark_jax.pipeline.stage import Context
@@ -28,8 +26,9 @@ from ark_jax.recipes.ark.curriculum import (
     trainings,
 )
 from ark_jax.recipes.core.ask import section_of
-from ark_jax.recipes.core.models import WARM_READER, reader_path, trains_reader
+from ark_jax.recipes.core.models import WARM_READER, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
+from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import (
     Passages,
@@ -40,8 +39,9 @@ from ark_jax.recipes.documents.corpus import (
 from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
-from ark_jax.report import graph_drawing, sections, svg
+from ark_jax.report import sections, svg
 from ark_jax.report.page import Section, format_number, html
+from ark_jax.report.questions import ask_rankings, question_section
 from ark_jax.report.results import by_test_set, judge_verdicts, result_table, results
 
 
@@ -55,56 +55,13 @@ def load_cosines(context: Context, mined: str) -> dict[str, list[float]]:
     return {"positive": load_column("positives"), "negative": load_column("negatives")}
 
 
-def rows_with(path: Path, column: str, values: Collection[str], limit: int | None = None) -> list:
-    """The first rows of a file that have one of these values in a column."""
+def rows_with(path: Path, column: str, values: Collection[str]) -> list:
+    """The rows of a file that have one of these values in a column."""
     table = read_table(path)
     if not len(table):  # it has no columns
         return []
     is_wanted = pc.is_in(table[column], pa.array(values, pa.string()))
-    return table.filter(is_wanted).slice(0, limit).to_pylist()
-
-
-def load_community(context: Context, limit: int = 200) -> dict:
-    """The large community with most edges among the first `limit` ones; {} without any.
-
-    Returns:
-        `question`, `answer`, and `nodes` and `edges` as `graph_drawing.graph` takes them.
-    """
-    graph = KnowledgeGraph.load(context / "graph")
-    path = context / "communities" / "communities.parquet"
-    edges = np.concatenate([graph.edges, graph.similar])
-    inside = lambda row: np.isin(edges, row["nodes"]).all(1)
-    large = rows_with(path, "size", ["large"], limit)
-    row = max(large, key=lambda row: (inside(row).sum(), row["question"]), default=None)
-    if row is None:
-        return {}
-    small = {
-        node
-        for smaller in rows_with(path, "question", [row["question"]])
-        if smaller["size"] == "small"
-        for node in smaller["nodes"]
-    }
-    positions = {node: i for i, node in enumerate(row["nodes"])}
-    question = next(q for q in load_questions(context, "train") if q.id == row["question"])
-    is_similarity = {
-        tuple(map(int, edges[i])): bool(i >= len(graph.edges)) for i in np.flatnonzero(inside(row))
-    }
-    nodes = [
-        {
-            "name": graph.names[node],
-            "type": graph.types[node],
-            "rank": rank,
-            "seed": node in row["seeds"],
-            "small": node in small,
-        }
-        for node, rank in zip(row["nodes"], row["ranks"], strict=True)
-    ]
-    drawn = [
-        {"a": positions[a], "b": positions[b], "similarity": is_similar}
-        for (a, b), is_similar in is_similarity.items()
-    ]
-    answer = question.answers[0]
-    return {"question": question.question, "answer": answer, "nodes": nodes, "edges": drawn}
+    return table.filter(is_wanted).to_pylist()
 
 
 def load_examples(
@@ -178,64 +135,6 @@ def load_quarantined(context: Context, counts: Counts, limit: int = 20) -> list[
     return replies
 
 
-def find_moves(
-    rows: list[dict],
-    names: tuple[str, str],
-    questions: Mapping[str, Question],
-    gold: Mapping[str, list[list[str]]],
-    texts: Mapping[str, str],
-    is_cut: Callable[[str | None], bool],
-    limit: int = 5,
-) -> tuple[dict, list[dict], list[dict]]:
-    """Counts of questions that rose, fell and stayed, and the questions that rose and fell most.
-
-    A question rises if the rank of its first needed passage is better by the second system.
-
-    Args:
-        rows: of `questions.parquet`.
-        names: the two systems.
-        gold: question id -> needed passages, each as chunk ids.
-        texts: chunk id -> passage.
-        is_cut: whether an answer is cut off; then it is not shown.
-        limit: questions of each kind.
-    """
-    base, last = names
-    needed = {id: {chunk for holders in gold[id] for chunk in holders} for id in questions}
-    compared = {(row["system"], row["question"]): row for row in rows if row["system"] in names}
-
-    def rank(system: str, id: str) -> int | None:
-        """The rank of the first needed passage, from 1; None beyond `DEPTH`."""
-        ranked = compared[system, id]["ranked"][:DEPTH]
-        return next((i for i, chunk in enumerate(ranked, 1) if chunk in needed[id]), None)
-
-    ranks = {id: (rank(base, id), rank(last, id)) for id in questions}
-    depth = lambda rank: np.log2(rank or DEPTH + 1)
-    gain = {id: depth(before) - depth(after) for id, (before, after) in ranks.items()}
-
-    def describe_move(id: str) -> dict:
-        of_systems = {system: compared[system, id] for system in names}
-        found = [chunk for row in reversed(of_systems.values()) for chunk in row["ranked"]]
-        firsts = {system: next(iter(row["ranked"]), None) for system, row in of_systems.items()}
-        return {
-            "question": questions[id].question,
-            "answers": questions[id].answers,
-            "passage": texts[next(chunk for chunk in found if chunk in needed[id])],
-            "before": ranks[id][0],
-            "after": ranks[id][1],
-            "first": {system: chunk and {"text": texts[chunk]} for system, chunk in firsts.items()},
-            "given": {
-                system: None if is_cut(row["answer"]) else row["answer"]
-                for system, row in of_systems.items()
-            },
-        }
-
-    order = sorted(gain, key=lambda id: (-gain[id], id))
-    rose = [id for id in order if gain[id] > 0]
-    fell = [id for id in reversed(order) if gain[id] < 0]
-    tally = {"rose": len(rose), "fell": len(fell), "stayed": len(order) - len(rose) - len(fell)}
-    return tally, list(map(describe_move, rose[:limit])), list(map(describe_move, fell[:limit]))
-
-
 def reader_name(config) -> str:
     """The name of the reader in the report."""
     match config.reader.backend:
@@ -248,83 +147,25 @@ def reader_name(config) -> str:
     return Path(config.reader.path or config.generator.path).name
 
 
-def cut_answers(context: Context) -> Callable[[str | None], bool]:
-    """A test whether an answer is cut off: it has `evaluate.max_new_tokens` tokens.
-
-    Only answers of a local reader can be tested; no other one counts as cut.
-    """
-    config = context.config
-    if config.reader.backend != "local":
-        return lambda answer: False
-    from ark_jax.text.tokens import load_tokenizer
-
-    # Loaded for the first answer: if there is none, the model may not exist.
-    tokenizer = functools.cache(
-        lambda: load_tokenizer(reader_path(context) or config.generator.path)
+def _questions(context: Context, gold: Mapping[str, list[list[str]]], shipped: str) -> Section:
+    """All held-out questions, from the base to what ships or, if that is the base, what is last."""
+    config, texts = context.config, Passages(stored_chunks(context))
+    rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
+    rows = {name: rows[name] for name in rows if name != "full"}  # which ranks nothing
+    asked = ask_rankings(
+        load_questions(context, "held_out"),
+        rows,
+        lambda question: {chunk for holders in gold[question.id] for chunk in holders},
+        lambda row: row["ranked"][:DEPTH],
+        texts.__getitem__,
     )
-    count = lambda text: len(tokenizer()(text, add_special_tokens=False)["input_ids"])
-    return lambda answer: answer is not None and count(answer) >= config.evaluate.max_new_tokens
+    trained = " trained in this run" * trains_reader(config)
+    is_read = any(answer for one in asked for answer in one.given.values())
+    note = f"The answers are those of {reader_name(config)}{trained}." if is_read else ""
+    last = shipped if shipped in rows and shipped != "base" else systems(config).last
+    return question_section(asked, ("base", last), "rank of the first needed passage", note=note)
 
 
-def answers_shown(
-    config,
-    rows: list[dict],
-    names: tuple[str, str],
-    questions: Mapping[str, Question],
-    is_cut: Callable[[str | None], bool],
-    limit: int = 10,
-) -> dict:
-    """`rows`: both systems' answers to the first questions; `about`: a note. {} without answers.
-
-    Args:
-        rows: of `questions.parquet`.
-        names: the two systems.
-        is_cut: whether an answer is cut off; then it is left out, and so is a question without an
-            answer left.
-    """
-    replies = {(row["system"], row["question"]): row["answer"] for row in rows}
-    read = [q for q in questions.values() if replies[names[0], q.id] is not None]
-    if not read:
-        return {}
-    uncut = {
-        q.id: {name: replies[name, q.id] for name in names if not is_cut(replies[name, q.id])}
-        for q in read
-    }
-    cut = len(names) * len(read) - sum(map(len, uncut.values()))
-    shown = [
-        {
-            "question": q.question,
-            "answers": q.answers,
-            "given": {name: uncut[q.id].get(name) for name in names},
-        }
-        for q in read
-        if uncut[q.id]
-    ]
-    return {"about": _sentences(config, cut, is_empty=not shown), "rows": shown[:limit]}
-
-
-def _sentences(config, cut: int, *, is_empty: bool) -> str:
-    """The note above the answers: the reader, and how many answers are left out."""
-    trained = trains_reader(config)
-    who = reader_name(config) + ", which this run trained to answer," * trained
-    limit = config.evaluate.max_new_tokens
-    if is_empty:
-        fix = "" if trained else "; config.reader.warm=True teaches it to answer"
-        return (
-            f"No answer is shown: those of {who} are all cut at {limit} tokens "
-            f"(config.evaluate.max_new_tokens){fix}."
-        )
-    left_out = f" {cut:,} answers that were cut at {limit} tokens are left out." if cut else ""
-    return f"Answers of {who} from the passages that each system retrieves.{left_out}"
-
-
-LEGEND = (  # marks of the graph, and their meaning
-    ("seed", "M10 1L19 10L10 19L1 10Z", "seed: found from the answer"),
-    ("small", "M3 10a7 7 0 1 0 14 0a7 7 0 1 0 -14 0", "small community"),
-    ("large", "M3 10a7 7 0 1 0 14 0a7 7 0 1 0 -14 0", "large community only"),
-    ("relation", "M0 10L20 10", "relation"),
-    ("similar", "M0 10L20 10", "similar names or descriptions"),
-)
 WRITERS = ("extract", "seeds", "rewrite", "questions")  # stages that may ask a language model
 SCORES = ("forward", "backward", "retriever", "score")
 SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
@@ -346,7 +187,7 @@ OPTIONAL_LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
     """The verdict, and the page's sections.
 
     It reads only the stages of this config: a workdir may hold those of another one too.
@@ -354,36 +195,30 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     config = context.config
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
-    rows = load_rows(context / "evaluate" / "questions.parquet")
-    texts, trained_texts = (Passages(x(context)) for x in (stored_chunks, training_chunks))
-    held_out = {question.id: question for question in load_questions(context, "held_out")}
+    texts = Passages(training_chunks(context))
     mined = {
         stage_name(*training): mine_name(*training)
         for training in trainings(config)
         if mine_name(*training) in counts
     }
-    names = ("base", systems(config).last)
     curriculum = trained_stages(config)
     trained = [name for name in (*curriculum, RERANKER) if name in counts]
-    is_cut = cut_answers(context)
-    search = ["Search your documents with it", search_command(context.workdir)]
+    search = ["Search your documents with it", html.command(search_command(context.workdir))]
     shown = headline(context / "evaluate", config.seed, curriculum)
     chosen = choice.load_choice(context)
     statement = filter(None, (*choice.sentences(chosen), shown, note_on_test(context)))
-    return " ".join(statement), [
-        sections.facts([*_facts(config, counts), search]),
+    return [*statement], [
         results(table, metrics),
         *by_test_set(evaluated, metrics),
+        sections.facts([*_facts(config, counts), search]),
+        _questions(context, evaluated["gold"], chosen["system"]),
         _candidates(chosen),
         sections.training({name: load_curve(context / name / "curve.jsonl") for name in trained}),
         separation(
             {stage: load_cosines(context, name) for stage, name in mined.items()},
             {stage: counts[name] for stage, name in mined.items()},
         ),
-        community(load_community(context) if "communities" in counts else {}),
-        examples(load_examples(context, mined, trained_texts, with_rewrites="rewrite" in counts)),
-        sections.moves(*find_moves(rows, names, held_out, evaluated["gold"], texts, is_cut)),
-        sections.answers(**answers_shown(config, rows, names, held_out, is_cut)),
+        examples(load_examples(context, mined, texts, with_rewrites="rewrite" in counts)),
         judge_verdicts(load_json(context / "judge" / "judge.json") if "judge" in counts else {}),
         sections.set_aside(_losses(counts), load_quarantined(context, counts)),
     ]
@@ -587,34 +422,6 @@ def _difficulty(mined: Mapping[str, Mapping]) -> tuple[list[str], list[str]]:
     heads += ["#with an answer", *(f"#dropped: {rule}" for rule in rules), "#questions without"]
     listed = html.table("Hard negatives by stage", heads, rows, "even")
     return [html.figure(drawing, "Difficulty", caption)], [listed]
-
-
-def community(example: Mapping) -> Section:
-    """A question's community, as a drawing and as a table."""
-    if not example or not example["nodes"]:
-        empty = "No community is drawn: the run rewrote no question, or found no community."
-        return Section("A community", "community", [], empty)
-    nodes = sorted(example["nodes"], key=lambda node: -node["rank"])
-    rows = [
-        [n["name"], n["type"], graph_drawing.membership(n), format_number(n["rank"], 5)]
-        for n in nodes
-    ]
-    heads = ["entity", "type", "community", "#PageRank"]
-    listed = html.table("Entities by rank", heads, rows, "entities")
-    title = f"Community around {example['answer']}"
-    drawing = graph_drawing.graph("graph", title, example["nodes"], example["edges"])
-    about = (
-        "The entities near the answer in the knowledge graph. Larger marks have a higher "
-        "personalised PageRank. The rewritten questions use these entities. The table below has "
-        "all names; the drawing leaves out those without room."
-    )
-    body = [
-        about,
-        html.question(example["question"], [example["answer"]]),
-        html.wide_figure("Graph of the community", drawing, LEGEND),
-        html.fold(f"All {len(rows)} entities as a table", listed),
-    ]
-    return Section("A community", "community", body)
 
 
 def examples(listed: Sequence[Mapping]) -> Section:

@@ -13,14 +13,14 @@ from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.documents.corpus import Passages, stored_chunks
 from ark_jax.recipes.documents.evaluate import verdict
 from ark_jax.report import results, sections, svg
-from ark_jax.report.page import Section, format_number, html
+from ark_jax.report.page import Section, html
+from ark_jax.report.questions import Asked, question_section
 
-GAINED, LOST = 6, 2  # questions to show that training helped most, and least
 ABOUT_NEEDED = (
     "What the readers answer from the passages that hold the answer, wherever the retriever ranks "
     "them. Questions without such a passage are left out."
 )
-BINS = 10  # of a histogram of p
+BINS = 10  # of a histogram of answer probabilities
 LOSSES = {
     ("data", "duplicates"): "Documents or questions that came again",
     ("pool", "questions_without_usable_answer"): "Questions whose reference answers have no word, "
@@ -43,7 +43,7 @@ OF_ITERATIONS = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
     """The verdict, what ships, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics, base = evaluated["table"], evaluated["metrics"], evaluated["base"]
@@ -56,10 +56,11 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     if table and len(tuned_readers(context.config)) > 1:
         said = [verdict(table, metrics, base="warm reader"), *said]
     sizes, needed, removal, ways = map(evaluated.get, ("sizes", "needed", "removal", "ways"))
-    return " ".join(said), [
-        sections.facts(_facts(context, counts)),
+    return said, [
         results.results(table, metrics, base),
         *results.by_test_set(evaluated, metrics),
+        sections.facts(_facts(context, counts)),
+        _questions(context),
         Section(
             "Numbers of passages",
             "sizes",
@@ -86,13 +87,7 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
             _ways_to_choose(context, ways) if ways else [],
             "No selector was trained in this run.",
         ),
-        Section("Learning", "learning", _learning_curves(context, counts), "Nothing was trained."),
-        Section(
-            "Questions and answers",
-            "examples",
-            _examples(context) if table else [],
-            "No held-out question is there to show.",
-        ),
+        sections.training(_curves(context, counts)),
         sections.set_aside(labelled_counts(counts, labels)),
     ]
 
@@ -120,7 +115,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         facts += [
             [f"Questions to train on, iteration {i}", questions_kept],
             [
-                f"Sets whose p was computed, and known already, iteration {i}",
+                f"Sets whose answer probability was computed, and known already, iteration {i}",
                 f"{computed:,}, {saved:,}",
             ],
             [f"Steps of the reader, iteration {i}", read["steps"]],
@@ -186,7 +181,7 @@ def _comparison_table(head: str, name: str, rows: Sequence[Mapping]) -> str:
 
 
 def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
-    """A note, histograms and a table of p by the way of choosing passages, as HTML."""
+    """A note, histograms and a table of probabilities by the way of choosing passages, as HTML."""
     p: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
     for row in load_rows(context / "evaluate" / "sets.parquet"):
         if row["system"] == ways["reader"] and row["set"] in p:
@@ -196,10 +191,10 @@ def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
         html.figure(
             svg.histograms(
                 f"ways-{i}",
-                f"p of {selected} and of {way} sets",
+                f"Answer probability of {selected} and of {way} sets",
                 (selected, p[selected]),
                 (way, p[way]),
-                x_title="p, the probability of a reference answer",
+                x_title="probability of a reference answer",
                 x_range=(0.0, 1.0),
                 things="questions",
                 bins=BINS,
@@ -210,68 +205,51 @@ def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
         for i, way in enumerate(compared)
     ]
     about = (
-        f"p of held-out questions under the reader {ways['reader']}, from passages that are drawn, "
-        "nearest to the question, or selected. The selector is rewarded for a p near its centre."
+        f"Answer probability of held-out questions under the reader {ways['reader']}, from "
+        "passages that are drawn, nearest to the question, or selected. The selector is rewarded "
+        "for one near its centre."
     )
-    table = _comparison_table("passages", "p by way of choosing", ways["table"])
+    table = _comparison_table("passages", "Answer probability by way of choosing", ways["table"])
     return [about, html.grid(figures), table]
 
 
-def _learning_curves(context: Context, counts: Counts) -> list[str]:
-    """A grid of charts as HTML: rewards or losses by step, for each stage that trained."""
-    stages = [WARM]
-    for i in range(1, context.config.iterations + 1):
-        stages += [stage_of("select", i), stage_of("read", i)]
-    figures = []
-    for i, stage in enumerate(stage for stage in stages if counts.get(stage, {}).get("steps")):
-        shows, values = _learning_curve(context / stage)
-        drawing = svg.line_chart(
-            f"learning-{i}",
-            f"{shows} of {stage}",
-            range(1, len(values) + 1),
-            values,
-            x_title="step",
-            y_title=shows,
-            noisy=True,
-        )
-        if drawing:
-            figures.append(html.figure(drawing, stage, f"{shows}, {len(values):,} steps"))
-    return [html.grid(figures)] if figures else []
+def _curves(context: Context, counts: Counts) -> dict[str, list[dict]]:
+    """stage that trained -> its losses, or the mean reward of each step."""
+    kinds = [
+        (kind, i) for i in range(1, context.config.iterations + 1) for kind in ("select", "read")
+    ]
+    curves = {}
+    for stage in (WARM, *(stage_of(kind, i) for kind, i in kinds)):
+        if not counts.get(stage, {}).get("steps"):
+            continue
+        files = [context / stage / name for name in ("sets.parquet", "answers.parquet")]
+        rewards: dict[int, list[float]] = {}
+        for row in (row for path in files if path.is_file() for row in load_rows(path)):
+            rewards.setdefault(row["step"], []).append(row["reward"])
+        means = {step: sum(x) / len(x) for step, x in sorted(rewards.items())}
+        curves[stage] = [
+            {"step": step, "reward": mean} for step, mean in means.items()
+        ] or load_curve(context / stage / "curve.jsonl")
+    return curves
 
 
-def _learning_curve(stage: Path) -> tuple[str, list[float]]:
-    """The name of what a stage's curve shows, and its value at each step."""
-    for path in (stage / "sets.parquet", stage / "answers.parquet"):
-        if path.is_file():
-            rewards: dict[int, list[float]] = {}
-            for row in load_rows(path):
-                rewards.setdefault(row["step"], []).append(row["reward"])
-            return "mean reward", [sum(row) / len(row) for _, row in sorted(rewards.items())]
-    return "loss (nats per token)", [row["loss"] for row in load_curve(stage / "curve.jsonl")]
-
-
-def _examples(context: Context) -> list[str]:
-    """A note, and HTML cards of the questions whose p rose most and least by training."""
+def _questions(context: Context) -> Section:
+    """All measured questions, from the reader that training began with to the last tuned one."""
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
+    passages, asked = Passages(stored_chunks(context)), []
+    for pooled in measured_questions(context) if rows else ():
+        of_reader = {name: rows[name][pooled.id] for name in rows}
+        read = {
+            name: [(passages[chunk], chunk in row["cited"]) for chunk in row["chunk_ids"]]
+            for name, row in of_reader.items()
+        }
+        values = {name: row["p"] for name, row in of_reader.items()}
+        given = {name: row["answer"] for name, row in of_reader.items()}
+        question = pooled.question
+        texts = (pooled.id, question.question, list(question.answers))
+        asked.append(Asked(*texts, values, read, given))
     last = tuned_readers(context.config)[-1]
-    before = WARM if last != WARM else UNTUNED
-    gains = {id: row["p"] - rows[before][id]["p"] for id, row in rows[last].items()}
-    ordered = sorted(gains, key=lambda id: (-gains[id], id))
-    chosen = [*ordered[:GAINED], *ordered[max(GAINED, len(ordered) - LOST) :]]
-    questions = {pooled.id: pooled.question for pooled in measured_questions(context)}
-    passages = Passages(stored_chunks(context))
-    systems = list(dict.fromkeys((UNTUNED, WARM, last)))
-
-    def card(i: int, id: str) -> str:
-        answers = questions[id].answers
-        given = [(name, rows[name][id]) for name in systems]
-        replies = [
-            (name, format_number(row["p"]), html.auto(html.marked(row["answer"] or "–", answers)))
-            for name, row in given
-        ]
-        read = [html.passage(passages[chunk], answers) for chunk in rows[last][id]["chunk_ids"]]
-        pieces = [html.replies(replies), html.minor_head("What they read"), *read]
-        return html.card(questions[id].question, answers, pieces, i == 0)
-
-    note = "Questions on which p rose most in training, and least. p stands in brackets."
-    return [note, *(card(i, id) for i, id in enumerate(chosen))]
+    compared = (WARM if last != WARM else UNTUNED, last)
+    note = "Under each reader stand the passages that it read."
+    measure = "answer probability"
+    return question_section(asked, compared, measure, ranks=False, mark="cited", note=note)

@@ -9,13 +9,14 @@ from pathlib import Path
 from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.pipeline.tables import save_rows
 from ark_jax.report import sections
-from ark_jax.report.page import Section, render
+from ark_jax.report.page import QUESTIONS_FILE, Section, render
 from ark_jax.runtime import mirror
 from ark_jax.runtime.log import read_rows, say
 
 Counts = dict[str, dict]  # stage -> the counts of its manifest
-Describe = Callable[[Context, Counts], tuple[str, list[Section]]]
+Describe = Callable[[Context, Counts], tuple[list[str], list[Section]]]
 
 
 def labelled_counts(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
@@ -35,7 +36,8 @@ def with_report(stages: Sequence[Stage], title: str, describe: Describe | None =
     """The stages, and a last one that writes a page about all of them.
 
     Args:
-        describe: returns the verdict, and the sections that come before time, cost and manifest.
+        describe: returns the sentences of the verdict, and the sections that come before time, cost
+            and manifest.
     """
     names = [stage.name for stage in stages]
     write = functools.partial(
@@ -62,36 +64,31 @@ def _write_report(
         sections.time_and_cost(_stage_seconds(context, set(manifests)), usage),
         sections.manifest(manifest),
     ]
-    page = render(title, verdict or f"All {len(stages)} stages are done.", [*shown, *closing])
+    page = render(title, verdict or [f"All {len(stages)} stages are done."], [*shown, *closing])
     (folder / "report.html").write_text(page, encoding="utf-8")
-    # A copy where a user looks for it; the manifest tracks the stage's own.
-    shutil.copyfile(folder / "report.html", context.workdir / "report.html.new")
-    (context.workdir / "report.html.new").rename(context.workdir / "report.html")
+    save_rows([row for section in shown for row in section.rows], folder / QUESTIONS_FILE)
+    # Copies where a user looks for them; the manifest tracks the stage's own.
+    for name in ("report.html", QUESTIONS_FILE):
+        shutil.copyfile(folder / name, context.workdir / f"{name}.new")
+        (context.workdir / f"{name}.new").rename(context.workdir / name)
     say(f"  {mirror.address(context.workdir / 'report.html')}")
     return {"bytes": len(page.encode())}
 
 
-def _describe_counts(context: Context, counts: Counts) -> tuple[str, list[Section]]:
-    """An empty verdict, and all numbers that stages counted; for a recipe without `describe`."""
+def _describe_counts(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
+    """No verdict, and all numbers that stages counted; for a recipe without `describe`."""
     facts = [
         [f"{stage}: {name.replace('_', ' ')}", value]
         for stage, values in counts.items()
         for name, value in values.items()
         if not isinstance(value, dict)
     ]
-    return "", [sections.facts(facts), sections.set_aside([])]
+    return [], [sections.facts(facts), sections.set_aside([])]
 
 
 def load_curve(path: Path) -> list[dict]:
     """The rows of a training stage's curve.jsonl."""
     return list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
-
-
-def gained_and_lost(gains: Mapping[str, float], gained: int, lost: int) -> list[str]:
-    """The questions that gained most, then those that lost most and are not among them."""
-    best = sorted(gains, key=lambda id: (-gains[id], id))[:gained]
-    worst = sorted(gains, key=lambda id: (gains[id], id))[:lost]
-    return list(dict.fromkeys([*best, *worst]))
 
 
 def smallest_difference_fact(questions: int) -> list[list]:

@@ -5,25 +5,23 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
     Counts,
-    gained_and_lost,
     labelled_counts,
     load_curve,
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
-from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
+from ark_jax.recipes.gpr.data import HEADLINE, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems, conclusion
-from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
-from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
-from ark_jax.report import results, sections, svg
-from ark_jax.report.page import Section, html
+from ark_jax.recipes.graphs.graph_data import graph_size, load_graph, texts_of
+from ark_jax.report import results, sections
+from ark_jax.report.page import Section
+from ark_jax.report.questions import ask_rankings, question_section
 
-EXAMPLES, LOST, SHOWN = 6, 2, 10  # questions helped and harmed, and triples of each
+QUARANTINED = 6  # replies that are shown
 LOSSES = {
     ("data", "duplicates"): "Triples that came again, stored once",
     ("data", "without_name"): "Entities without a name, called by their id",
@@ -34,18 +32,19 @@ LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
     """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
     quarantine = [
         {"stage": "questions", **row}
-        for row in load_rows(context / "questions" / "quarantine.parquet")[:EXAMPLES]
+        for row in load_rows(context / "questions" / "quarantine.parquet")[:QUARANTINED]
     ]
-    return " ".join(conclusion(context)), [
-        sections.facts(_facts(context, counts)),
-        results.results(table, metrics),
+    return conclusion(context), [
+        results.results(table, metrics, headline=HEADLINE),
         results.by_group(evaluated["groups"], metrics),
+        sections.facts(_facts(context, counts)),
+        _questions(context),
         Section(
             "By number of triples",
             "depth",
@@ -53,12 +52,6 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
             "Nothing was measured.",
         ),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
-        Section(
-            "Questions and their triples",
-            "examples",
-            _examples(context) if table else [],
-            "No test question is there to show.",
-        ),
         sections.set_aside(labelled_counts(counts, LOSSES), quarantine),
     ]
 
@@ -78,85 +71,29 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _results_by_cutoff(table: Sequence[Mapping]) -> list[str]:
-    """A table and a chart for each metric, by the number of triples fetched, as HTML."""
-    pieces, last = [], table[-1]
-    for metric in ("answer_triple", "answer_recall"):
-        heading = results.metric_heading(metric)
-        means = {
-            row["system"]: [row["values"][f"{metric}@{k}"]["mean"] for k in CUTOFFS]
-            for row in table
-            if f"{metric}@{CUTOFFS[0]}" in row["values"]
-        }
-        rows = [[system, *(f"{mean:.3f}" for mean in values)] for system, values in means.items()]
-        heads = ["system", *(f"#{k}" for k in CUTOFFS)]
-        pieces.append(html.table(f"{heading} among the first k triples", heads, rows, "even"))
-        drawing = svg.line_chart(
-            f"depth-{metric}",
-            f"{heading} of {last['system']}",
-            CUTOFFS,
-            means[last["system"]],
-            x_title="triples fetched (k)",
-            y_title=f"{heading} (0 to 1)",
-        )
-        pieces.append(html.figure(drawing, f"{heading} of {last['system']}"))
-    return pieces
-
-
-def _examples(context: Context) -> list[str]:
-    """HTML cards of the questions that gained most over base, then of those that lost most."""
-    graph, config = load_graph(context), context.config
-    rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
-    last = Systems(config).names[-1]
-    gains = {id: row[HEADLINE] - rows["base"][id][HEADLINE] for id, row in rows[last].items()}
-    questions = {question.id: question for question in load_test(context)}
-    chosen = gained_and_lost(gains, EXAMPLES, LOST)
+    """A table for each metric, by the number of triples fetched, as HTML."""
     return [
-        html.card(
-            questions[id].question,
-            questions[id].answers,
-            [
-                html.sides(
-                    (
-                        system,
-                        [_list_triples(graph, config, rows[system][id]["ranked"], questions[id])],
-                    )
-                    for system in ("base", last)
-                ),
-                *_draw_first_triples(
-                    f"triples-{i}", graph, rows[last][id]["ranked"], questions[id]
-                ),
-            ],
-            i == 0,
+        results.result_table(
+            f"{results.metric_heading(metric)} among the first k triples",
+            table,
+            [f"{metric}@{k}" for k in CUTOFFS],
+            "base",
         )
-        for i, id in enumerate(chosen)
+        for metric in ("answer_triple", "answer_recall")
     ]
 
 
-def _list_triples(graph: Triples, config, ranked: Sequence[int], question: TestQuestion) -> str:
-    """The first triples as an HTML list; those that bear an answer are marked."""
-    first = np.asarray(ranked[:SHOWN], np.int64)
-    texts = texts_of(graph, config, first)
-    bearing = set(question.answer_rows)
-    return html.numbered(
-        (text, int(row) in bearing) for text, row in zip(texts, first, strict=True)
+def _questions(context: Context) -> Section:
+    """All test questions, from the base to the last system."""
+    graph, config, questions = load_graph(context), context.config, load_test(context)
+    rows = by_system(load_rows(context / "evaluate" / "questions.parquet")) if questions else {}
+    rows = {name: rows[name] for name in rows if name in Systems(config).names}
+    asked = ask_rankings(
+        questions,
+        rows,
+        lambda question: set(question.answer_rows),
+        lambda row: row["ranked"],
+        lambda triple: texts_of(graph, config, np.asarray([triple], np.int64))[0],
     )
-
-
-def _draw_first_triples(
-    name: str, graph: Triples, ranked: Sequence[int], question: TestQuestion
-) -> list[str]:
-    """A figure of the first triples as a graph; none without triples."""
-    first = np.asarray(ranked[:SHOWN], np.int64)
-    heads, tails = graph.head[first].tolist(), graph.tail[first].tolist()
-    if not heads:
-        return []
-    drawing = draw_triples(
-        name,
-        f"Triples fetched for: {question.question}",
-        dict.fromkeys([*heads, *tails]),
-        zip(heads, tails, strict=True),
-        graph,
-        topics=question.topics,
-        answers=question.answer_nodes,
-    )
-    return [html.figure(drawing, "The triples fetched", DRAWING_CAPTION)]
+    compared = ("base", Systems(config).names[-1])
+    return question_section(asked, compared, "rank of the first triple that bears an answer")

@@ -1,6 +1,6 @@
 """The graph of a recipe over triples, and the draw of questions about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -88,3 +88,9 @@ def describe_graph(config) -> str:
     """
     graph = read_graph(config.data)
     return f"{len(graph):,} triples, {len(graph.nodes):,} entities"
+
+
+def graph_size(data: Mapping[str, int]) -> str:
+    """The size of a graph in words, from the counts of the data stage."""
+    nodes, relations = data["nodes"], data["relations"]
+    return f"{data['triples']:,} triples, {nodes:,} entities, {relations:,} relations"

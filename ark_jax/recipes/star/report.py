@@ -6,28 +6,25 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.graph.beam import FoundPath
-from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.core.report import (
     Counts,
-    gained_and_lost,
     labelled_counts,
     load_curve,
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.graphs.fact_reader import ALONE
-from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
-from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
+from ark_jax.recipes.graphs.graph_data import graph_size
+from ark_jax.recipes.star.data import load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import conclusion, found_paths, path_fact
 from ark_jax.recipes.star.measures import BIASES, STANDARD
 from ark_jax.recipes.star.search import BASE, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
+from ark_jax.report.questions import ask_rankings, question_section
 
-EXAMPLES, LOST = 6, 2  # questions that training helped, and that it did not
-ENDS = 4  # entities at a path's end that are drawn
 LOSSES = {
     ("data", "duplicates"): "Triples that came again, stored once",
     ("data", "without_name"): "Entities without a name, called by their id",
@@ -47,27 +44,22 @@ LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
     """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
-    return " ".join(conclusion(context)), [
-        sections.facts(_facts(context, counts)),
+    return conclusion(context), [
         results.results(table, metrics),
+        results.by_group(evaluated["groups"], metrics),
+        sections.facts(_facts(context, counts)),
+        _questions(context),
         Section(
             "Paths and biases",
             "biases",
             [*_paths(table), *_biases(context)] if table else [],
             "Nothing was measured.",
         ),
-        results.by_group(evaluated["groups"], metrics),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
-        Section(
-            "Questions and their paths",
-            "examples",
-            _examples(context) if table else [],
-            "No test question is there to show.",
-        ),
         sections.set_aside(labelled_counts(counts, LOSSES)),
     ]
 
@@ -100,17 +92,12 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 def _paths(table: Sequence[Mapping]) -> list[str]:
     """A table of hits, path hits and detours by system, as HTML."""
-    heads = ["system", *(f"#{results.metric_heading(name)}" for name in STANDARD)]
-    rows = [
-        [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
-        for row in table
-        if row["system"] != ALONE
-    ]
+    rows = [row for row in table if row["system"] != ALONE]
     note = (
         "A detour is a hit whose path is none of the shortest ones: the answer was reached by "
         "another way, or by chance."
     )
-    return [note, html.table("Hits, paths and detours", heads, rows, "even")]
+    return [note, results.result_table("Hits, paths and detours", rows, STANDARD, BASE)]
 
 
 FEATURES = {"similar": "look like the question", "rare": "ask for a rare path"}
@@ -139,62 +126,17 @@ def _biases(context: Context) -> list[str]:
     return [note, html.table("Errors and their biases", heads, cells, "even")]
 
 
-def _examples(context: Context) -> list[str]:
-    """HTML cards of the questions that gained most by training, then of those that lost most."""
-    steps, gold = load_steps(context), load_paths(context, "test")
+def _questions(context: Context) -> Section:
+    """All test questions, from the base to the tuned system."""
+    steps, gold, questions = load_steps(context), load_paths(context, "test"), []
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
-    gains = {id: row["f1"] - rows[BASE][id]["f1"] for id, row in rows[TUNED].items()}
-    questions = {question.id: question for question in load_questions(context, "test")}
-
-    def side(i: int, id: str, system: str) -> tuple[str, list[str]]:
-        """What a system found, as HTML: shortest paths are marked, and the first path is drawn."""
-        paths = found_paths(rows[system][id])
-        shortest = {(path.topic, path.steps) for path in gold.get(id, ())}
-        listed = html.numbered((path_fact(steps, x), (x.topic, x.steps) in shortest) for x in paths)
-        if not paths:
-            return system, [listed, "No path was found."]
-        drawing = _draw_path(f"paths-{system}-{i}", steps, paths[0], questions[id])
-        return system, [listed, html.figure(drawing, "The first path", DRAWING_CAPTION)]
-
-    return [
-        html.card(
-            questions[id].question,
-            questions[id].answers,
-            [html.sides(side(i, id, system) for system in (BASE, TUNED))],
-            i == 0,
-        )
-        for i, id in enumerate(gained_and_lost(gains, EXAMPLES, LOST))
-    ]
-
-
-def _draw_path(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
-    """An SVG drawing of a path from its topic to its first ends, answers first."""
-    answers = set(question.answer_nodes)
-    ends = sorted(steps.reach(path.topic, path.steps).tolist(), key=lambda x: x not in answers)
-    edges = sorted({edge for end in ends[:ENDS] for edge in _path_edges(steps, path, end)})
-    return draw_triples(
-        name,
-        f"First path for: {question.question}",
-        dict.fromkeys([path.topic, *(node for edge in edges for node in edge)]),
-        edges,
-        steps.graph,
-        topics=[path.topic],
-        answers=answers,
+    if rows := {name: rows[name] for name in rows if name != ALONE}:
+        questions = load_questions(context, "test")
+    asked = ask_rankings(
+        questions,
+        rows,
+        lambda question: {(path.topic, path.steps) for path in gold.get(question.id, ())},
+        lambda row: [(path.topic, path.steps) for path in found_paths(row)],
+        lambda found: path_fact(steps, FoundPath(*found, 0.0)),
     )
-
-
-def _path_edges(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
-    """The (node, node) edges of one way along a path to an end, from the end back."""
-    levels = [np.array([path.topic])]
-    for step in path.steps[:-1]:
-        levels.append(steps.follow(levels[-1], step))
-    edges = []
-    for level, step in zip(reversed(levels), reversed(path.steps), strict=True):
-        _, _, starts = steps.edges_back(np.array([end]))
-        candidates = np.intersect1d(np.unique(starts), level)
-        start = next(
-            node for node in candidates.tolist() if end in steps.follow(np.array([node]), step)
-        )
-        edges.append((start, end))
-        end = start
-    return edges
+    return question_section(asked, (BASE, TUNED), "rank of the first shortest path to an answer")

@@ -68,7 +68,7 @@ def test_a_trained_reader_has_its_own_reply_cache(run):
 def test_the_report_mentions_the_trained_reader(run, mesh):
     engine.run(stages(run.config), run)
     page = (run / "report" / "report.html").read_text()
-    assert "generator, which this run trained to answer," in page
+    assert "The answers are those of generator trained in this run." in page
     assert "generator, trained in 8 steps" in page
 
 

@@ -84,7 +84,6 @@ def test_a_run_that_reads_no_graph_builds_none(yardstick):
     page = (yardstick.workdir / "report.html").read_text()
     assert "none: no stage of this run reads one" in page and ">LLM<" not in page
     assert "the question, the passages chosen as positives, and the hard negatives mined." in page
-    assert "the run rewrote no question" in page
     assert "Extraction records" not in page and "Rewritten" not in page
 
 
@@ -137,7 +136,7 @@ def test_only_the_requested_number_of_questions_is_answered(yardstick):
         assert table["base"][metric]["mean"] == pytest.approx(np.mean(answer_counts))
         assert "against_base" in table["merged"][metric]
         assert f">{metric_heading(metric)}<" in page
-    assert "No answers were read" not in page
+    assert "The answers are those of" in page
 
 
 def test_retrieval_is_measured_without_reading_answers(yardstick, tmp_path):
@@ -152,7 +151,7 @@ def test_retrieval_is_measured_without_reading_answers(yardstick, tmp_path):
         and "answer_f1" not in evaluated["table"][0]["values"]
     )
     assert evaluated["table"][0]["values"]["ndcg@10"]["mean"] > 0
-    assert "No answers were read" in (workdir / "report" / "report.html").read_text()
+    assert "The answers are those" not in (workdir / "report" / "report.html").read_text()
     assert "answer F1" not in (workdir / "export" / "README.md").read_text()
 
 

@@ -174,12 +174,13 @@ def test_the_report_page_shows_all_measurements(run):
         "exact match by number of passages",
         "The needed passages alone",
         "Without cited passages",
-        "Questions and answers",
+        "All questions",
     ):
         assert head in page
     assert "differences to warm" in page and "the warm reader on the held-out questions" in page
-    assert "mean reward of select-1" in page and "mean reward of read-1" in page
-    assert "p of selected and of random sets" in page and 'id="learning-3-title"' not in page
+    assert "Reward of select-1" in page and "Reward of read-1" in page
+    assert "Answer probability of selected and of random sets" in page
+    assert 'id="reward-2-title"' in page and 'id="reward-3-title"' not in page
 
 
 def test_measured_readers_are_not_loaded_again(run, tmp_path, monkeypatch):
