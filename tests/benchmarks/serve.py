@@ -1,6 +1,7 @@
-"""Vectors from a server under load: `python tests/benchmarks/serve.py [REQUESTS]`.
+"""A server under load: `python tests/benchmarks/serve.py [REQUESTS] [search]`.
 
-CLIENTS clients send one text each and wait for its vector, again and again. The server is ours each
+CLIENTS clients send one text each and wait for its vector, again and again; with `search` for the
+passages that a hybrid search of PASSAGES stories' passages finds. The server is ours each
 time; what differs is the function that embeds the texts that wait: ours, or that of
 sentence-transformers, as shipped and in its best setting. Texts are pieces of FairytaleQA's stories
 and its questions; their lengths are drawn from 3 to 180 words, short ones as often as long ones on
@@ -36,6 +37,8 @@ from ark_jax.serve.service import Service
 
 CLIENTS, ROUNDS = 64, int(os.environ.get("ROUNDS", "5"))
 SHORTEST, LONGEST = 3, 180  # words of a text
+PASSAGES = 500
+PATHS = {"/embed": "inputs", "/search": "question"}  # and the field of the text
 BEST_BATCH = 4  # of 4, 8 and 32 texts the one that took the least time
 
 
@@ -47,7 +50,8 @@ class Peer:
         precision: of matrix products.
     """
 
-    room = CLIENTS
+    room = turn = CLIENTS
+    of_tokens = False
 
     def __init__(self, folder: str, batch: int, precision: str):
         from sentence_transformers import SentenceTransformer
@@ -86,7 +90,7 @@ def mixed_texts(count: int) -> list[str]:
     return [next(asked) if i % 4 == 0 else piece for i, piece in enumerate(pieces)]
 
 
-def load(port: int, texts: Sequence[str], seconds: list[float]) -> Callable[[], None]:
+def load(port: int, path: str, texts: Sequence[str], seconds: list[float]) -> Callable[[], None]:
     """Lets clients send all texts, and adds the time of each request to `seconds`."""
 
     def run() -> None:
@@ -100,9 +104,9 @@ def load(port: int, texts: Sequence[str], seconds: list[float]) -> Callable[[], 
                     text = next(left, None)
                 if text is None:
                     return link.close()
-                body = json.dumps({"inputs": text, "truncate": True})
+                body = json.dumps({PATHS[path]: text, "truncate": True})
                 start = time.perf_counter()
-                link.request("POST", "/embed", body, {"content-type": "application/json"})
+                link.request("POST", path, body, {"content-type": "application/json"})
                 answer = link.getresponse()
                 data = answer.read()
                 assert answer.status == 200, data
@@ -125,9 +129,11 @@ def with_peer(service: Service, peer: Peer) -> Service:
 def main() -> None:
     numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
     texts = mixed_texts(numbers[0] if numbers else 512)
-    folder = demo_models()["retriever"]
+    folder, path = demo_models()["retriever"], "/search" if "search" in sys.argv else "/embed"
+    passages = stories()[0][:PASSAGES] if path == "/search" else ["A tide."]
+    documents = [Document(str(i), "", text) for i, text in enumerate(passages)]
     with tempfile.TemporaryDirectory() as place:
-        index = ark.Index.build(Path(place) / "index", folder, [Document("a", "", "A tide.")])
+        index = ark.Index.build(Path(place) / "index", folder, documents)
         ours = open_service(index)
         best = f"sentence-transformers, batches of {BEST_BATCH}, medium"
         services = {
@@ -141,15 +147,15 @@ def main() -> None:
             with serving.serving(shipped) as b:
                 ports = [client.port for client in (a, b, c)]
                 runs = {
-                    name: load(port, texts, seconds[name])
+                    name: load(port, path, texts, seconds[name])
                     for name, port in zip(services, ports, strict=True)
                 }
                 timings = race(runs, rounds=ROUNDS)
         ours.work.close()
     tokens = sum(len(row) for row in index.retriever.tokenize(texts, kind="document"))
     report(
-        f"{len(texts):,} requests of {CLIENTS} clients, {tokens / len(texts):.0f} tokens a text on "
-        f"average; {machine()}",
+        f"{len(texts):,} requests to {path} of {CLIENTS} clients, {tokens / len(texts):.0f} tokens "
+        f"a text on average; {machine()}",
         "requests",
         len(texts),
         timings,
