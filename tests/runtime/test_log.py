@@ -64,7 +64,7 @@ def test_progress_lines_show_rate_and_remaining_time(capsys, monkeypatch):
     assert capsys.readouterr().out.splitlines() == [
         "  score: 50/150 pairs",
         "  score: 70/150 pairs, 2.0/s, 40s left, 2 failed",
-        "  score: 91/150 pairs, 0.3/s, 1m20s left",
+        "  score: 91/150 pairs, 0.3/s, 1m00s left",
     ]
 
 
