@@ -34,6 +34,13 @@ def reach(cfg: Any, is_local: Bool[Array, ""] | None, tokens: int) -> Int[Array,
     return jnp.where(is_local, cfg.window, FAR) if windowed else None  # type: ignore[arg-type]
 
 
+class Windows(NamedTuple):
+    """Which other tokens a kernel of a library hides."""
+
+    causal: bool  # later ones
+    size: int  # in local layers, those that are so many places away, or more
+
+
 class Distances(NamedTuple):
     """What scores gain by the distance of two tokens.
 
@@ -56,6 +63,7 @@ def attend(
     causal: bool,
     kernel: str = "auto",
     reach: Int[Array, ""] | None = None,
+    window: int = 0,
     distances: Distances | None = None,
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
@@ -67,13 +75,15 @@ def attend(
         causal: hides every later token; their scores are not computed then.
         kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
         reach: hides tokens that are so many places away, or more.
+        window: what `reach` is, if it is not `FAR`, for kernels of libraries.
         distances: is added to scores.
 
     Raises:
         ValueError: the kernel is unknown, not installed, or does not support the type or what is
             asked.
     """
-    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances)
+    how = Windows(causal, window)
+    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances, how)
 
     def attend_shard(
         q: Array, k: Array, v: Array, visible: Array, reach: Array | None, tables: tuple[Array, ...]
@@ -82,7 +92,7 @@ def attend(
             return _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         places, sources = packing.plan_shard(visible, visible.size)
         q, k, v = (packing.pack_shard(x, places, sources) for x in (q, k, v))
-        out = _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
+        out = _attend_by_length(q, k, v, places, sources, reach, how, kernel)
         return packing.unpack_shard(out, places, sources)
 
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
@@ -105,12 +115,13 @@ def attend_packed(
     causal: bool,
     kernel: str = "auto",
     reach: Int[Array, ""] | None = None,
+    window: int = 0,
     distances: Distances | None = None,
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts. A token sees only tokens of its own text."""
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    index, tokens = activation_spec("b t"), plan.places.shape[1]
-    kernel = choose_kernel(kernel, q, tokens, reach, distances)
+    index, how = activation_spec("b t"), Windows(causal, window)
+    kernel = choose_kernel(kernel, q, plan.places.shape[1], reach, distances, how)
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
@@ -122,7 +133,7 @@ def attend_packed(
         tables: tuple[Array, ...],
     ) -> Float[Array, "streams a n h"]:
         if kernel != "xla":
-            return _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
+            return _attend_by_length(q, k, v, places, sources, reach, how, kernel)
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
         visible = places < plan.capacity
         out = _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
@@ -139,17 +150,27 @@ def attend_packed(
 
 
 def choose_kernel(
-    kernel: str, q: Array, tokens: int, reach: Array | None, distances: Distances | None = None
+    kernel: str,
+    q: Array,
+    tokens: int,
+    reach: Array | None,
+    distances: Distances | None = None,
+    windows: Windows | None = None,
 ) -> str:
     """The kernel for these queries, in rows of `tokens`.
+
+    Args:
+        windows: None: only our own kernel hides what is far away.
 
     Raises:
         ValueError: the kernel is unknown, or has no windows or distances.
     """
-    if reach is None and distances is None:
-        return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
+    chosen = kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
+    has_windows = reach is None or (windows and kernels.has_windows(chosen, windows.causal))
+    if distances is None and has_windows:
+        return chosen
     if kernel not in ("auto", "xla"):
-        what = "windows" if distances is None else "distances of tokens"
+        what = "distances of tokens" if distances else "such windows"
         raise ValueError(
             f"attention={kernel!r}: has no {what}, which this model has: set it to 'auto' or 'xla'"
         )
@@ -162,14 +183,19 @@ def _attend_by_length(
     v: Float[Array, "1 a k h"],
     places: Int[Array, "b t"],
     sources: Int[Array, "1 a"],
-    *,
-    causal: bool,
+    reach: Int[Array, ""] | None,
+    windows: Windows,
     kernel: str,
 ) -> Float[Array, "1 a n h"]:
     """Attention of a device's stream by a library, which takes lengths instead of a mask."""
     places, sources, lengths = packing.align_shard(places, sources)
     q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
-    out = kernels.attend_rows(q, k, v, lengths, causal=causal, kernel=kernel)
+    attend = functools.partial(kernels.attend_rows, causal=windows.causal, kernel=kernel)
+    if reach is None:
+        out = attend(q, k, v, lengths)
+    else:
+        near = functools.partial(attend, window=windows.size)
+        out = jax.lax.cond(reach < FAR, near, attend, q, k, v, lengths)
     return packing.pack_shard(checkpoint_name(out, SAVED), places, sources)
 
 

@@ -240,6 +240,7 @@ class Encoder(_Normed):
                 causal=False,
                 kernel=cfg.attention,
                 reach=attention.reach(cfg, is_local, tokens.shape[1]),
+                window=cfg.window,
                 distances=self._distances(block, cfg),
             )
             return block(x, attend_layer, cfg, rotary.of_layer(angles, is_local), is_first), None

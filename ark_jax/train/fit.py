@@ -196,7 +196,9 @@ def train(
         OSError: a checkpoint could not be written.
     """
     schedule = optim.schedule(learning_rate, steps, config.warmup, decay=decay, floor=floor)
-    optimizer = optim.adamw(weight_decay=config.weight_decay, clip=config.clip)
+    optimizer = optim.adamw(
+        weight_decay=config.weight_decay, clip=config.clip, moments=config.moments
+    )
     save_every = config.save_every
     folder = mirror.in_bucket(run.folder / "checkpoints")
     curve_file = run.folder / "curve.jsonl"

@@ -91,7 +91,7 @@ def train(
     adapter = 0 if frozen is None else trainable.adapter.entries
     maker = ListwiseBatches.create(drawn, texts, scorer, steps, adapter, run.label)
     body = memory.choose_remat(
-        scorer.cfg.body, config.remat, maker.texts_of_device(), trainable, frozen, run.label
+        scorer.cfg.body, config, maker.texts_of_device(), trainable, frozen, run.label
     )
     model_config = dataclasses.replace(scorer.cfg, body=body)
 
