@@ -132,13 +132,13 @@ def _read(moment: _Stored) -> Any:
     return jax.tree.map(decode, *moment)
 
 
-def _to_bfloat16(x: Float[Array, "*b"], noise: UInt32[Array, "*b"]) -> Float[Array, "*b"]:
+def _to_bfloat16(x: Float[Array, "*b"], noise: UInt32[Array, "..."]) -> Float[Array, "*b"]:
     """`x` rounded up if the bits that are cut off and the noise sum to one more bit."""
     bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) + noise
     return jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
 
 
-def _to_8_bits(x: Float[Array, "*b"], noise: UInt32[Array, "*b"], dtype: Any) -> tuple[Array, ...]:
+def _to_8_bits(x: Float[Array, "*b"], noise: UInt32[Array, "..."], dtype: Any) -> tuple[Array, ...]:
     """Codes and the scale of each row, its largest size (Dettmers et al. 2022, section 2).
 
     A code is a root of a number's share of the scale, so that small numbers have codes, too. No
