@@ -54,6 +54,39 @@ class Distances(NamedTuple):
     rows: Callable[[int], Any]
 
 
+@functools.lru_cache(maxsize=64)
+def rows_of_bias(tokens: int, buckets: int, farthest: int) -> Int[np.ndarray, "t s"]:
+    """MPNet's bucket of each pair (query, key), as T5's: half of them for keys on each side.
+
+    The first half of a side's buckets hold one distance each, the others grow by a factor.
+    """
+    distance = np.arange(tokens)[None] - np.arange(tokens)[:, None]
+    half = buckets // 2
+    exact, far = half // 2, np.maximum(np.abs(distance), 1).astype(np.float32)
+    grown = np.log(far / np.float32(exact)) / np.float32(np.log(farthest / exact))
+    bucket = np.minimum(exact + (grown * (half - exact)).astype(np.int32), half - 1)
+    bucket = np.where(np.abs(distance) < exact, np.abs(distance), bucket)
+    return (bucket + half * (distance > 0)).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def rows_of_states(tokens: int, buckets: int, farthest: int) -> Int[np.ndarray, "t s"]:
+    """DeBERTa's row of each pair (query, key); `buckets` are those of both sides.
+
+    Beyond half of a side's buckets, they grow by a factor, up to `farthest`; 0 bounds distances.
+    """
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None]
+    side = buckets // 2
+    if farthest:
+        middle = side // 2
+        far = np.maximum(np.abs(distance), middle).astype(np.float32)
+        grown = np.log(far / np.float32(middle)) / np.log(np.float32((farthest - 1) / middle))
+        bucket = np.ceil(grown * np.float32(middle - 1)) + middle
+        bucket = np.where(np.abs(distance) <= middle, np.abs(distance), bucket)
+        distance = (np.sign(distance) * bucket).astype(np.int32)
+    return np.clip(distance + side, 0, buckets - 1).astype(np.int32)
+
+
 def attend(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
@@ -95,15 +128,8 @@ def attend(
         out = _attend_by_length(q, k, v, places, sources, reach, how, kernel)
         return packing.unpack_shard(out, places, sources)
 
-    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    run = jax.shard_map(
-        attend_shard,
-        in_specs=(query, cache, cache, activation_spec("b t"), P(), P(None, "tensor")),
-        out_specs=query,
-        # Pallas kernels do not declare how their results vary over the mesh.
-        check_vma=kernel == "xla",
-    )
-    return run(q, k, v, visible, reach, distances.tables if distances else ())
+    tables = distances.tables if distances else ()
+    return _over_shards(attend_shard, kernel)(q, k, v, visible, reach, tables)
 
 
 def attend_packed(
@@ -119,19 +145,18 @@ def attend_packed(
     distances: Distances | None = None,
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts. A token sees only tokens of its own text."""
-    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    index, how = activation_spec("b t"), Windows(causal, window)
+    how = Windows(causal, window)
     kernel = choose_kernel(kernel, q, plan.places.shape[1], reach, distances, how)
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
-        places: Int[Array, "b t"],
-        sources: Int[Array, "streams a"],
+        places_and_sources: tuple[Int[Array, "b t"], Int[Array, "streams a"]],
         reach: Int[Array, ""] | None,
         tables: tuple[Array, ...],
     ) -> Float[Array, "streams a n h"]:
+        places, sources = places_and_sources
         if kernel != "xla":
             return _attend_by_length(q, k, v, places, sources, reach, how, kernel)
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
@@ -139,14 +164,20 @@ def attend_packed(
         out = _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         return packing.pack_shard(out, places, sources)
 
-    run = jax.shard_map(
-        attend_stream,
-        in_specs=(query, cache, cache, index, index, P(), P(None, "tensor")),
+    tables, places = distances.tables if distances else (), (plan.places, plan.sources)
+    return _over_shards(attend_stream, kernel)(q, k, v, places, reach, tables)
+
+
+def _over_shards(attend_shard: Callable, kernel: str) -> Callable:
+    """Runs the attention of a shard on each device: of q, k, v, its texts, reach and tables."""
+    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
+    return jax.shard_map(
+        attend_shard,
+        in_specs=(query, cache, cache, activation_spec("b t"), P(), P(None, "tensor")),
         out_specs=query,
+        # Pallas kernels do not declare how their results vary over the mesh.
         check_vma=kernel == "xla",
     )
-    tables = distances.tables if distances else ()
-    return run(q, k, v, plan.places, plan.sources, reach, tables)
 
 
 def choose_kernel(

@@ -324,17 +324,9 @@ def _adapted_weights(
     Raises:
         ValueError: a tensor is missing, or belongs to no matrix.
     """
-    names = {
-        (weight, part): _tensor_names(weight[1].name, part, layers)
-        for weight in target_weights(base, ())
-        for part in "AB"
-    }
-    weights = tuple(
-        weight
-        for weight in target_weights(base, ())
-        if not tensors.keys().isdisjoint(names[weight, "A"])
-    )
-    expected = {name for weight in weights for part in "AB" for name in names[weight, part]}
+    names = lambda row, part: set(_tensor_names(row.name, part, layers))
+    weights = tuple(x for x in target_weights(base, ()) if tensors.keys() & names(x[1], "A"))
+    expected = {name for _, row in weights for part in "AB" for name in names(row, part)}
     unmatched = tensors.keys() ^ expected
     if unmatched or not weights:
         raise ValueError(

@@ -58,7 +58,7 @@ def compute(
     ) -> tuple[Array, tuple[Array, ...]]:
         """The attention of a layer, and its keys and values with the heads first."""
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
-        how = {"kernel": cfg.attention, "reach": reach, "window": cfg.window}
+        how: dict[str, Any] = {"kernel": cfg.attention, "reach": reach, "window": cfg.window}
         out = attend_packed(q, k, v, plan, causal=True, **how)
         return out, heads_first
 

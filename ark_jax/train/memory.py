@@ -273,17 +273,6 @@ def suffix_bytes(
     return states + cache_bytes(cfg, cached) + table + 4 * positions * cfg.vocab
 
 
-def decoding_bytes(cfg: Any, weights: float, rows: int, cached: int) -> float:
-    """Bytes that a device holds while it generates a token of each row.
-
-    Args:
-        weights: bytes of the weights on a device.
-        cached: tokens of all rows and of their prefix, with places that are free.
-    """
-    # Logits, their exponentials and their order, of which top-p takes sums.
-    return weights + cache_bytes(cfg, cached) + 3 * 4 * rows * cfg.vocab
-
-
 class Choice(NamedTuple):
     """How a step is computed.
 

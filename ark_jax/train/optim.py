@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float
 
 DECAYS = ("linear", "cosine")
-# The root of a share that is its code; of the second moment, which holds squares, twice the first's.
+# The root of a share that is its code: twice the first moment's for the second, which has squares.
 POWERS = {jnp.dtype("int8"): 4, jnp.dtype("uint8"): 8}
 NEAREST = 1 << 15  # noise that rounds to the nearest; noise is below 1 << 16
 
@@ -97,27 +97,22 @@ def _store(state: optax.ScaleByAdamState, moments: str) -> optax.ScaleByAdamStat
     A step changes the second moment by a thousandth, which rounding to the nearest would lose. So
     it is rounded at random, up as often as it lies near the upper number; the mean is then right.
     """
-    key = jax.random.fold_in(jax.random.key(0), state.count)
     first, structure = jax.tree.flatten(state.mu)
     second = jax.tree.leaves(state.nu)
-    noises = [
-        jax.random.bits(
-            jax.random.fold_in(key, i), x.shape, jnp.uint16, out_sharding=jax.typeof(x).sharding
-        ).astype(jnp.uint32)
-        for i, x in enumerate(second)
-    ]
-    noises_of_first = [jnp.uint32(NEAREST)] * len(first)
-
-    def stored(leaves: list[Array], noises: list[Array], dtype: Any) -> _Stored:
+    # All rows take the same noise: it is another one at each step, and costs next to nothing.
+    key = jax.random.fold_in(jax.random.key(0), state.count)
+    longest = max((x.shape[-1] for x in second if x.ndim), default=1)
+    noise = jax.random.bits(key, (longest,), jnp.uint16)
+    noises = [noise[: x.shape[-1]].astype(jnp.uint32) if x.ndim else NEAREST for x in second]
+    both = ("int8", first, [NEAREST] * len(first)), ("uint8", second, noises)
+    stored = []
+    for dtype, leaves, noises in both:
         if moments == "bfloat16":
-            return _Stored(structure.unflatten(map(_to_bfloat16, leaves, noises)), None)
-        pairs = [_to_8_bits(x, noise, dtype) for x, noise in zip(leaves, noises, strict=True)]
-        return _Stored(*map(structure.unflatten, zip(*pairs, strict=True)))
-
-    return state._replace(
-        mu=stored(first, noises_of_first, jnp.dtype("int8")),
-        nu=stored(second, noises, jnp.dtype("uint8")),
-    )
+            stored.append(_Stored(structure.unflatten(map(_to_bfloat16, leaves, noises)), None))
+            continue
+        pairs = map(functools.partial(_to_8_bits, dtype=jnp.dtype(dtype)), leaves, noises)
+        stored.append(_Stored(*map(structure.unflatten, zip(*pairs, strict=True))))
+    return state._replace(mu=stored[0], nu=stored[1])
 
 
 def _read(moment: _Stored) -> Any:
@@ -132,13 +127,13 @@ def _read(moment: _Stored) -> Any:
     return jax.tree.map(decode, *moment)
 
 
-def _to_bfloat16(x: Float[Array, "*b"], noise: UInt32[Array, "..."]) -> Float[Array, "*b"]:
+def _to_bfloat16(x: Float[Array, "*b"], noise: Array | int) -> Float[Array, "*b"]:
     """`x` rounded up if the bits that are cut off and the noise sum to one more bit."""
-    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) + noise
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) + jnp.uint32(noise)
     return jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
 
 
-def _to_8_bits(x: Float[Array, "*b"], noise: UInt32[Array, "..."], dtype: Any) -> tuple[Array, ...]:
+def _to_8_bits(x: Float[Array, "*b"], noise: Array | int, dtype: Any) -> tuple[Array, ...]:
     """Codes and the scale of each row, its largest size (Dettmers et al. 2022, section 2).
 
     A code is a root of a number's share of the scale, so that small numbers have codes, too. No

@@ -410,7 +410,7 @@ def test_an_adapter_of_a_whole_tensor_is_read_as_adapters_of_its_parts(root, tmp
     model, cfg, _ = hf.load_model(str(base), head=False)
     adapter = lora.load_peft(tmp_path, base, cfg)
     assert set(adapter.a) == {"q", "k", "v", "o", "down"}  # both are called Wo
-    tokens, mask, direction = inputs
+    tokens, mask, _ = inputs
     hidden = evaluate(cfg, None, lora.merge(model, adapter), *map(layout.rows, inputs))[0]
     ids = torch.tensor(tokens, dtype=torch.long)
     with torch.no_grad():
