@@ -102,8 +102,8 @@ def _store(state: optax.ScaleByAdamState, moments: str) -> optax.ScaleByAdamStat
     # All rows take the same noise: it is another one at each step, and costs next to nothing.
     key = jax.random.fold_in(jax.random.key(0), state.count)
     longest = max((x.shape[-1] for x in second if x.ndim), default=1)
-    noise = jax.random.bits(key, (longest,), jnp.uint16)
-    noises = [noise[: x.shape[-1]].astype(jnp.uint32) if x.ndim else NEAREST for x in second]
+    noise = jax.random.bits(key, (longest,), jnp.uint16).astype(jnp.uint32)
+    noises = [noise[: x.shape[-1]] if x.ndim else noise[0] for x in second]
     both = ("int8", first, [NEAREST] * len(first)), ("uint8", second, noises)
     stored = []
     for dtype, leaves, noises in both:
