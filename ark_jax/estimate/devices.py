@@ -191,7 +191,9 @@ class WeightlessModel:
             trainable, frozen = steps.placed(lambda: self._adapter(settings)), model
         if work.objective == "triplet":
             trainable = (trainable,) * work.towers
-        optimizer = optim.adamw(weight_decay=settings.weight_decay, clip=settings.clip)
+        optimizer = optim.adamw(
+            weight_decay=settings.weight_decay, clip=settings.clip, moments=settings.moments
+        )
         return steps.lowered(objective, optimizer, trainable, frozen, batch)
 
     def _adapter(self, settings) -> lora.Adapter:
@@ -220,6 +222,7 @@ class WeightlessModel:
             trained=size * work.towers * self.trainable(settings),
             frozen=size * self.parameters if adapted else 0,
             most_pieces=_texts_at_once(work, 1)[-1].rows,
+            moments=settings.moments,
             logits=memory.logits_bytes(self.cfg, positions, trained=not adapted)
             if work.written
             else 0,

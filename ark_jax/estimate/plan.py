@@ -21,6 +21,7 @@ from ark_jax.pipeline.status import examine
 from ark_jax.runtime import storage
 from ark_jax.runtime.accelerator import assumed_device
 from ark_jax.runtime.log import Metrics, duration
+from ark_jax.train.config import MOMENTS
 
 if typing.TYPE_CHECKING:  # it starts jax
     from ark_jax.estimate.targets import Target
@@ -30,7 +31,7 @@ ENCODERS = (
     "reranker",
     "score",
 )  # sections of models that are computed as the retriever is
-KEPT = 3  # checkpoints at once, the last being written; each has weights and AdamW's two moments
+KEPT = 3  # checkpoints at once, the last being written; each has weights and AdamW's moments
 FEW_UPDATES = 10  # of a training stage
 HELD = ("embedding", "likelihoods")  # work whose memory is predicted, beside training
 
@@ -185,9 +186,10 @@ def _device_costs(
         memory[text][x.stage] = None
         if verify and is_new:
             memory[model.verify(config.train, x, choice)][x.stage] = None
-        kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
+        numbers = (1 + MOMENTS[config.train.moments]) * x.towers * model.trainable(config.train)
+        kept = 4 * numbers * min(x.items // config.train.save_every, KEPT)
         disk["models"] += model_bytes(x)
-        disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
+        disk["checkpoints"] = max(disk["checkpoints"], kept)
     if "export" not in done:
         trained = {x.model: x for x in work if x.kind == "training" and x.model != "reader"}
         disk["export"] = sum(map(export_bytes, trained.values()))

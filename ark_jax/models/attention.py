@@ -34,6 +34,13 @@ def reach(cfg: Any, is_local: Bool[Array, ""] | None, tokens: int) -> Int[Array,
     return jnp.where(is_local, cfg.window, FAR) if windowed else None  # type: ignore[arg-type]
 
 
+class Windows(NamedTuple):
+    """Which other tokens a kernel of a library hides."""
+
+    causal: bool  # later ones
+    size: int  # in local layers, those that are so many places away, or more
+
+
 class Distances(NamedTuple):
     """What scores gain by the distance of two tokens.
 
@@ -47,6 +54,39 @@ class Distances(NamedTuple):
     rows: Callable[[int], Any]
 
 
+@functools.lru_cache(maxsize=64)
+def rows_of_bias(tokens: int, buckets: int, farthest: int) -> Int[np.ndarray, "t s"]:
+    """MPNet's bucket of each pair (query, key), as T5's: half of them for keys on each side.
+
+    The first half of a side's buckets hold one distance each, the others grow by a factor.
+    """
+    distance = np.arange(tokens)[None] - np.arange(tokens)[:, None]
+    half = buckets // 2
+    exact, far = half // 2, np.maximum(np.abs(distance), 1).astype(np.float32)
+    grown = np.log(far / np.float32(exact)) / np.float32(np.log(farthest / exact))
+    bucket = np.minimum(exact + (grown * (half - exact)).astype(np.int32), half - 1)
+    bucket = np.where(np.abs(distance) < exact, np.abs(distance), bucket)
+    return (bucket + half * (distance > 0)).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def rows_of_states(tokens: int, buckets: int, farthest: int) -> Int[np.ndarray, "t s"]:
+    """DeBERTa's row of each pair (query, key); `buckets` are those of both sides.
+
+    Beyond half of a side's buckets, they grow by a factor, up to `farthest`; 0 bounds distances.
+    """
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)[None]
+    side = buckets // 2
+    if farthest:
+        middle = side // 2
+        far = np.maximum(np.abs(distance), middle).astype(np.float32)
+        grown = np.log(far / np.float32(middle)) / np.log(np.float32((farthest - 1) / middle))
+        bucket = np.ceil(grown * np.float32(middle - 1)) + middle
+        bucket = np.where(np.abs(distance) <= middle, np.abs(distance), bucket)
+        distance = (np.sign(distance) * bucket).astype(np.int32)
+    return np.clip(distance + side, 0, buckets - 1).astype(np.int32)
+
+
 def attend(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
@@ -56,6 +96,7 @@ def attend(
     causal: bool,
     kernel: str = "auto",
     reach: Int[Array, ""] | None = None,
+    window: int = 0,
     distances: Distances | None = None,
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
@@ -67,13 +108,15 @@ def attend(
         causal: hides every later token; their scores are not computed then.
         kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
         reach: hides tokens that are so many places away, or more.
+        window: what `reach` is, if it is not `FAR`, for kernels of libraries.
         distances: is added to scores.
 
     Raises:
         ValueError: the kernel is unknown, not installed, or does not support the type or what is
             asked.
     """
-    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances)
+    how = Windows(causal, window)
+    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances, how)
 
     def attend_shard(
         q: Array, k: Array, v: Array, visible: Array, reach: Array | None, tables: tuple[Array, ...]
@@ -82,18 +125,11 @@ def attend(
             return _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         places, sources = packing.plan_shard(visible, visible.size)
         q, k, v = (packing.pack_shard(x, places, sources) for x in (q, k, v))
-        out = _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
+        out = _attend_by_length(q, k, v, places, sources, reach, how, kernel)
         return packing.unpack_shard(out, places, sources)
 
-    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    run = jax.shard_map(
-        attend_shard,
-        in_specs=(query, cache, cache, activation_spec("b t"), P(), P(None, "tensor")),
-        out_specs=query,
-        # Pallas kernels do not declare how their results vary over the mesh.
-        check_vma=kernel == "xla",
-    )
-    return run(q, k, v, visible, reach, distances.tables if distances else ())
+    tables = distances.tables if distances else ()
+    return _over_shards(attend_shard, kernel)(q, k, v, visible, reach, tables)
 
 
 def attend_packed(
@@ -105,51 +141,67 @@ def attend_packed(
     causal: bool,
     kernel: str = "auto",
     reach: Int[Array, ""] | None = None,
+    window: int = 0,
     distances: Distances | None = None,
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts. A token sees only tokens of its own text."""
-    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    index, tokens = activation_spec("b t"), plan.places.shape[1]
-    kernel = choose_kernel(kernel, q, tokens, reach, distances)
+    how = Windows(causal, window)
+    kernel = choose_kernel(kernel, q, plan.places.shape[1], reach, distances, how)
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
         k: Float[Array, "streams a k h"],
         v: Float[Array, "streams a k h"],
-        places: Int[Array, "b t"],
-        sources: Int[Array, "streams a"],
+        places_and_sources: tuple[Int[Array, "b t"], Int[Array, "streams a"]],
         reach: Int[Array, ""] | None,
         tables: tuple[Array, ...],
     ) -> Float[Array, "streams a n h"]:
+        places, sources = places_and_sources
         if kernel != "xla":
-            return _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
+            return _attend_by_length(q, k, v, places, sources, reach, how, kernel)
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
         visible = places < plan.capacity
         out = _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         return packing.pack_shard(out, places, sources)
 
-    run = jax.shard_map(
-        attend_stream,
-        in_specs=(query, cache, cache, index, index, P(), P(None, "tensor")),
+    tables, places = distances.tables if distances else (), (plan.places, plan.sources)
+    return _over_shards(attend_stream, kernel)(q, k, v, places, reach, tables)
+
+
+def _over_shards(attend_shard: Callable, kernel: str) -> Callable:
+    """Runs the attention of a shard on each device: of q, k, v, its texts, reach and tables."""
+    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
+    return jax.shard_map(
+        attend_shard,
+        in_specs=(query, cache, cache, activation_spec("b t"), P(), P(None, "tensor")),
         out_specs=query,
+        # Pallas kernels do not declare how their results vary over the mesh.
         check_vma=kernel == "xla",
     )
-    tables = distances.tables if distances else ()
-    return run(q, k, v, plan.places, plan.sources, reach, tables)
 
 
 def choose_kernel(
-    kernel: str, q: Array, tokens: int, reach: Array | None, distances: Distances | None = None
+    kernel: str,
+    q: Array,
+    tokens: int,
+    reach: Array | None,
+    distances: Distances | None = None,
+    windows: Windows | None = None,
 ) -> str:
     """The kernel for these queries, in rows of `tokens`.
+
+    Args:
+        windows: None: only our own kernel hides what is far away.
 
     Raises:
         ValueError: the kernel is unknown, or has no windows or distances.
     """
-    if reach is None and distances is None:
-        return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
+    chosen = kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens)
+    has_windows = reach is None or (windows and kernels.has_windows(chosen, windows.causal))
+    if distances is None and has_windows:
+        return chosen
     if kernel not in ("auto", "xla"):
-        what = "windows" if distances is None else "distances of tokens"
+        what = "distances of tokens" if distances else "such windows"
         raise ValueError(
             f"attention={kernel!r}: has no {what}, which this model has: set it to 'auto' or 'xla'"
         )
@@ -162,14 +214,19 @@ def _attend_by_length(
     v: Float[Array, "1 a k h"],
     places: Int[Array, "b t"],
     sources: Int[Array, "1 a"],
-    *,
-    causal: bool,
+    reach: Int[Array, ""] | None,
+    windows: Windows,
     kernel: str,
 ) -> Float[Array, "1 a n h"]:
     """Attention of a device's stream by a library, which takes lengths instead of a mask."""
     places, sources, lengths = packing.align_shard(places, sources)
     q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
-    out = kernels.attend_rows(q, k, v, lengths, causal=causal, kernel=kernel)
+    attend = functools.partial(kernels.attend_rows, causal=windows.causal, kernel=kernel)
+    if reach is None:
+        out = attend(q, k, v, lengths)
+    else:
+        near = functools.partial(attend, window=windows.size)
+        out = jax.lax.cond(reach < FAR, near, attend, q, k, v, lengths)
     return packing.pack_shard(checkpoint_name(out, SAVED), places, sources)
 
 

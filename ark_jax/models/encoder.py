@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, over_tokens, param
-from ark_jax.models import attention, distances, packing, rotary
+from ark_jax.models import attention, packing, rotary
 from ark_jax.models.decoder import ACTIVATIONS, Biased, local_layers, ones, rematerialised, zeros
 from ark_jax.models.encoder_families import FAMILIES
 from ark_jax.models.rotary import Rotary
@@ -240,6 +240,7 @@ class Encoder(_Normed):
                 causal=False,
                 kernel=cfg.attention,
                 reach=attention.reach(cfg, is_local, tokens.shape[1]),
+                window=cfg.window,
                 distances=self._distances(block, cfg),
             )
             return block(x, attend_layer, cfg, rotary.of_layer(angles, is_local), is_first), None
@@ -256,9 +257,9 @@ class Encoder(_Normed):
             return None
         sizes = {"buckets": cfg.buckets, "farthest": cfg.farthest}
         if cfg.distances == "bias":
-            rows = functools.partial(distances.rows_of_bias, **sizes)
+            rows = functools.partial(attention.rows_of_bias, **sizes)
             return attention.Distances((self.distance[...],), rows)
-        rows = functools.partial(distances.rows_of_states, **sizes)
+        rows = functools.partial(attention.rows_of_states, **sizes)
         states = self._norm("relative_norm", self.relative[...], cfg).astype(cfg.compute)
         keys = einsum("xd,dkh->xkh", states, block.k[...], block.bias("k", cfg))
         queries = einsum("xd,dnh->xnh", states, block.q[...], block.bias("q", cfg))

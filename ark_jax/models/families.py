@@ -1,6 +1,6 @@
 """The families of models that are implemented, and well-known models of each."""
 
-from ark_jax.models.weight_names import DECODERS, ENCODERS
+from ark_jax.models.weight_names import ENCODERS
 
 # model_type of config.json -> models. README.md and `ark-jax models` list these.
 FAMILIES = {
@@ -22,13 +22,7 @@ FAMILIES = {
 }
 
 
-def rows() -> list[tuple[str, str, str, str]]:
-    """(model_type, what it can be, matrices that an adapter changes, well-known models)."""
-    listed, tables = [], ENCODERS | DECODERS
-    for family, names in FAMILIES.items():
-        role = "reranker" if family in ENCODERS else "reader"
-        matrices = "q", "k", "v", "o", "up", "down"
-        whole = [name for name in matrices if tables[family][name].parts == 1]
-        adapted = "all" if len(whole) == len(matrices) else ", ".join(whole)
-        listed.append((family, f"retriever, {role}", adapted, names))
-    return listed
+def rows() -> list[tuple[str, str, str]]:
+    """(model_type, what it can be, well-known models)."""
+    role = lambda family: "reranker" if family in ENCODERS else "reader"
+    return [(family, f"retriever, {role(family)}", names) for family, names in FAMILIES.items()]

@@ -51,6 +51,11 @@ def choose(kernel: str, device: Device, dtype: DTypeLike, head_size: int, tokens
     return "xla"
 
 
+def has_windows(kernel: str, causal: bool) -> bool:
+    """Whether a kernel can hide tokens that are far away; cuDNN can only behind a token."""
+    return kernel in ("xla", "splash") or (kernel == "cudnn" and causal)
+
+
 def choose_for_part(
     kernel: str, device: Device, dtype: DTypeLike, head_size: int, queries: int, keys: int
 ) -> str:
@@ -71,11 +76,13 @@ def attend_rows(
     *,
     causal: bool,
     kernel: str,
+    window: int = 0,
 ) -> Float[Array, "b t n h"]:
     """Softmax attention of rows by "cudnn", "splash" or "tokamax". Padding gets undefined values.
 
     Args:
         lengths: tokens of each row, int32; the first tokens of a row are its text.
+        window: hides tokens that are so many places away, or more; 0: none.
 
     Raises:
         ValueError: the kernel is not installed, or does not support the type.
@@ -85,11 +92,11 @@ def attend_rows(
     if kernel == "splash":
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
         texts = (jnp.arange(q.shape[2]) < lengths[:, None]).astype(jnp.int32)
-        return _attend_by_splash(q, k, v, texts, causal=causal).transpose(0, 2, 1, 3)
-    attend = _library_attention(kernel, q.dtype)
-    return attend(
-        q, k, v, is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths
-    )
+        return _attend_by_splash(q, k, v, texts, causal=causal, window=window).transpose(0, 2, 1, 3)
+    sizes: dict[str, Any] = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}
+    if window:
+        sizes["local_window_size"] = window - 1, 0
+    return _library_attention(kernel, q.dtype)(q, k, v, is_causal=causal, **sizes)
 
 
 def attend_texts(
@@ -212,6 +219,7 @@ def _attend_by_splash(
     texts: Int[Array, "b t"],
     *,
     causal: bool,
+    window: int = 0,
     sums: bool = False,
 ) -> Any:
     """Attention within each text of a row by JAX's Pallas kernel for TPUs.
@@ -220,13 +228,16 @@ def _attend_by_splash(
 
     Args:
         texts: number of the token's text.
+        window: as of `attend_rows`.
         sums: returns the logarithms `[b n t]` of the softmax's sums, too; without a gradient.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     _, n, t, h = q.shape
     size = _round_up(t)
-    mask = (splash.CausalMask if causal else splash.FullMask)((size, size))
+    mask: splash.Mask = (splash.CausalMask if causal else splash.FullMask)((size, size))
+    if window:
+        mask = splash.LocalMask((size, size), (window - 1, 0 if causal else window - 1), 0)
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
     sizes: dict[str, Any] = {f"block_{name}": _splash_block(size) for name in names}
     attend = splash.make_splash_mha(

@@ -8,6 +8,9 @@ The forward pass knows nothing of adapters: it runs on `merge(model, adapter)`, 
 the gradient with respect to the adapter alone. So the optimizer holds two moments of the adapter,
 not of the model; the gradient of a merged weight is still formed before it is projected onto the
 factors. There is no dropout, which would need a forward pass of its own.
+
+Where a checkpoint keeps q, k and v in one tensor, each has an adapter. For peft theirs are one of a
+larger rank: A has theirs one below the other, B has theirs along its diagonal.
 """
 
 import dataclasses
@@ -30,11 +33,11 @@ from safetensors.numpy import save
 
 from ark_jax.layout import fetch, groups, put, shape_of, weight_spec
 from ark_jax.models import hf
+from ark_jax.models.weight_names import Row
 from ark_jax.runtime.distributed import is_first_process
 
 _PEFT_PREFIX = "base_model.model."  # what peft puts in front of a module's name
-# Attribute, Hugging Face name and letters of a weight: a row of a table in weight_names.py.
-WeightName = tuple[str, str, str]
+Weight = tuple[str, Row]  # an attribute, and its row in a table of weight_names.py
 
 
 @typing.no_type_check  # tree operations put other leaves into it
@@ -50,7 +53,7 @@ class Adapter:
 
     a: dict[str, Float[Array, "l *i r"]]
     b: dict[str, Float[Array, "l r *o"]]
-    weights: tuple[WeightName, ...]
+    weights: tuple[Weight, ...]
     alpha: float
 
     @property
@@ -67,7 +70,7 @@ class Adapter:
         return merge(model, self)
 
 
-def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]:
+def target_weights(base: Path, targets: Sequence[str]) -> tuple[Weight, ...]:
     """The block matrices that `targets` name (q k v o gate up down), or all if it is empty.
 
     Args:
@@ -78,17 +81,10 @@ def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]
     """
     _, _, table = hf.architecture(hf.read_config(base))
     matrices = {
-        name: (name, row.name, row.letters)
+        name: (name, row)
         for name, row in table.items()
         if "{l}" in row.name and len(groups(row.letters.split("->")[0])) == 2
     }
-    fused = [name for name in matrices if table[name].parts > 1]
-    if wrong := [name for name in targets or matrices if name in fused]:
-        others = ", ".join(name for name in matrices if name not in fused)
-        raise ValueError(
-            f"train.lora_targets: {wrong[0]!r} is a part of a tensor of {base.name}, which no "
-            f"adapter of peft changes alone; name some of {others}, or set train.lora_rank=0"
-        )
     for name in targets:
         if name not in matrices:
             raise ValueError(
@@ -107,9 +103,7 @@ def _inputs_and_outputs(letters: str) -> tuple[str, str]:
     return " ".join(inputs), " ".join(outputs)
 
 
-def init(
-    weights: tuple[WeightName, ...], cfg, *, rank: int, alpha: float, key: jax.Array
-) -> Adapter:
+def init(weights: tuple[Weight, ...], cfg, *, rank: int, alpha: float, key: jax.Array) -> Adapter:
     """A new adapter, which changes nothing: A is random as in peft, B is zero.
 
     Args:
@@ -124,8 +118,8 @@ def init(
     dims = cfg.dims | {"l": cfg.layers, "r": rank}
     a, b = {}, {}
     keys = jax.random.split(key, len(weights))
-    for (name, _, letters), weight_key in zip(weights, keys, strict=True):
-        inputs, outputs = _inputs_and_outputs(letters)
+    for (name, row), weight_key in zip(weights, keys, strict=True):
+        inputs, outputs = _inputs_and_outputs(row.letters)
         a_side, b_side = f"l {inputs} r", f"l r {outputs}"
         # Kaiming-uniform with a = sqrt(5), of n inputs: the bounds are ±1/sqrt(n).
         bound = 1 / math.sqrt(math.prod(shape_of(inputs, dims)))
@@ -182,8 +176,8 @@ def merge(model, adapter: Adapter):
     """
     scale = adapter.alpha / adapter.rank
     merged = jax.tree.map(lambda x: x, model)  # new modules around the same arrays
-    for name, _, letters in adapter.weights:
-        inputs, outputs = (side.replace(" ", "") for side in _inputs_and_outputs(letters))
+    for name, row in adapter.weights:
+        inputs, outputs = (side.replace(" ", "") for side in _inputs_and_outputs(row.letters))
         w = getattr(merged.blocks, name)[...]
         # Accelerators would round A and B to bfloat16. Full precision costs little beside the
         # model.
@@ -214,18 +208,19 @@ def save_peft(
     """
     prefix = _PEFT_PREFIX + ("model." if task == "CAUSAL_LM" else "")
     tensors: dict[str, np.ndarray] = {}
-    for name, hf_name, letters in adapter.weights:
-        inputs, outputs = _inputs_and_outputs(letters)
-        for factor, part, pattern in (
-            (adapter.a, "A", f"l {inputs} r -> l r ({inputs})"),
-            (adapter.b, "B", f"l r {outputs} -> l ({outputs}) r"),
+    for name, row in adapter.weights:
+        inputs, outputs = _inputs_and_outputs(row.letters)
+        for factor, letter, pattern, axes in (
+            (adapter.a, "A", f"l {inputs} r -> l r ({inputs})", (1,)),
+            (adapter.b, "B", f"l r {outputs} -> l ({outputs}) r", (1, 2)),
         ):
             layers = einops.rearrange(fetch(factor[name]), pattern)
-            names = _factor_names(hf_name, part, len(layers))
-            tensors |= {
-                prefix + stored: np.ascontiguousarray(layer)
-                for stored, layer in zip(names, layers, strict=True)
-            }
+            # Zeros where a tensor holds other weights; the factors of all then sum to the tensor's.
+            around = row.part, row.parts - row.part - 1
+            fill = [[(axis in axes) * n * x for x in around] for axis, n in enumerate(layers.shape)]
+            names = _factor_names(row.name, letter, len(layers))
+            for stored, layer in zip(names, np.pad(layers, fill), strict=True):
+                tensors[prefix + stored] = layer + tensors.get(prefix + stored, np.float32(0))
     settings = _peft_settings(adapter, base, task)
     if is_first_process():
         folder.mkdir(parents=True, exist_ok=True)
@@ -239,10 +234,7 @@ def _peft_settings(adapter: Adapter, base: str, task: str) -> dict:
     """The contents of adapter_config.json."""
     # A pattern, since peft matches a list by the ends of names: BERT's output.dense also ends
     # attention.output.dense.
-    modules = "|".join(
-        re.escape(_module_name(hf_name)).replace(r"\{l\}", r"\d+")
-        for _, hf_name, _ in adapter.weights
-    )
+    modules = "|".join(dict.fromkeys(_module_pattern(row) for _, row in adapter.weights))
     return {
         "peft_type": "LORA",
         "task_type": task,
@@ -255,6 +247,20 @@ def _peft_settings(adapter: Adapter, base: str, task: str) -> dict:
         "fan_in_fan_out": False,
         "use_rslora": False,
         "inference_mode": True,
+    } | _patterns(adapter.weights, adapter.rank, adapter.alpha)
+
+
+def _module_pattern(row: Row) -> str:
+    """A regular expression of a weight's module in all layers."""
+    return re.escape(_module_name(row.name)).replace(r"\{l\}", r"\d+")
+
+
+def _patterns(weights: Sequence[Weight], rank: int, alpha: float) -> dict[str, dict]:
+    """Rank and alpha of the tensors that hold several weights."""
+    fused = {_module_pattern(row): row.parts for _, row in weights if row.parts > 1}
+    return {
+        f"{name}_pattern": {module: parts * value for module, parts in fused.items()}
+        for name, value in (("rank", rank), ("alpha", alpha))
     }
 
 
@@ -262,58 +268,65 @@ def load_peft(folder: Path, base: Path, cfg) -> Adapter:
     """Reads an adapter folder of peft's, for the model in the folder `base`.
 
     Raises:
-        ValueError: a setting or tensor is not that of a plain LoRA of whole block matrices.
+        ValueError: a setting or tensor is not that of a plain LoRA of whole block matrices, or of
+            `save_peft`.
     """
     settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    if settings["peft_type"] != "LORA" or settings.get("alpha_pattern"):
-        raise ValueError(
-            f"{folder}/adapter_config.json: peft_type={settings['peft_type']}, alpha_pattern="
-            f"{settings.get('alpha_pattern')}; only LORA with one alpha for all is implemented"
-        )
     with safe_open(folder / "adapter_model.safetensors", "numpy") as file:
         tensors = {
             _module_name(name.removeprefix(_PEFT_PREFIX)): file.get_tensor(name)
             for name in file.keys()  # noqa: SIM118
         }
-    weights = _adapted_weights(tensors, folder, base, cfg.layers)
-    dims = cfg.dims | {"l": cfg.layers, "r": settings["r"]}
+    weights, rank = _adapted_weights(tensors, folder, base, cfg.layers), settings["r"]
+    dims = cfg.dims | {"l": cfg.layers, "r": rank}
+    found = {x: settings.get(x) or {} for x in ("rank_pattern", "alpha_pattern")}
+    by_part = found == _patterns(weights, rank, settings["lora_alpha"])
+    by_part &= not settings.get("use_rslora")
+    if settings["peft_type"] != "LORA" or (any(found.values()) and not by_part):
+        raise ValueError(
+            f"{folder}/adapter_config.json: peft_type={settings['peft_type']}, {found}; only LORA "
+            "with one rank and alpha for all weights is implemented"
+        )
 
-    def factor(hf_name: str, part: str, source: str, target: str) -> jax.Array:
-        """A weight's factor "A" or "B" of all layers, from letters `source` to letters `target`."""
-        names = _tensor_names(hf_name, part, cfg.layers)
+    def put_factor(value: np.ndarray, source: str, target: str) -> jax.Array:
+        """A factor of all layers, from letters `source` to letters `target`."""
         sizes = {letter: dims[letter] for letter in target.split()}
-        layers = np.stack([tensors[name] for name in names])
-        value = einops.rearrange(layers, f"{source} -> {target}", **sizes)
+        value = einops.rearrange(value, f"{source} -> {target}", **sizes)
         return put(value.astype(np.float32), weight_spec(target))
 
-    a, b = {}, {}
-    for name, hf_name, letters in weights:
-        inputs, outputs = _inputs_and_outputs(letters)
-        a[name] = factor(hf_name, "A", f"l r ({inputs})", f"l {inputs} r")
-        b[name] = factor(hf_name, "B", f"l ({outputs}) r", f"l r {outputs}")
-    stabiliser = math.sqrt(settings["r"]) if settings.get("use_rslora") else 1
-    return Adapter(a, b, weights, settings["lora_alpha"] * stabiliser)
+    a, b, adapted = {}, {}, []
+    for name, row in weights:
+        of_a, of_b = (
+            np.stack([tensors[x] for x in _tensor_names(row.name, letter, cfg.layers)])
+            for letter in "AB"
+        )
+        of_b = np.split(of_b, row.parts, axis=1)[row.part]
+        if by_part:
+            ranks = slice(row.part * rank, (row.part + 1) * rank)
+            if np.count_nonzero(of_b) != np.count_nonzero(of_b[..., ranks]):
+                raise ValueError(f"{folder}: the adapters of parts of {row.name} are mixed")
+            of_a, of_b = of_a[:, ranks], of_b[..., ranks]
+        if not of_a.any() and row.parts > 1:
+            continue  # a part of a tensor that was not adapted
+        inputs, outputs = _inputs_and_outputs(row.letters)
+        a[name] = put_factor(of_a, f"l r ({inputs})", f"l {inputs} r")
+        b[name] = put_factor(of_b, f"l ({outputs}) r", f"l r {outputs}")
+        adapted.append((name, row))
+    stabiliser = math.sqrt(rank) if settings.get("use_rslora") else 1
+    return Adapter(a, b, tuple(adapted), settings["lora_alpha"] * stabiliser)
 
 
 def _adapted_weights(
     tensors: dict[str, np.ndarray], folder: Path, base: Path, layers: int
-) -> tuple[WeightName, ...]:
+) -> tuple[Weight, ...]:
     """The block matrices that an adapter's tensors belong to.
 
     Raises:
         ValueError: a tensor is missing, or belongs to no matrix.
     """
-    names = {
-        (weight, part): _tensor_names(weight[1], part, layers)
-        for weight in target_weights(base, ())
-        for part in "AB"
-    }
-    weights = tuple(
-        weight
-        for weight in target_weights(base, ())
-        if not tensors.keys().isdisjoint(names[weight, "A"])
-    )
-    expected = {name for weight in weights for part in "AB" for name in names[weight, part]}
+    names = lambda row, part: set(_tensor_names(row.name, part, layers))
+    weights = tuple(x for x in target_weights(base, ()) if tensors.keys() & names(x[1], "A"))
+    expected = {name for _, row in weights for part in "AB" for name in names(row, part)}
     unmatched = tensors.keys() ^ expected
     if unmatched or not weights:
         raise ValueError(

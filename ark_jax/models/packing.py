@@ -36,16 +36,14 @@ def multiply_adds(model: typing.Any, cfg: typing.Any) -> dict[str, typing.Any]:
 
 
 @typing.no_type_check  # tree operations put other leaves into it
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["places", "sources"], meta_fields=["capacity"]
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackingPlan:
     """Maps tokens of rows to places of streams and back. An index past the end reads zeros."""
 
     places: Int[Array, "b t"]  # token of a row -> its place in the stream of the row's device
     sources: Int[Array, "streams a"]  # place -> token, counted through all rows of the device
-    capacity: int  # places in a stream
+    capacity: int = dataclasses.field(metadata={"static": True})  # places in a stream
 
 
 def plan_packing(mask: Bool[Array, "b t"], capacity: int) -> PackingPlan:

@@ -58,7 +58,8 @@ def compute(
     ) -> tuple[Array, tuple[Array, ...]]:
         """The attention of a layer, and its keys and values with the heads first."""
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
-        out = attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention, reach=reach)
+        how: dict[str, Any] = {"kernel": cfg.attention, "reach": reach, "window": cfg.window}
+        out = attend_packed(q, k, v, plan, causal=True, **how)
         return out, heads_first
 
     positions = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])

@@ -72,9 +72,9 @@ def attend_with_prefixes(
         q: Array,
         k: Array,
         v: Array,
-        texts: Array,
         prefixes: KeyValues,
         prefix_indices: Array,
+        texts: Array,
         places: tuple[Array, ...],
         near: Near | None,
     ) -> Array:
@@ -90,32 +90,9 @@ def attend_with_prefixes(
         )
         return _join(pack(to_prefix, *places[:2]), pack(to_text, *places[2:])).astype(q.dtype)
 
-    query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    keys = activation_spec("b s k h")
-    return jax.shard_map(
-        attend_shard,
-        in_specs=(
-            query,
-            keys,
-            keys,
-            index,
-            _key_value_specs(cache, index),
-            activation_spec("b"),
-            index,
-            (P(), index) if near else None,
-        ),
-        out_specs=query,
-        check_vma=prefix_kernel == text_kernel == "xla",
-    )(
-        q,
-        k,
-        v,
-        texts,
-        prefixes,
-        prefix_indices,
-        (by_prefix.places, by_prefix.sources, by_row.places, by_row.sources),
-        near,
-    )
+    places = by_prefix.places, by_prefix.sources, by_row.places, by_row.sources
+    run = _over_shards(attend_shard, near, prefix_kernel == text_kernel == "xla")
+    return run(q, k, v, prefixes, prefix_indices, texts, places, near)
 
 
 def attend_in_slots(
@@ -154,35 +131,35 @@ def attend_in_slots(
         prefixes: KeyValues,
         prefix_indices: Array,
         texts: Array,
-        places: Array,
-        sources: Array,
+        places: tuple[Array, ...],
         near: Near | None,
     ) -> Array:
-        q, k, v = (_swap(packing.unpack_shard(x, places, sources)) for x in (q, k, v))
-        near = near and (near[0], packing.unpack_shard(near[1], places, sources))
+        q, k, v = (_swap(packing.unpack_shard(x, *places)) for x in (q, k, v))
+        near = near and (near[0], packing.unpack_shard(near[1], *places))
         to_prefix = _attend_to_prefixes(q, prefixes, prefix_indices, prefix_kernel, near)
         to_text = _attend_to_texts(q, k, v, texts, text_kernel, near)
         out = _join(to_prefix, to_text).astype(q.dtype)
-        return packing.pack_shard(_swap(out), places, sources)
+        return packing.pack_shard(_swap(out), *places)
 
-    query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    keys = activation_spec("b s k h")
+    run = _over_shards(attend_shard, near, prefix_kernel == text_kernel == "xla")
+    return run(q, k, v, prefixes, prefix_indices, texts, (plan.places, plan.sources), near)
+
+
+def _over_shards(attend_shard: Callable, near: Near | None, is_ours: bool) -> Callable:
+    """Runs the attention of a shard on each device.
+
+    Args:
+        is_ours: Pallas kernels do not declare how their results vary over the mesh.
+    """
+    query, keys, index = (activation_spec(side) for side in ("b t n h", "b s k h", "b t"))
+    prefixes = _key_value_specs(activation_spec("b k s h"), index)
+    specs = query, keys, keys, prefixes, activation_spec("b"), index, index
     return jax.shard_map(
         attend_shard,
-        in_specs=(
-            query,
-            keys,
-            keys,
-            _key_value_specs(cache, index),
-            activation_spec("b"),
-            index,
-            index,
-            index,
-            (P(), index) if near else None,
-        ),
+        in_specs=(*specs, (P(), index) if near else None),
         out_specs=query,
-        check_vma=prefix_kernel == text_kernel == "xla",
-    )(q, k, v, prefixes, prefix_indices, texts, plan.places, plan.sources, near)
+        check_vma=is_ours,
+    )
 
 
 def attend_newest(

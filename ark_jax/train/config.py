@@ -7,6 +7,9 @@ import dataclasses
 
 from ark_jax.schema import field
 
+# How AdamW's two moments are stored -> their bytes for a byte of the float32 weights.
+MOMENTS = {"float32": 2.0, "bfloat16": 1.0, "int8": 0.5}
+
 
 @dataclasses.dataclass(frozen=True)
 class UpdateConfig:
@@ -17,6 +20,12 @@ class UpdateConfig:
     )
     weight_decay: float = field(0.01, "Decoupled weight decay of AdamW.", minimum=0)
     clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
+    moments: str = field(
+        "float32",
+        "How AdamW's two moments are stored: in 8, 4 or 2 bytes a trained weight; prices in "
+        "configs/README.md.",
+        choices=tuple(MOMENTS),
+    )
     remat: str = field(
         "auto",
         "What the backward pass computes again: all but products with weights, or everything, "

@@ -70,6 +70,7 @@ def train(
         maker.texts_of_device,
         trained=memory.bytes_on_device(trainable),
         frozen=memory.bytes_on_device(frozen),
+        moments=config.moments,
         most_pieces=maker.passages.rows // layout.batch_multiple(),
     )
     memory.say_choice(choice, run.label)

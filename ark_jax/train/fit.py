@@ -10,10 +10,12 @@ The devices never wait for the host while its work for a step takes less time th
 the next batch while they compute, and reads the metrics of a step once the next one is queued.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
+import os
 import typing
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +33,6 @@ from ark_jax.runtime.log import Progress, say
 from ark_jax.train import flops, optim
 from ark_jax.train.checkpoints import Checkpoints
 from ark_jax.train.config import UpdateConfig
-from ark_jax.train.curve import Curve
 
 NON_FINITE = "non_finite.json"
 
@@ -99,9 +100,7 @@ class Trained(typing.NamedTuple):
 
 
 @typing.no_type_check  # tree operations put other leaves into it
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["step", "trainable", "opt"], meta_fields=[]
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
     """What a checkpoint holds. `step`, the steps made so far, is also the position in the data."""
@@ -196,7 +195,9 @@ def train(
         OSError: a checkpoint could not be written.
     """
     schedule = optim.schedule(learning_rate, steps, config.warmup, decay=decay, floor=floor)
-    optimizer = optim.adamw(weight_decay=config.weight_decay, clip=config.clip)
+    optimizer = optim.adamw(
+        weight_decay=config.weight_decay, clip=config.clip, moments=config.moments
+    )
     save_every = config.save_every
     folder = mirror.in_bucket(run.folder / "checkpoints")
     curve_file = run.folder / "curve.jsonl"
@@ -281,6 +282,62 @@ def _abstract_state(trainable: Any, optimizer: optax.GradientTransformation) -> 
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     return jax.tree.map(place, _first_state.eval_shape(trainable, optimizer))
+
+
+class Curve:
+    """curve.jsonl, a row a step, of a run that may have been stopped and resumed.
+
+    Attributes:
+        rows: the rows in the file.
+        reported: the last step that has gone to `on_step`. A resumed run makes the steps after its
+            checkpoint again. The file `curve.reported` stores this number, so that the run does not
+            report them twice.
+    """
+
+    def __init__(self, path: Path, step: int):
+        """Opens the file and drops the rows after `step`, the checkpoint to resume from."""
+        self.path = path
+        self.rows, self.reported = distributed.on_first_process(
+            functools.partial(self._drop_later_rows, path, step)
+        )
+
+    @staticmethod
+    def _drop_later_rows(path: Path, step: int) -> tuple[list[dict], int]:
+        """Drops the rows after `step`; returns the others and the last reported step."""
+        mark = path.with_suffix(".reported")
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        reported = text.count("\n")
+        with contextlib.suppress(FileNotFoundError, ValueError):  # damage may report a step twice
+            reported = max(reported, int(mark.read_text(encoding="utf-8")))
+        lines = text.split("\n")[:step]
+        _replace_file(mark, str(reported))
+        _replace_file(path, "".join(line + "\n" for line in lines))
+        return list(map(json.loads, lines)), reported
+
+    def add(self, row: dict) -> None:
+        """Appends a row."""
+        self.rows.append(row)
+        if distributed.is_first_process():
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        """Forces the rows to disk. A checkpoint comes afterwards, so that its rows are there."""
+        if distributed.is_first_process():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def finish(self) -> None:
+        """Deletes `curve.reported` after the last step."""
+        if distributed.is_first_process():
+            self.path.with_suffix(".reported").unlink()
+
+
+def _replace_file(path: Path, content: str) -> None:
+    """Replaces a file in one move: a killed process leaves the old file or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(content, encoding="utf-8")
+    new.replace(path)
 
 
 @dataclasses.dataclass(frozen=True)

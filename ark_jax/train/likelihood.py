@@ -31,23 +31,12 @@ from ark_jax.train import fit, flops, parts
 from ark_jax.train.groups import BatchShape, Group, place_prompts
 from ark_jax.train.policy import Counts, PolicyLoss, token_loss
 
+STATIC = {"static": True}  # of a field: it is part of the tree's structure
 LOGIT_BLOCK = 256  # on a CPU, positions whose logits are computed at once
 
 
 @typing.no_type_check  # tree operations put other leaves into it
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "prompt_tokens",
-        "prompt_mask",
-        "completions",
-        "labels",
-        "advantages",
-        "old",
-        "policy_reference",
-    ],
-    meta_fields=["prompt_room", "room"],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GroupArrays:
     """A step on the devices; each device has some prompts and all of their completions.
@@ -64,8 +53,8 @@ class GroupArrays:
     advantages: Float[Array, " b"]
     old: Float[Array, "b t"] | None
     policy_reference: Float[Array, "b t"] | None
-    prompt_room: int  # tokens of all prompts, on each device
-    room: int  # tokens of all completions, on each device
+    prompt_room: int = dataclasses.field(metadata=STATIC)  # tokens of all prompts, on each device
+    room: int = dataclasses.field(metadata=STATIC)  # tokens of all completions, on each device
 
     @property
     def mask(self) -> Bool[Array, "b t"]:

@@ -1,7 +1,6 @@
 """Training of a pair scorer on weighted lists (STAR): weights and objective."""
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,9 +18,7 @@ from ark_jax.train.lists import ListEpochs, PairList
 
 
 @typing.no_type_check  # tree operations put other leaves into it
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["adapter", "head"], meta_fields=[]
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AdaptedScorer:
     """What is trained beside a frozen body: its adapter, and all weights of the head."""
@@ -91,7 +88,7 @@ def train(
     adapter = 0 if frozen is None else trainable.adapter.entries
     maker = ListwiseBatches.create(drawn, texts, scorer, steps, adapter, run.label)
     body = memory.choose_remat(
-        scorer.cfg.body, config.remat, maker.texts_of_device(), trainable, frozen, run.label
+        scorer.cfg.body, config, maker.texts_of_device(), trainable, frozen, run.label
     )
     model_config = dataclasses.replace(scorer.cfg, body=body)
 

@@ -24,6 +24,7 @@ from ark_jax.runtime.device_memory import device_memory, published
 from ark_jax.runtime.log import say
 from ark_jax.text import tokens as tk
 from ark_jax.train import flops
+from ark_jax.train.config import MOMENTS, UpdateConfig
 from ark_jax.train.placement import TextGrid
 
 REMATS = ("products", "all")  # of `Config.remat`, the fastest first
@@ -114,6 +115,7 @@ def step_memory(
     *,
     trained: float,
     frozen: float = 0,
+    moments: str = "float32",
     in_pieces: bool = False,
     logits: float = 0,
 ) -> StepMemory:
@@ -124,23 +126,24 @@ def step_memory(
         remat: of `REMATS`.
         texts: all kinds whose activations wait at the same time.
         trained, frozen: bytes of the weights on a device that a step updates, and of the others.
+        moments: a key of `config.MOMENTS`.
         in_pieces: gradients are added up over several passes, and so held once more.
         logits: as `logits_bytes` returns it; 0 for a step without logits.
     """
-    working = max(_working_bytes(cfg, remat, x) for x in texts)
+    working, kept = max(_working_bytes(cfg, remat, x) for x in texts), MOMENTS[moments]
     if device_in_use().platform == "cpu":
         # Merged with an adapter, frozen weights are held twice and have a gradient.
-        weights = (4 + in_pieces) * trained + 3 * frozen
+        weights = (2 + kept + in_pieces) * trained + 3 * frozen
         # XLA:CPU computes 16 bits in float32, and saves them so.
         saved = 4 * sum(_numbers(cfg, remat, x) for x in texts)
         return StepMemory(weights, cfg.layers * saved, max(working, logits))
     # The layers' gradient of one kind of texts waits for that of the next; all add to one table's.
     layers, table = flops.weights(cfg), cfg.vocab * cfg.width
     gradients = 1 + (len(texts) - 1 + in_pieces) * layers / (layers + table)
-    weights = 3 * trained + 2 * frozen + gradients * (frozen or trained)
+    weights = (1 + kept) * trained + 2 * frozen + gradients * (frozen or trained)
     # Keys and values of prefixes wait with their gradient.
-    kept = 2 * sum(x.prefixes * x.after for x in texts) * _cache_numbers(cfg)
-    saved = sum(_numbers(cfg, remat, x) for x in texts) + kept
+    saved = 2 * sum(x.prefixes * x.after for x in texts) * _cache_numbers(cfg)
+    saved += sum(_numbers(cfg, remat, x) for x in texts)
     size = jnp.dtype(cfg.compute).itemsize
     # A TPU's compiler does not put a layer's arrays where the logits were.
     working = working + logits if device_in_use().platform == "tpu" else max(working, logits)
@@ -165,9 +168,10 @@ def _numbers(cfg: Any, remat: str, texts: Texts) -> float:
 def _kernel(cfg: Any, texts: Texts) -> str:
     """The kernel that attends them; texts behind prefixes have XLA's."""
     device, head_size = device_in_use(), cfg.dims["h"]
-    if cfg.distances or (cfg.local and cfg.window < texts.length + texts.after):
-        return "xla"
     chosen = kernels.choose(cfg.attention, device, cfg.compute, head_size, texts.length)
+    is_windowed = cfg.local and cfg.window < texts.length + texts.after
+    if cfg.distances or (is_windowed and not kernels.has_windows(chosen, cfg.causal)):
+        return "xla"
     return "xla" if texts.after and device.platform != "cpu" else chosen
 
 
@@ -269,17 +273,6 @@ def suffix_bytes(
     return states + cache_bytes(cfg, cached) + table + 4 * positions * cfg.vocab
 
 
-def decoding_bytes(cfg: Any, weights: float, rows: int, cached: int) -> float:
-    """Bytes that a device holds while it generates a token of each row.
-
-    Args:
-        weights: bytes of the weights on a device.
-        cached: tokens of all rows and of their prefix, with places that are free.
-    """
-    # Logits, their exponentials and their order, of which top-p takes sums.
-    return weights + cache_bytes(cfg, cached) + 3 * 4 * rows * cfg.vocab
-
-
 class Choice(NamedTuple):
     """How a step is computed.
 
@@ -376,6 +369,7 @@ def choose(
     *,
     trained: float,
     frozen: float = 0,
+    moments: str = "float32",
     most_pieces: int = 1,
     available: float | None = None,
     logits: float = 0,
@@ -390,7 +384,7 @@ def choose(
         remat: "auto" for any, or the one to take.
         pieces: number of pieces, or 0 for any.
         texts_for_pieces: number of pieces -> the texts that a device encodes at once.
-        trained, frozen, logits: see `step_memory`.
+        trained, frozen, moments, logits: see `step_memory`.
         most_pieces: the most that make sense.
         available: bytes of a device; None takes this device's.
     """
@@ -415,6 +409,7 @@ def choose(
             texts(count),
             trained=trained,
             frozen=frozen,
+            moments=moments,
             in_pieces=count > 1,
             logits=logits,
         )
@@ -431,7 +426,7 @@ def _doublings(limit: int) -> list[int]:
 
 def choose_remat(
     cfg: Any,
-    remat: str,
+    config: UpdateConfig,
     texts: Iterable[Texts],
     trainable: Any,
     frozen: Any,
@@ -439,23 +434,24 @@ def choose_remat(
     *,
     logits: float = 0,
 ) -> Any:
-    """`cfg` with the remat of a step that encodes these texts, "auto" resolved.
+    """`cfg` with the config's remat, "auto" resolved for a step that encodes these texts.
 
     Args:
         trainable, frozen: as `fit.train` takes them.
         label: begins the line that reports a choice other than the fastest.
         logits: see `step_memory`.
     """
-    if remat != "auto":
-        return dataclasses.replace(cfg, remat=remat)
+    if config.remat != "auto":
+        return dataclasses.replace(cfg, remat=config.remat)
     listed = list(texts)
     choice = choose(
         cfg,
-        remat,
+        config.remat,
         1,
         lambda _: listed,
         trained=bytes_on_device(trainable),
         frozen=bytes_on_device(frozen),
+        moments=config.moments,
         logits=logits,
     )
     say_choice(choice, label)

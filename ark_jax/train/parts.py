@@ -5,7 +5,6 @@ loss is a sum over completions, so its gradient is the sum of the parts' gradien
 """
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from ark_jax.train.groups import BatchShape, Group
 
 
 @typing.no_type_check  # tree operations put other leaves into it
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=[])
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """The arrays of all parts of a step, stacked along a first axis."""

@@ -75,7 +75,7 @@ def train(
     models = (towers.query.model,) if towers.is_one else tuple(tower.model for tower in sides)
     grids = (maker.questions, maker.triples)
     texts = map(memory.Texts.from_grid, grids)
-    cfg = memory.choose_remat(configs[1], config.remat, texts, models, None, run.label)
+    cfg = memory.choose_remat(configs[1], config, texts, models, None, run.label)
     objective = TripletObjective(
         tuple(dataclasses.replace(tower_cfg, remat=cfg.remat) for tower_cfg in configs),
         (towers.query.form_of("query"), towers.document.form_of("document")),

@@ -216,9 +216,7 @@ def _train_in_parts(
     texts = largest.texts_of_device()
     positions = block_length(LOGIT_BLOCK)
     logits = memory.logits_bytes(model.cfg, positions, trained=frozen is None)
-    cfg = memory.choose_remat(
-        model.cfg, config.remat, texts, trainable, frozen, run.label, logits=logits
-    )
+    cfg = memory.choose_remat(model.cfg, config, texts, trainable, frozen, run.label, logits=logits)
     adapter = 0 if frozen is None else trainable.entries
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:

@@ -479,6 +479,17 @@ def prefill(size: str, scale: Scale) -> Program:
     return Program(lowering(x.mesh, generate._prefill, *arguments), x.model, held, flash, x.note)
 
 
+def decoding_bytes(cfg: Any, weights: float, rows: int, cached: int) -> float:
+    """Bytes that a device holds while it generates a token of each row.
+
+    Args:
+        weights: bytes of the weights on a device.
+        cached: tokens of all rows and of their prefix, with places that are free.
+    """
+    # Logits, their exponentials and their order, of which top-p takes sums.
+    return weights + memory.cache_bytes(cfg, cached) + 3 * 4 * rows * cfg.vocab
+
+
 def decode(size: str, scale: Scale) -> Program:
     """Generation: tokens of every reply, drawn by top-p, up to the next look at them."""
     x, steps = continuing(size, scale), generate.steps_at_once()
@@ -489,7 +500,7 @@ def decode(size: str, scale: Scale) -> Program:
         state = generate.RowState(*(array(x.slots) for _ in generate.RowState._fields))
         rest = (state, 0, drawn(x.slots), (151_645,), scale.suffix, steps)
         weights = memory.bytes_on_device(x.model)
-        held = memory.decoding_bytes(x.cfg, weights, scale.slots, places(scale))
+        held = decoding_bytes(x.cfg, weights, scale.slots, places(scale))
     arguments = (x.model, parts, x.cfg, shared, x.cache, *rest)
     lower = lowering(x.mesh, generate._decode, *arguments)
     return Program(lower, x.model, held, note=x.note, rounds=steps)

@@ -21,8 +21,10 @@ from ark_jax.runtime.accelerator import Device, device_in_use
 TEXTS, TOKENS, HEADS, KEY_HEADS, SIZE = 8, 40, 4, 2, 16
 LENGTHS = np.array([40, 1, 17, 33, 8, 25, 2, 39])
 VISIBLE = np.arange(TOKENS) < LENGTHS[:, None]
-# Padding on the left, a hole, and a row without a text.
-SCATTERED = VISIBLE[:, ::-1] & (np.arange(TOKENS) != 37) & (LENGTHS != 1)[:, None]
+# Padding on the left, and a row without a text; and a hole.
+AT_RIGHT = VISIBLE[:, ::-1] & (LENGTHS != 1)[:, None]
+SCATTERED = AT_RIGHT & (np.arange(TOKENS) != 37)
+WINDOW = {"reach": jnp.int32(9), "window": 9}
 
 
 def inputs(dtype: str = "float32") -> list[jax.Array]:
@@ -34,20 +36,22 @@ def inputs(dtype: str = "float32") -> list[jax.Array]:
     ]
 
 
-def rows(q, k, v, *, causal: bool, kernel: str, visible=VISIBLE):
+def rows(q, k, v, *, causal: bool, kernel: str, visible=VISIBLE, **near):
     """Of padded rows; padding gives nothing."""
     visible = layout.rows(visible)
-    out = attention.attend(q, k, v, visible, causal=causal, kernel=kernel)
+    out = attention.attend(q, k, v, visible, causal=causal, kernel=kernel, **near)
     return jnp.where(visible[:, :, None, None], out, 0)
 
 
-def stream(q, k, v, *, causal: bool, kernel: str, visible=VISIBLE):
+def stream(q, k, v, *, causal: bool, kernel: str, visible=VISIBLE, **near):
     """Of texts that lie end to end."""
     plan = packing.plan_packing(layout.rows(visible), 168)
     q, k, v = (packing.pack(x, plan) for x in (q, k, v))
-    return packing.unpack(
-        attention.attend_packed(q, k, v, plan, causal=causal, kernel=kernel), plan
-    )
+    out = attention.attend_packed(q, k, v, plan, causal=causal, kernel=kernel, **near)
+    return packing.unpack(out, plan)
+
+
+local = functools.partial(stream, **WINDOW)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -80,8 +84,9 @@ def test_tokamax_attention_matches_ours(how, causal, shape):
         agree(how, causal, "tokamax", "float32", 1e-5)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("how", [rows, stream])
+@pytest.mark.parametrize(
+    ("how", "causal"), [(rows, False), (rows, True), (stream, False), (stream, True), (local, True)]
+)
 def test_the_cudnn_call_computes_the_same_attention(how, causal, mesh, monkeypatch):
     """No such device exists here: JAX's own implementation of the same call answers instead."""
     asked, library = [], jax.nn.dot_product_attention
@@ -97,14 +102,25 @@ def test_the_cudnn_call_computes_the_same_attention(how, causal, mesh, monkeypat
     outcome.clear_cache()
 
 
-@pytest.mark.parametrize(("how", "causal"), [(rows, True), (stream, False), (stream, True)])
-def test_splash_attention_matches_ours(how, causal):
+@pytest.mark.parametrize(
+    ("how", "causal", "near"),
+    [
+        (rows, True, {}),
+        (stream, False, {}),
+        (stream, True, {}),
+        (rows, False, WINDOW),
+        (stream, True, WINDOW),
+        (stream, True, WINDOW | {"reach": jnp.int32(attention.FAR)}),
+    ],
+)
+def test_splash_attention_matches_ours(how, causal, near):
     """As the interpreter runs it, with texts that do not begin at the left of their rows."""
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
-        how = functools.partial(how, visible=SCATTERED)
+        how = functools.partial(how, visible=AT_RIGHT if near else SCATTERED, **near)
         agree(how, causal, "splash", "float32", 1e-5)
 
 
+@pytest.mark.parametrize("how", [stream, local])
 @pytest.mark.parametrize(
     ("kernel", "platform", "calls"),
     [
@@ -113,28 +129,32 @@ def test_splash_attention_matches_ours(how, causal):
     ],
 )
 def test_an_accelerator_program_calls_the_kernel_without_a_bias(
-    kernel, platform, calls, monkeypatch
+    kernel, platform, calls, how, monkeypatch
 ):
     """A program of another device can be lowered here, though not run."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92000)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         arrays = inputs("bfloat16")
         monkeypatch.setattr(jax, "default_backend", lambda: platform)
-        program = jax.jit(lambda *qkv: outcome.__wrapped__(stream, True, kernel, *qkv)).trace(
-            *arrays
-        )
+        program = jax.jit(lambda *qkv: outcome.__wrapped__(how, True, kernel, *qkv)).trace(*arrays)
         text = program.lower(lowering_platforms=(platform,)).as_text()
     # With a bias the calls would be `fmhaScaleBiasSoftmax` and so on.
     assert set(re.findall(r"custom_call @([\w$]+)", text)) == calls
+    if kernel == "cudnn":  # forward and backward, of local layers and of others
+        windows = re.findall(r"sliding_window_length\\22: (\d+)", text)
+        assert sorted(windows) == (["0", "0", "9", "9"] if how is local else ["0", "0"])
 
 
+@pytest.mark.parametrize(("how", "kernels_forward"), [(stream, 1), (local, 2)])
 @pytest.mark.parametrize(("kernel", "platform"), [("cudnn", "cuda"), ("splash", "tpu")])
-def test_the_backward_pass_does_not_recompute_attention(kernel, platform, monkeypatch):
+def test_the_backward_pass_does_not_recompute_attention(
+    kernel, platform, how, kernels_forward, monkeypatch
+):
     """What the kernel's backward pass needs is saved with the products."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92000)
 
     def calls(policy: str) -> int:
-        attend = lambda q, k, v: (stream(q, k, v, causal=True, kernel=kernel), k, v)
+        attend = lambda q, k, v: (how(q, k, v, causal=True, kernel=kernel), k, v)
         layer = decoder.rematerialised(lambda qkv, _: (attend(*qkv), None), policy)
         loss = lambda *qkv: jnp.sum(jax.lax.scan(layer, qkv, None, length=2)[0][0])
         program = jax.jit(jax.grad(loss)).trace(*arrays)
@@ -144,7 +164,7 @@ def test_the_backward_pass_does_not_recompute_attention(kernel, platform, monkey
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         arrays = inputs("bfloat16")
         monkeypatch.setattr(jax, "default_backend", lambda: platform)
-        assert calls("products") == calls("all") - 1
+        assert calls("products") == calls("all") - kernels_forward
 
 
 H100, A100, T4 = (Device("gpu", capability) for capability in (9.0, 8.0, 7.5))

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from support import tiny
 
 from ark_jax import layout
@@ -342,15 +343,83 @@ def test_what_sees_later_tokens_generates_no_text(root, mesh):
         LanguageModel.from_pretrained(base)
 
 
-def test_an_adapter_of_a_part_of_a_tensor_is_refused(root):
-    base, *_ = reference("modernbert", root)
-    with pytest.raises(ValueError, match=r"'q' is a part of a tensor .* name some of o, down"):
-        lora.target_weights(base, ())
-    assert [name for name, *_ in lora.target_weights(base, ("o", "down"))] == ["o", "down"]
+FUSED = {
+    "modernbert": ("layers.{}.attn.Wqkv", "layers.{}.mlp.Wi", ("gate", "up")),
+    "nomic": ("encoder.layers.{}.attn.Wqkv", "encoder.layers.{}.mlp.fc11", ("up",)),
+    "gte-segments": (
+        "encoder.layer.{}.attention.qkv_proj",
+        "encoder.layer.{}.mlp.up_gate_proj",
+        ("up",),
+    ),
+}
+
+
+@pytest.mark.parametrize("any_mesh", [(2, 2, 2)], ids=str, indirect=True)
+@pytest.mark.parametrize("case", FUSED)
+def test_parts_of_a_tensor_have_adapters_of_their_own(case, any_mesh, root, tmp_path):
+    """The same as peft's one adapter of the whole tensor; a part without one keeps its weights."""
+    import transformers
+
+    base, *_ = reference(case, root)
+    model, cfg, extra_tensors = hf.load_model(str(base), head=False)
+    attention, feed_forward, fed = FUSED[case]
+    weights, rank, alpha = lora.target_weights(base, ("q", "v", "o", *fed)), 2, 7.0
+    adapter = lora.init(weights, cfg, rank=rank, alpha=alpha, key=jax.random.key(0))
+    random = np.random.default_rng(1)
+    draw = lambda x: layout.put(random.normal(0, 0.2, x.shape).astype("f"), x.sharding.spec)
+    adapter = jax.tree.map(draw, adapter)
+    merged = lora.merge(model, adapter)
+    hf.save_model(merged, cfg, tmp_path / "merged", base=base, extra_tensors=extra_tensors)
+    opened, before = (load_file(x / "model.safetensors") for x in (tmp_path / "merged", base))
+    parts = {"q": 0, "v": 2} | {name: i for i, name in enumerate(fed)}
+    for layer in range(cfg.layers):
+        for module, names in ((attention, "qv"), (feed_forward, fed)):
+            stored = f"{module.format(layer)}.weight"
+            wanted = before[stored].copy()
+            for name in names:
+                a, b = (np.asarray(x[name])[layer] for x in (adapter.a, adapter.b))
+                change = alpha / rank * b.reshape(rank, -1).T @ a.reshape(-1, rank).T
+                wanted[parts[name] * len(change) :][: len(change)] += change
+            np.testing.assert_allclose(opened[stored], wanted, rtol=1e-5, atol=1e-5)
+    lora.save_peft(adapter, tmp_path / "adapter", base=str(base))
+    again = lora.load_peft(tmp_path / "adapter", base, cfg)
+    assert dict(again.weights) == dict(weights) and again.alpha == alpha
+    for name in again.a:
+        np.testing.assert_array_equal(again.a[name], adapter.a[name])
+        np.testing.assert_array_equal(again.b[name], adapter.b[name])
+    if case != "modernbert":
+        return  # their modules in transformers have other names than their checkpoints
+    peft = pytest.importorskip("peft", reason="extra [reference] is not installed")
+    theirs = peft.PeftModel.from_pretrained(
+        transformers.AutoModel.from_pretrained(base), tmp_path / "adapter"
+    )
+    changed = theirs.merge_and_unload().state_dict()
+    for name, x in opened.items():
+        np.testing.assert_allclose(changed[name].numpy(), x, rtol=1e-5, atol=1e-5)
+
+
+def test_an_adapter_of_a_whole_tensor_is_read_as_adapters_of_its_parts(root, tmp_path, mesh):
+    """peft has one A for q, k and v."""
+    peft = pytest.importorskip("peft", reason="extra [reference] is not installed")
+    import transformers
+
+    base, inputs, *_ = reference("modernbert", root)
+    settings = peft.LoraConfig(r=2, target_modules=["Wqkv", "Wo"], init_lora_weights=False)
+    theirs = peft.get_peft_model(transformers.AutoModel.from_pretrained(base), settings).eval()
+    theirs.save_pretrained(tmp_path)
+    model, cfg, _ = hf.load_model(str(base), head=False)
+    adapter = lora.load_peft(tmp_path, base, cfg)
+    assert set(adapter.a) == {"q", "k", "v", "o", "down"}  # both are called Wo
+    tokens, mask, _ = inputs
+    hidden = evaluate(cfg, None, lora.merge(model, adapter), *map(layout.rows, inputs))[0]
+    ids = torch.tensor(tokens, dtype=torch.long)
+    with torch.no_grad():
+        wanted = theirs(input_ids=ids, attention_mask=torch.tensor(mask).long()).last_hidden_state
+    np.testing.assert_allclose(np.asarray(hidden)[mask], wanted.numpy()[mask], rtol=1e-5, atol=2e-5)
 
 
 def test_a_kernel_without_windows_is_refused_by_name(root, mesh):
     base, inputs, *_ = reference("gemma", root)
-    model, cfg, _ = hf.load_model(str(base), head=False, attention="splash")
-    with pytest.raises(ValueError, match="attention='splash': has no windows"):
+    model, cfg, _ = hf.load_model(str(base), head=False, attention="tokamax")
+    with pytest.raises(ValueError, match="attention='tokamax': has no such windows"):
         evaluate(cfg, None, model, *map(layout.rows, inputs))

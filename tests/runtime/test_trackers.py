@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ark_jax.recipes.ark import config
 from ark_jax.runtime import trackers
 from ark_jax.runtime.log import Metrics
-from ark_jax.train.curve import Curve
+from ark_jax.train.fit import Curve
 
 ROW = {"loss": 2.5, "learning_rate": 1e-5, "gradient_norm": 0.75}
 

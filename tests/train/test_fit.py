@@ -37,7 +37,9 @@ from ark_jax.train.config import UpdateConfig
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
 
-@pytest.mark.parametrize("changes", [{}, DISTILLATION], ids=["info_nce", "distil"])
+@pytest.mark.parametrize(
+    "changes", [{}, DISTILLATION, {"moments": "int8"}], ids=["info_nce", "distil", "int8"]
+)
 def test_training_resumed_after_sigterm_gives_the_same_bytes(
     changes, base, uninterrupted, at_step, tmp_path, capsys
 ):

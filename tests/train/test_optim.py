@@ -1,13 +1,17 @@
 """The learning rate and AdamW against their definitions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 from support.training import BERT
 
+from ark_jax import layout
 from ark_jax.models import decoder, encoder
 from ark_jax.models.rotary import Rotary
 from ark_jax.train import optim
@@ -119,3 +123,45 @@ def test_adamw_equals_the_published_recursion(mesh):
         m, v = 0.9 * m + 0.1 * clipped, 0.999 * v + 0.001 * clipped**2
         x = x - 0.1 * (m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + 0.01 * x)
     np.testing.assert_allclose(params["w"], x, rtol=1e-5)
+
+
+# Bytes of a state of 192 numbers in rows of 48, and what of a second moment may be wrong.
+STORED = {"float32": (8 * 192, 1e-6), "bfloat16": (4 * 192, 0.02), "int8": (2 * 192 + 8 * 4, 0.06)}
+
+
+@pytest.mark.parametrize("moments", STORED)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+def test_moments_in_few_bits_stay_right_in_the_mean(moments, shape):
+    """Gradients of three magnitudes in a row; steps of a thousandth add up, though 16 bits cannot
+    hold one. The scale of a scalar is its size.
+    """
+    sizes = 10.0 ** -np.tile(np.arange(3), 16).astype(np.float32)
+    optimizer = optim.adamw(weight_decay=0.0, clip=1e9, moments=moments)
+    expected, wrong = STORED[moments]
+    exact = optim.adamw(weight_decay=0.0, clip=1e9)
+
+    def follow(optimizer, params):
+        def step(state, key):
+            gradient = {"w": sizes * jax.random.normal(key, (4, 48)), "x": jnp.float32(3)}
+            gradient = jax.tree.map(
+                lambda g, p: jax.sharding.reshard(g, jax.typeof(p).sharding.spec), gradient, params
+            )
+            updates, state = optimizer.update(gradient, state, params)
+            return state, updates["x"]
+
+        return jax.lax.scan(step, optimizer.init(params), jax.random.split(jax.random.key(0), 2000))
+
+    with jax.set_mesh(layout.make_mesh(shape)):
+        params = {
+            "w": layout.put(np.zeros((4, 48), np.float32), P("fsdp", "tensor")),
+            "x": jnp.float32(0),
+        }
+        (_, state, _), scalar = jax.jit(functools.partial(follow, optimizer))(params)
+        (_, wanted, _), _ = jax.jit(functools.partial(follow, exact))(params)
+    stored = jax.tree.leaves((state.mu, state.nu))
+    assert sum(x.nbytes for x in stored if x.ndim) == expected
+    second = state.nu if moments == "float32" else optim._read(state.nu)
+    for i in range(3):
+        ours, theirs = (np.asarray(x["w"])[:, i::3].mean() for x in (second, wanted.nu))
+        assert ours == pytest.approx(theirs, rel=wrong)
+    np.testing.assert_allclose(scalar[-100:], 1, rtol=2 * wrong + 1e-3)
