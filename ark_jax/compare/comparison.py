@@ -37,10 +37,11 @@ from ark_jax.index.index import absolute_model
 from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
-from ark_jax.recipes.core.tables import questions_by_group, tabulate
+from ark_jax.recipes.core.tables import html_of, questions_by_group, tabulate
 from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
+from ark_jax.runtime.shown import one_line
 
 SEED, CLUSTER = 0, "document"  # of intervals and tests
 FEWEST_DOCUMENTS = 6  # with fewer, even a gain on every document has p > 0.05
@@ -75,6 +76,10 @@ class Comparison:
     rows: list[dict]
     remarks: list[str]
     about: dict[str, object]
+    __repr__ = one_line("reference", "metrics", "measured_questions")
+
+    def _repr_html_(self) -> str:
+        return html_of(self.table, self.metrics)
 
     @property
     def measured_questions(self) -> int:

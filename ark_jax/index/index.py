@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.reading import Reading
-from ark_jax.data.records import Document
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
+from ark_jax.index.passages import Hits
+from ark_jax.index.rows import Corpus
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
@@ -28,6 +29,8 @@ from ark_jax.retrieval.searcher import (
 )
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
+from ark_jax.runtime.shown import one_line, record_html
+from ark_jax.text.token_rows import check_list
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ class Hit:
     end: int
     chunk: str
     text: str
+    _repr_html_ = record_html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +90,14 @@ class Index:
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
     nearest: Nearest | None = None  # a database that has the vectors and is searched instead
+    __repr__ = one_line("folder", "len", "model")
 
     @classmethod
     def build(
         cls,
         folder: str | Path,
         model: str | Path,
-        corpus: str | Path | Iterable[Document],
+        corpus: Corpus,
         *,
         rules: ChunkRules | None = None,
         dtype: str = "float32",
@@ -110,7 +115,8 @@ class Index:
             folder: of the index; new, empty, or an earlier index.
             model: folder or hub name of the retriever. If it keeps a vector for each token, the
                 index takes as many times the space, and questions are compared by `late.maxsim`.
-            corpus: a file or folder that `data.readers` reads, or documents.
+            corpus: a file or folder that `data.readers` reads, several in a list, a dataframe, or
+                rows: dicts with "text" and, if known, "id" and "title", or `Document`.
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
@@ -221,7 +227,7 @@ class Index:
                 "--no-rerank, or give its place by `ark-jax index` with --reranker=FOLDER"
             ) from None
 
-    def add(self, corpus: str | Path | Iterable[Document]) -> "Index":
+    def add(self, corpus: Corpus) -> "Index":
         """Adds documents, and replaces those that have the same id; returns the new index.
 
         Raises:
@@ -240,8 +246,8 @@ class Index:
         by: str = "hybrid",
         vectors: Vectors | None = None,
         rerank: bool = True,
-    ) -> list[list[Hit]]:
-        """The k best chunks of each question, best first.
+    ) -> list[Hits]:
+        """The k best chunks of each question, best first: a list of `Hit` for each.
 
         Args:
             by: "dense" ranks by cosines, of tokens by `late.maxsim`, "bm25" by words, "hybrid" by
@@ -253,8 +259,9 @@ class Index:
         Raises:
             ValueError: `by` is another word, k is below 1, or the model is not that of the index.
         """
-        if isinstance(questions, str):
-            raise ValueError(f"questions: {questions[:40]!r} is one text; give a list of them")
+        check_list("questions", questions)
+        if odd := [x for x in questions if not isinstance(x, str)]:
+            raise ValueError(f"questions: {odd[0]!r} is no string; give strings")
         if by not in BY:
             raise ValueError(f"by={by!r}: must be {', '.join(BY)}")
         if k < 1:
@@ -273,7 +280,10 @@ class Index:
             found = [Ranking.from_pairs(ranking.pairs()) for ranking in found]
             texts = {i: self.chunks[i].passage for ranking in found for i in ranking.ids}
             found = Reranked(Known(found), texts, reranker.score).search(list(questions), depth)
-        return [[self._hit(*pair) for pair in ranking.pairs()[:k]] for ranking in found]
+        results = [Hits(self._hit(*pair) for pair in ranking.pairs()[:k]) for ranking in found]
+        for question, hits in zip(questions, results, strict=True):
+            hits.question = question
+        return results
 
     @functools.cached_property
     def _keys(self) -> "Vectors | Keys":

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ark_jax.evaluate.answers import normalise
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.index.writer import MAX_NEW_TOKENS, Writer
 from ark_jax.text import cited, prompts
+from ark_jax.text.sentences import sentence_spans
+from ark_jax.text.word_boundaries import contains_words
 
 if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
+
+Partial = Callable[[str], None]  # is called with the text so far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +25,10 @@ class Answer:
 
     Attributes:
         text: the answer; empty if the reply has none.
-        sources: positions of the passages that support it: those that the reply cites, or else
-            those that hold the answer word for word.
-        cited: whether the reply cites them.
+        sources: positions of the passages that the reply cites, or else `supported`.
+        cited: whether the reply cites any.
+        supported: those of the cited passages, or else of all that were read, that hold the content
+            words of the answer in one sentence; see `holds`.
         read: how many passages the reader was shown, from the first; the others did not fit.
         reply: the whole reply.
     """
@@ -34,6 +38,7 @@ class Answer:
     cited: bool
     read: int
     reply: str
+    supported: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +46,12 @@ class Reader:
     """A language model that answers questions from passages, greedily.
 
     Attributes:
-        write: prompts -> replies.
+        write: prompts -> replies; may call a second argument with what a reply says so far.
         fits: whether a prompt and its reply fit the model.
         form: the form of prompts and replies.
     """
 
-    write: Callable[[Sequence[str]], list[str]]
+    write: Callable[..., list[str]]
     fits: Callable[[str], bool]
     form: ReadingPrompt
 
@@ -80,7 +85,7 @@ class Reader:
         """
         writer = Writer.endpoint(base_url, model, cache, key_env=key_env)
 
-        def write(filled: Sequence[str]) -> list[str]:
+        def write(filled: Sequence[str], partial: Partial | None = None) -> list[str]:
             replies, refused = writer.ask(filled, "ask")
             if refused:
                 reason = next(iter(refused.values()))
@@ -89,8 +94,13 @@ class Reader:
 
         return cls(write, lambda prompt: True, _citing_form())
 
-    def answer(self, question: str, passages: Sequence[str]) -> Answer:
+    def answer(
+        self, question: str, passages: Sequence[str], partial: Partial | None = None
+    ) -> Answer:
         """Answers a question from the first passages that fit the model.
+
+        Args:
+            partial: is called with the answer so far, if the model is local.
 
         Raises:
             ValueError: not even the first passage fits, or there is none.
@@ -98,7 +108,9 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                return parse_answer(self.form, self.write([prompt])[0], passages[:read])
+                says = partial and (lambda reply: partial(_answer_so_far(self.form, reply, read)))
+                reply = self.write([prompt], *filter(None, [says]))[0]
+                return parse_answer(self.form, reply, passages[:read], question)
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -112,10 +124,13 @@ def _citing_form() -> ReadingPrompt:
     return ReadingPrompt(prompts.load_template("cite"), cite=True)
 
 
-def _generate(lm: "LanguageModel", form: ReadingPrompt, filled: Sequence[str]) -> list[str]:
+def _generate(
+    lm: "LanguageModel", form: ReadingPrompt, filled: Sequence[str], partial: Partial | None = None
+) -> list[str]:
     """The replies of a local model to prompts that `ReadingPrompt.fill` made."""
     texts = [form.for_model(lm, prompt) for prompt in filled]
-    return lm.generate(texts, max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)
+    says = (lambda i, text: partial(text)) if partial else None
+    return lm.generate(texts, max_new_tokens=MAX_NEW_TOKENS, stop=form.stop, partial=says)
 
 
 def _fits_model(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
@@ -123,16 +138,49 @@ def _fits_model(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
     return len(lm.prompt_ids([form.for_model(lm, prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
 
 
-def parse_answer(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
+def parse_answer(
+    form: ReadingPrompt, reply: str, passages: Sequence[str], question: str = ""
+) -> Answer:
     """The answer in a reply, with or without the tags of the form, and its sources."""
     parsed = form.parse(reply, len(passages))
     if form.cite and not parsed.answer:
         parsed = cited.parse_answer(reply, len(passages), in_tags=False)
     text = re.sub(r"</?\w+>", " ", parsed.answer).strip()
-    if parsed.citations:
-        return Answer(text, tuple(n - 1 for n in parsed.citations), True, len(passages), reply)
-    words = " ".join(normalise(text))
-    holders = (
-        i for i, passage in enumerate(passages) if words and words in " ".join(normalise(passage))
+    cites = tuple(number - 1 for number in parsed.citations)
+    read = range(len(passages))
+    supported = tuple(i for i in cites or read if holds(passages[i], text, question))
+    return Answer(text, cites or supported, bool(cites), len(read), reply, supported)
+
+
+def _answer_so_far(form: ReadingPrompt, reply: str, passages: int) -> str:
+    """The answer in the beginning of a reply; empty while a thought or a tag is not finished."""
+    thought, tag, said = reply.rpartition("<answer>")
+    if not tag and reply.lstrip().startswith("<") and form.cite:
+        return ""
+    return (said if tag else cited.parse_answer(reply, passages, in_tags=False).answer).split("<")[
+        0
+    ]
+
+
+def holds(passage: str, answer: str, question: str = "") -> bool:
+    """Whether one sentence of a passage holds the answer's content words, or the whole answer.
+
+    Content words are stems without stop words. Those of the question do not count, if others are
+    left: "The encoding is UTF-8." answers a question about an encoding by "UTF-8".
+    """
+    words = _content_words(answer)
+    words = words - _content_words(question) or words
+    sentences = (passage[start:end] for start, end in sentence_spans(passage))
+    return any(
+        contains_words(x, answer) or (words and words <= _content_words(x)) for x in sentences
     )
-    return Answer(text, tuple(holders), False, len(passages), reply)
+
+
+def _content_words(text: str) -> set[str]:
+    """The stems of a text without stop words; "19,250" is 19250, "UTF-8" is two words."""
+    import Stemmer
+    from bm25s.stopwords import STOPWORDS_EN
+
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.casefold().replace("’", "'"))
+    words = [word for word in re.findall(r"\w+(?:[.']\w+)*", plain) if word not in STOPWORDS_EN]
+    return set(Stemmer.Stemmer("english").stemWords(words))

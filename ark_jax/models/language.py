@@ -23,6 +23,7 @@ from ark_jax.models.token_probabilities import block_length, suffix_log_probs, t
 from ark_jax.runtime import programs
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import Progress
+from ark_jax.runtime.shown import one_line
 from ark_jax.text import tokens as tk
 from ark_jax.text.thoughts import closed_thought
 from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
@@ -69,6 +70,7 @@ class LanguageModel:
     stop_ids: tuple[int, ...]  # tokens that end a text
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    __repr__ = one_line("folder", "max_length")
 
     @classmethod
     def from_pretrained(
@@ -420,6 +422,7 @@ class LanguageModel:
         batch_tokens: int = 0,
         label: str = "",
         done: Callable[[int, str], None] = lambda i, text: None,
+        partial: Callable[[int, str], None] | None = None,
     ) -> list[str]:
         """Continues each prompt, up to a stop token, a `stop` string or `max_new_tokens`.
 
@@ -437,6 +440,7 @@ class LanguageModel:
                 suits the device.
             label: name of the progress line; without it none is shown.
             done: `done(i, text)` is called as soon as text i has ended.
+            partial: `partial(i, text)` is called every few tokens with text i so far.
         """
         _check_sampling(max_new_tokens, temperature, top_p)
         ids = self._encode_prompts(prompts, max_new_tokens)
@@ -449,8 +453,10 @@ class LanguageModel:
 
             def store_if_ended(i: int, new_ids: list[int], is_last: bool) -> bool:
                 """Stores the text if it has ended; returns whether a stop string ended it."""
-                text = self._decode_reply(new_ids) if is_last or stop else ""
+                text = self._decode_reply(new_ids) if is_last or stop or partial else ""
                 end = min((text.find(string) for string in stop if string in text), default=None)
+                if partial:
+                    partial(i, text[:end])
                 if is_last or end is not None:
                     texts[i] = text[:end]
                     done(i, texts[i])

@@ -46,6 +46,13 @@ def show(text: str) -> None:
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 
+def shows_colour() -> bool:
+    """Whether the standard output is a terminal, and $NO_COLOR is not set."""
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
 def duration(seconds: float) -> str:
     """Seconds as text: 75 gives `1m15s`."""
     seconds = round(seconds)
