@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.reading import Reading
 from ark_jax.index import folder as folders
@@ -199,7 +200,10 @@ class Index:
                 f"the model of the index {self.folder} is missing ({error}); give its place with "
                 "--model=FOLDER, or search --by=bm25, which needs none"
             ) from None
-        if retriever.digest("document") != self.manifest.made_with["model"]:
+        known = [fingerprints.read_model_digest(self.model), __version__]
+        compute = lambda: retriever.digest("document")
+        digest = fingerprints.remembered(f"retriever {self.model}", known, compute)
+        if digest != self.manifest.made_with["model"]:
             raise ValueError(
                 f"{self.model} is another model than the index {self.folder} was made with: run "
                 "`ark-jax index` again, or give the place of the right one with --model=FOLDER"

@@ -26,8 +26,22 @@ if TYPE_CHECKING:  # these modules start jax
 LINES = 3  # of a passage
 NARROWEST = 40  # columns of one side of a comparison
 SURE = 0.5  # of the question's words, by weight: a sentence with so many is chosen by words alone
-EMBEDDED = 32  # sentences of a question, at most, that are embedded
+EMBEDDED = 16  # sentences of a question, at most, that are embedded
 _CUT = " …"
+_ASKING = {
+    "did",
+    "do",
+    "doe",
+    "how",
+    "what",
+    "when",
+    "where",
+    "which",
+    "who",
+    "whom",
+    "whose",
+    "whi",
+}
 _CODES = {"word": "\x1b[1;31m", "answer": "\x1b[1;32m"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # Control characters except white space, and those that turn the direction of a line.
@@ -78,7 +92,7 @@ class View:
     @functools.cached_property
     def _asked(self) -> set[str]:
         """The stems of the question."""
-        return set(stems([self.question])[0])
+        return set(stems([self.question])[0]) - _ASKING
 
     def excerpts(self, hits: Sequence["Hit"], room: int = 300) -> list[tuple[int, int]]:
         """The part of each passage that matters: start and end of whole sentences in its text.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.index.writer import MAX_NEW_TOKENS, Writer
+from ark_jax.retrieval.bm25_index import STOP_WORDS
 from ark_jax.text import cited, prompts
 from ark_jax.text.sentences import sentence_spans
 from ark_jax.text.word_boundaries import contains_words
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
 
 Partial = Callable[[str], None]  # is called with the text so far
+# Words that say nothing by themselves.
+_EMPTY = STOP_WORDS.union(
+    re.findall(
+        r"\w+",
+        "answer been being can could did do does from had has have he her him his how i its may our "
+        "she should so than them were what when where which who whom whose why would you your",
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +117,8 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                says = partial and (lambda reply: partial(_answer_so_far(self.form, reply, read)))
-                reply = self.write([prompt], *filter(None, [says]))[0]
+                more = [functools.partial(_say, partial, self.form)] if partial else []
+                reply = self.write([prompt], *more)[0]
                 return parse_answer(self.form, reply, passages[:read], question)
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
@@ -152,14 +161,11 @@ def parse_answer(
     return Answer(text, cites or supported, bool(cites), len(read), reply, supported)
 
 
-def _answer_so_far(form: ReadingPrompt, reply: str, passages: int) -> str:
-    """The answer in the beginning of a reply; empty while a thought or a tag is not finished."""
-    thought, tag, said = reply.rpartition("<answer>")
-    if not tag and reply.lstrip().startswith("<") and form.cite:
-        return ""
-    return (said if tag else cited.parse_answer(reply, passages, in_tags=False).answer).split("<")[
-        0
-    ]
+def _say(partial: Partial, form: ReadingPrompt, reply: str) -> None:
+    """Passes on the answer in the beginning of a reply, unless a thought or tag is unfinished."""
+    _, tag, said = reply.rpartition("<answer>")
+    if tag or not (form.cite and reply.lstrip().startswith("<")):
+        partial(re.split(r"<|\n", (said if tag else reply).lstrip())[0])
 
 
 def holds(passage: str, answer: str, question: str = "") -> bool:
@@ -179,8 +185,7 @@ def holds(passage: str, answer: str, question: str = "") -> bool:
 def _content_words(text: str) -> set[str]:
     """The stems of a text without stop words; "19,250" is 19250, "UTF-8" is two words."""
     import Stemmer
-    from bm25s.stopwords import STOPWORDS_EN
 
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.casefold().replace("’", "'"))
-    words = [word for word in re.findall(r"\w+(?:[.']\w+)*", plain) if word not in STOPWORDS_EN]
+    words = [word for word in re.findall(r"\w+(?:[.']\w+)*", plain) if word not in _EMPTY]
     return set(Stemmer.Stemmer("english").stemWords(words))
