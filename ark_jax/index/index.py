@@ -63,6 +63,11 @@ class Hit:
     text: str
     _repr_html_ = record_html
 
+    @property
+    def place(self) -> dict:
+        """The fields that say where it stands, for the metadata of other software."""
+        return {name: getattr(self, name) for name in ("document", "title", "start", "end")}
+
 
 @dataclasses.dataclass(frozen=True)
 class _Database:

@@ -102,6 +102,8 @@ class View:
         """
         if self.full:
             return [(0, len(hit.text)) for hit in hits]
+        if not hits:
+            return []
         spans = [sentence_spans(hit.text) for hit in hits]
         sentences = [
             hit.text[a:b] for hit, found in zip(hits, spans, strict=True) for a, b in found

@@ -12,7 +12,7 @@ from ark_jax.index.writer import MAX_NEW_TOKENS, Writer
 from ark_jax.retrieval.bm25_index import STOP_WORDS
 from ark_jax.text import cited, prompts
 from ark_jax.text.sentences import sentence_spans
-from ark_jax.text.word_boundaries import contains_words
+from ark_jax.text.word_boundaries import contains_words, is_unspaced
 
 if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
@@ -22,8 +22,8 @@ Partial = Callable[[str], None]  # is called with the text so far
 _EMPTY = STOP_WORDS.union(
     re.findall(
         r"\w+",
-        "answer been being can could did do does from had has have he her him his how i its may our "
-        "she should so than them were what when where which who whom whose why would you your",
+        "answer been being can could did do does from had has have he her him his how i its may our"
+        " she should so than them were what when where which who whom whose why would you your",
     )
 )
 
@@ -169,17 +169,18 @@ def _say(partial: Partial, form: ReadingPrompt, reply: str) -> None:
 
 
 def holds(passage: str, answer: str, question: str = "") -> bool:
-    """Whether one sentence of a passage holds the answer's content words, or the whole answer.
+    """Whether one sentence of a passage holds the content words of an answer.
 
-    Content words are stems without stop words. Those of the question do not count, if others are
-    left: "The encoding is UTF-8." answers a question about an encoding by "UTF-8".
+    Content words are stems without stop words; in a script without spaces, the whole answer. Those
+    of the question do not count, if others are left: "The encoding is UTF-8." answers a question
+    about an encoding by "UTF-8".
     """
+    sentences = (passage[start:end] for start, end in sentence_spans(passage))
+    if any(map(is_unspaced, answer)):
+        return any(contains_words(sentence, answer) for sentence in sentences)
     words = _content_words(answer)
     words = words - _content_words(question) or words
-    sentences = (passage[start:end] for start, end in sentence_spans(passage))
-    return any(
-        contains_words(x, answer) or (words and words <= _content_words(x)) for x in sentences
-    )
+    return bool(words) and any(words <= _content_words(sentence) for sentence in sentences)
 
 
 def _content_words(text: str) -> set[str]:

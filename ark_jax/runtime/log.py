@@ -62,6 +62,17 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{seconds:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
+def _notebook_bar(label: str, total: int, unit: str):
+    """A bar of tqdm in a notebook that has it; None elsewhere."""
+    if "ipykernel" not in sys.modules or not is_first_process():
+        return None
+    with contextlib.suppress(ImportError):
+        from tqdm.auto import tqdm
+
+        return tqdm(total=total, desc=label, unit=f" {unit}")
+    return None
+
+
 class Progress:
     """Counts finished work and prints, now and then, the rate and the time left.
 
@@ -74,10 +85,15 @@ class Progress:
         self._tty = sys.stdout.isatty()
         self._interval = 0.2 if self._tty else interval
         self._start = self._last = time.monotonic()
+        self._bar = _notebook_bar(label, total, unit) if interval < float("inf") else None
 
     def add(self, n: int = 1, note: str = "") -> None:
         """Counts `n` more; the next line printed ends with `note`."""
         self.done += n
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(n)
+            return
         now = time.monotonic()
         if now - self._last < self._interval or not is_first_process():
             return
@@ -94,6 +110,8 @@ class Progress:
         return self
 
     def __exit__(self, *_) -> None:
+        if self._bar is not None:
+            self._bar.close()
         if self._tty and is_first_process():
             show("\r\x1b[K")
 
