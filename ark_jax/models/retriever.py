@@ -244,6 +244,7 @@ class Retriever:
         Raises:
             FloatingPointError: a vector holds NaN or infinity.
         """
+        check_list("texts", texts)
         batches = self.encode_batches(
             texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
         )

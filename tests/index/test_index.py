@@ -491,15 +491,11 @@ def test_public_objects_show_themselves_in_one_line(built, models):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([None], "text 0: None is no string"),
-        (["a", 7], "text 1: 7 is no string"),
-        ("a", "'a' is one text; give a list"),
-        (None, "texts is NoneType; give a list"),
+        ([None], r"questions: None is no string; give strings"),
+        ("a", r"questions: 'a' is one text; give a list"),
+        (None, r"questions is NoneType; give a list"),
     ],
 )
-def test_what_is_no_list_of_texts_is_named_in_one_line(wrong, message, built):
-    retriever = ark.Index.open(built).retriever
+def test_what_is_no_list_of_questions_is_named_in_one_line(wrong, message, built):
     with pytest.raises(ValueError, match=message):
-        retriever.encode(wrong, kind="query")
-    with pytest.raises(ValueError, match="no string|one text|give a list"):
-        ark.Index.open(built).search(wrong)
+        ark.Index.open(built).search(wrong, by="bm25")

@@ -365,7 +365,7 @@ def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
     for size in COMMUNITY_SIZES:
         smallest, largest = settings[size]
         nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
-        communities[size] = {"nodes": nodes, "ranks": rank[nodes].tolist()}
+        communities[size] = {"nodes": nodes, "ranks": _rounded(rank[nodes])}
     return communities
 
 
@@ -426,12 +426,13 @@ def _small_communities(
     ranks = seed_ranks(context, graph, [[entity] for entity in entities])
     for entity, rank in zip(entities, ranks, strict=True):
         nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
-        yield entity, _rounded_ranks({node: rank[node] for node in nodes if node != entity})
+        ranked = zip(nodes, _rounded(rank[nodes]), strict=True)
+        yield entity, {node: value for node, value in ranked if node != entity}
 
 
-def _rounded_ranks(ranks: Mapping[int, np.floating]) -> dict[int, float]:
-    """The ranks without their last digits, in which machines differ."""
-    return {node: round(float(rank), 9) for node, rank in ranks.items()}
+def _rounded(ranks: np.ndarray) -> list[float]:
+    """The ranks without their last digits, in which machines and numbers of threads differ."""
+    return [float(f"{rank:.9g}") for rank in ranks]
 
 
 def _strongest_pair(
