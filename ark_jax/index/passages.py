@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # these modules start jax
 LINES = 3  # of a passage
 NARROWEST = 40  # columns of one side of a comparison
 SURE = 0.5  # of the question's words, by weight: a sentence with so many is chosen by words alone
-EMBEDDED = 16  # sentences of a question, at most, that are embedded
+EMBEDDED = 24  # sentences, at most, that are embedded: those of the first passages
 _CUT = " …"
 _ASKING = {
     "did",
@@ -124,9 +124,11 @@ class View:
         scores = np.array([sum(weights[word] for word in words) / total for words in held])
         ends = np.cumsum(list(map(len, spans))).tolist()
         places = [range(end - len(found), end) for end, found in zip(ends, spans, strict=True)]
-        unsure = [i for rows in places if rows and max(scores[rows]) < SURE for i in rows]
+        unsure: list[int] = []
+        for rows in places:
+            is_unsure = len(rows) > 1 and max(scores[rows]) < SURE
+            unsure += rows if is_unsure and len(unsure) + len(rows) <= EMBEDDED else ()
         if self.similar and unsure:
-            unsure = unsure[:EMBEDDED]
             scores[unsure] += self.similar([sentences[i] for i in unsure])
         if self.answer:
             scores += [2 * contains_words(sentence, self.answer) for sentence in sentences]
