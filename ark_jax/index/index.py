@@ -13,7 +13,7 @@ from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.reading import Reading
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
-from ark_jax.index.passages import Hits
+from ark_jax.index.passages import Hit, Hits
 from ark_jax.index.rows import Corpus
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
@@ -30,7 +30,7 @@ from ark_jax.retrieval.searcher import (
 )
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
-from ark_jax.runtime.shown import one_line, record_html
+from ark_jax.runtime.shown import one_line
 from ark_jax.text.token_rows import check_list
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
@@ -44,29 +44,6 @@ RERANKED = 50  # chunks of a question that a reranker orders, or as many as are 
 _TRIES = 5  # to open an index while another program replaces it
 # Unit vectors of questions and k -> positions of the nearest chunks and their scores, [q k] each.
 Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Hit:
-    """A chunk that a search returns.
-
-    `score` is a cosine, BM25's score, the sum of reciprocal ranks or a reranker's logit. `text` is
-    `document[start:end]` without outer blanks; `title` names the document and its section.
-    """
-
-    score: float
-    document: str
-    title: str
-    start: int
-    end: int
-    chunk: str
-    text: str
-    _repr_html_ = record_html
-
-    @property
-    def place(self) -> dict:
-        """The fields that say where it stands, for the metadata of other software."""
-        return {name: getattr(self, name) for name in ("document", "title", "start", "end")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,10 +201,10 @@ class Index:
             FileNotFoundError: it is not where it was.
             ValueError: it scores no pairs.
         """
-        from ark_jax.models.pairs import CrossEncoder
-
         if not self.manifest.reranker:
             return None
+        from ark_jax.models.pairs import CrossEncoder  # starts jax
+
         try:
             return CrossEncoder.from_pretrained(self.manifest.reranker)
         except FileNotFoundError as error:

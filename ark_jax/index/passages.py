@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ark_jax.retrieval.bm25_index import stems
-from ark_jax.runtime.shown import Records, table_html
+from ark_jax.runtime.shown import Records, record_html, table_html
 from ark_jax.text.sentences import sentence_spans
 from ark_jax.text.word_boundaries import contains_words, whole_word_pattern
 
-if TYPE_CHECKING:  # these modules start jax
-    from ark_jax.index.index import Hit
+if TYPE_CHECKING:
     from ark_jax.index.reader import Answer
 
 LINES = 3  # of a passage
@@ -49,6 +48,29 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 
 Similar = Callable[[Sequence[str]], np.ndarray]  # texts -> their cosines with the question `[n]`
 Mark = tuple[int, int, str]  # start, end, and a key of _CODES
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A chunk that a search returns.
+
+    `score` is a cosine, BM25's score, the sum of reciprocal ranks or a reranker's logit. `text` is
+    `document[start:end]` without outer blanks; `title` names the document and its section.
+    """
+
+    score: float
+    document: str
+    title: str
+    start: int
+    end: int
+    chunk: str
+    text: str
+    _repr_html_ = record_html
+
+    @property
+    def place(self) -> dict:
+        """The fields that say where it stands, for the metadata of other software."""
+        return {name: getattr(self, name) for name in ("document", "title", "start", "end")}
 
 
 class Hits(Records):
@@ -94,7 +116,7 @@ class View:
         """The stems of the question."""
         return set(stems([self.question])[0]) - _ASKING
 
-    def excerpts(self, hits: Sequence["Hit"], room: int = 300) -> list[tuple[int, int]]:
+    def excerpts(self, hits: Sequence[Hit], room: int = 300) -> list[tuple[int, int]]:
         """The part of each passage that matters: start and end of whole sentences in its text.
 
         Args:
@@ -219,23 +241,23 @@ def _painted(
     return "".join([*parts, escape(text[place:])])
 
 
-def hit_row(hit: "Hit") -> dict:
+def hit_row(hit: Hit) -> dict:
     """The fields of a passage, with its score rounded to six digits."""
     return dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
 
 
-def search_row(question: str, by: str, hits: Sequence["Hit"]) -> dict:
+def search_row(question: str, by: str, hits: Sequence[Hit]) -> dict:
     """The passages of a question, best first."""
     return {"question": question, "by": by, "passages": list(map(hit_row, hits))}
 
 
-def comparison_row(question: str, by: str, hits: Mapping[str, Sequence["Hit"]]) -> dict:
+def comparison_row(question: str, by: str, hits: Mapping[str, Sequence[Hit]]) -> dict:
     """The passages of a question by several models, each under its name."""
     compared = {name: list(map(hit_row, of_model)) for name, of_model in hits.items()}
     return {"question": question, "by": by, "compared": compared}
 
 
-def answer_row(question: str, answer: "Answer", hits: Sequence["Hit"]) -> dict:
+def answer_row(question: str, answer: "Answer", hits: Sequence[Hit]) -> dict:
     """An answer, and the passages that it rests on.
 
     Args:
@@ -252,7 +274,7 @@ def answer_row(question: str, answer: "Answer", hits: Sequence["Hit"]) -> dict:
     }
 
 
-def table(hits: Mapping[int, "Hit"], view: View) -> list[str]:
+def table(hits: Mapping[int, Hit], view: View) -> list[str]:
     """The lines that show passages one below another, in order.
 
     Args:
@@ -262,7 +284,7 @@ def table(hits: Mapping[int, "Hit"], view: View) -> list[str]:
     return list(lines) or ["no passage has a word of the question"]
 
 
-def side_by_side(results: Mapping[str, Sequence["Hit"]], view: View) -> list[str]:
+def side_by_side(results: Mapping[str, Sequence[Hit]], view: View) -> list[str]:
     """The lines that show the passages of several models in columns.
 
     Args:
@@ -281,7 +303,7 @@ def _terminal_columns() -> int:
     return min(shutil.get_terminal_size().columns, 120)
 
 
-def _blocks(hits: Mapping[int, "Hit"], view: View, width: int) -> list[list[str]]:
+def _blocks(hits: Mapping[int, Hit], view: View, width: int) -> list[list[str]]:
     """The lines of each passage: number, score, document, offsets and title, and then its text."""
     blocks = []
     spans = view.excerpts([*hits.values()], LINES * (width - 4) - 2 * len(_CUT))
