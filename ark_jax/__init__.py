@@ -36,7 +36,7 @@ _PUBLIC = {
     "DualEncoder": "ark_jax.models.towers",
     "TripleRetriever": "ark_jax.graph.triple_retriever",
     "Triples": "ark_jax.graph.triples",
-    "compare": "ark_jax.compare",  # which can be called
+    "compare": "ark_jax.compare.comparison",
     "personalized_pagerank": "ark_jax.graph.pagerank",
     "tune": "ark_jax.run",
 }
@@ -64,8 +64,7 @@ if not TYPE_CHECKING:  # or type checkers would believe in any name
 
     def __getattr__(name: str):
         if name in _PUBLIC:
-            module = importlib.import_module(_PUBLIC[name])
-            return getattr(module, name, module)
+            return getattr(importlib.import_module(_PUBLIC[name]), name)
         raise AttributeError(f"module 'ark_jax' has no attribute {name!r}")
 
 
