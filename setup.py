@@ -118,6 +118,7 @@ setup(
             *GCS,
             *INTEGRATIONS,
             "gcp-storage-emulator>=2026.7",
+            "langchain-tests>=1",
             "onnxruntime>=1.20",
             "torch==2.13.0",
             "sentence-transformers>=6.0",

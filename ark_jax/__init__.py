@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see of `_PUBLIC`
+    from ark_jax.compare.comparison import compare
     from ark_jax.graph.pagerank import personalized_pagerank
     from ark_jax.graph.path_retriever import PathRetriever
     from ark_jax.graph.store import KnowledgeGraph
@@ -35,6 +36,7 @@ _PUBLIC = {
     "DualEncoder": "ark_jax.models.towers",
     "TripleRetriever": "ark_jax.graph.triple_retriever",
     "Triples": "ark_jax.graph.triples",
+    "compare": "ark_jax.compare.comparison",
     "personalized_pagerank": "ark_jax.graph.pagerank",
     "tune": "ark_jax.run",
 }
@@ -52,6 +54,7 @@ __all__ = [
     "TripleRetriever",
     "Triples",
     "__version__",
+    "compare",
     "personalized_pagerank",
     "tune",
 ]

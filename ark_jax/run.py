@@ -3,21 +3,20 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
+from ark_jax.index.rows import write_rows
 from ark_jax.pipeline import engine, fingerprints, kept_config, named, own_functions
 from ark_jax.pipeline.recipe import Recipe, recipe_of
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.core import models
-from ark_jax.recipes.core.tables import as_text
+from ark_jax.recipes.core.tables import as_text, html_of
 from ark_jax.runtime import distributed, log, mirror, storage, trackers
 from ark_jax.runtime.map_shards import use_engine
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 INPUT = "input"  # in the workdir: documents and questions that came as lists
 Rows = str | Path | Iterable[object]
+_TRIPLE = ("head", "relation", "tail")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,11 @@ class Result:
 
     @property
     def export(self) -> Path:
-        """The folder of the retriever that won, which sentence-transformers opens too."""
+        """The folder of the model that was tuned: of ARK, the retriever that won.
+
+        sentence-transformers opens a retriever, too; `ark.PathRetriever` opens the scorer of STAR,
+        `ark.Reader.local` the reader of BAR-RAG.
+        """
         return self.workdir / "export"
 
     @property
@@ -46,7 +50,7 @@ class Result:
 
     @functools.cached_property
     def retriever(self) -> "Retriever":
-        """The retriever that won: a tuned one, or the untouched one if none beats it."""
+        """The retriever of ARK that won: a tuned one, or the untouched one if none beats it."""
         from ark_jax.models.multi_vector import open_retriever
 
         return open_retriever(self.export)
@@ -66,6 +70,9 @@ class Result:
     def __str__(self) -> str:
         return as_text(self.table, self._metrics["metrics"])
 
+    def _repr_html_(self) -> str:
+        return html_of(self.table, self._metrics["metrics"])
+
 
 def tune(
     retriever: str | Path,
@@ -73,23 +80,27 @@ def tune(
     questions: Rows | None = None,
     *,
     workdir: str | Path,
+    recipe: str = "",
     config=None,
     replace: bool = False,
 ) -> Result:
-    """Tunes a retriever by ARK, as `ark-jax run` does, and measures it on held-out questions.
+    """Tunes a model as `ark-jax run` does, and measures it on held-out questions.
 
     Call it again after an interruption: what is finished is kept. If nothing has changed, nothing
     is done.
 
     Args:
-        retriever: folder or hub name of the model that is tuned.
-        documents: a file or folder that `ark-jax check` reads, or rows: dicts with "text" and, if
-            there are some, "id" and "title", or `ark_jax.data.records.Document`.
-        questions: a file, folder or rows too; rows have "question", "answers" and, if known,
-            "documents" and "evidence". None: they are beside the documents.
+        retriever: folder or hub name of the model that is tuned; of "bar_rag", which tunes the
+            reader `generator.path`, the one that finds passages.
+        documents: a file or folder that `ark-jax check` reads, a dataframe, or rows: dicts with
+            "text" and, if there are some, "id" and "title", or `ark_jax.data.records.Document`. Of
+            "gpr" and "star" the graph: a file, or triples of names.
+        questions: a file, folder, dataframe or rows too; rows have "question", "answers" and, if
+            known, "documents" and "evidence", or "topics". None: they are beside the documents.
         workdir: the folder of the run.
-        config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config.ark`.
-            It is not changed itself.
+        recipe: "ark", "gpr", "star" or "bar_rag"; empty: that of `config`, else "ark".
+        config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config`. It is
+            not changed itself.
         replace: whether finished stages that another config made are replaced; refused otherwise.
 
     Raises:
@@ -100,9 +111,10 @@ def tune(
         OSError: the workdir cannot be written. What is finished is kept.
     """
     workdir = storage.local_path(workdir)
-    config = _ark_config(config)
+    config = _config_of(recipe, config)
     config.retriever.path = str(retriever)
-    config.data.path = _input_path(documents, workdir, "documents")
+    name = "triples" if config.recipe in ("gpr", "star") else "documents"
+    config.data.path = _input_path(documents, workdir, name)
     if questions is not None:
         config.data.questions = _input_path(questions, workdir, "questions")
     models.suit_device(config)
@@ -123,18 +135,20 @@ def _refuse_to_replace(stages: list[Stage], config, workdir: Path) -> None:
         )
 
 
-def _ark_config(settings):
-    """A new config of ARK: the default one with changed fields, or a copy of a whole one."""
+def _config_of(recipe: str, settings):
+    """A new config: the default one of a recipe with changed fields, or a copy of a whole one."""
     from ark_jax import config as configs
 
+    if recipe and recipe not in configs.SCHEMAS:
+        raise ValueError(f"recipe={recipe!r}: must be {', '.join(configs.SCHEMAS)}")
     if settings is not None and not isinstance(settings, Mapping):
-        if (recipe := getattr(settings, "recipe", None)) != "ark":
+        if recipe not in ("", given := getattr(settings, "recipe", None)):
             raise ValueError(
-                f"config: its recipe is {recipe!r}, but ark.tune follows ark alone; give changed "
-                "fields, or a config of ark_jax.config.ark"
+                f"config: its recipe is {given!r}, not {recipe!r}; leave recipe out, or give "
+                f"changed fields or a config of ark_jax.config.{recipe}"
             )
         return settings.copy_and_resolve_references()
-    config = configs.ark()
+    config = getattr(configs, recipe or "ark")()
     for field, value in (settings or {}).items():
         try:
             config.update_from_flattened_dict({field: value})
@@ -152,21 +166,9 @@ def _input_path(rows: Rows, workdir: Path, name: str) -> str:
     """
     if isinstance(rows, str | Path):
         return str(rows)
-    lines = []
-    for number, row in enumerate(rows, 1):
-        is_record = dataclasses.is_dataclass(row)
-        try:
-            lines.append(json.dumps(dataclasses.asdict(row) if is_record else row))
-        except TypeError as error:
-            raise ValueError(
-                f"{name}, row {number}: {error}; give dicts of strings and lists of strings"
-            ) from None
-    path = workdir / INPUT / f"{name}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    os.replace(unfinished, path)
-    return str(path)
+    if name == "triples":
+        rows = (dict(zip(_TRIPLE, row, strict=True)) if len(row) == 3 else row for row in rows)
+    return str(write_rows(rows, workdir / INPUT / f"{name}.jsonl"))
 
 
 def run_recipe(

@@ -90,14 +90,19 @@ def test_a_run_from_python_gives_the_bytes_of_the_command_line(tmp_path, mesh):
         ({"train.bacth": 3}, r"config.train has no field 'bacth'; did you mean 'batch'"),
         ({"train.batch": "many"}, r"config: train.batch='many': .*int"),
         ({"train.batch": 0}, r"train.batch=0: must be an integer, at least"),
-        (configs.gpr(), r"its recipe is 'gpr', but ark.tune follows ark alone"),
+        (configs.gpr(), r"its recipe is 'gpr', not 'ark'; leave recipe out"),
     ],
     ids=["unknown field", "not an integer", "below the minimum", "another recipe"],
 )
 def test_an_invalid_config_of_tune_is_refused(changes, message, tmp_path):
     rows = [{"id": "d", "text": "The lamp burns."}]
     with pytest.raises(ValueError, match=message):
-        ark.tune("m", rows, [], workdir=tmp_path / "w", config=changes)
+        ark.tune("m", rows, [], workdir=tmp_path / "w", recipe="ark", config=changes)
+
+
+def test_a_recipe_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"recipe='gtr': must be ark, gpr, star, bar_rag"):
+        ark.tune("m", [], workdir=tmp_path / "w", recipe="gtr")
 
 
 def test_a_document_that_is_not_of_strings_is_refused(tmp_path):

@@ -1,10 +1,12 @@
 """`ark-jax index`, `search` and `ask`: make an index of a corpus, search it, ask it."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Self
@@ -16,7 +18,10 @@ from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environ
 from ark_jax.runtime import log
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ark_jax.index import index as indices
+    from ark_jax.index.passages import Hits, Similar, View
     from ark_jax.index.reader import Reader
     from ark_jax.index.writer import Writer
 
@@ -182,11 +187,11 @@ class IndexFlags(ReaderFlags):
         return bind(cls, verb, values, words)
 
 
-class Ask(IndexFlags):
-    """Prints an answer and the passages it rests on."""
+class Asking(IndexFlags):
+    """The flags of the verbs that take a question, or read questions where none is given."""
 
-    question: str = flag('"QUESTION"', "in quotes")
-    k: int = flag("--k=N", "how many passages", 5)
+    question: str | None = flag('"QUESTION"', "in quotes; without it, a line each, to Ctrl-D", None)
+    k: int = flag("--k=N", "how many passages", 10)
     by: str = flag(
         "--by=hybrid|dense|bm25", "the model's vectors (dense), words (bm25) or both", "hybrid"
     )
@@ -195,75 +200,139 @@ class Ask(IndexFlags):
         "hyde: searches for a passage, too, that the language model writes as an answer",
         "none",
     )
+    full: bool = flag("--full", "whole passages, not the sentences nearest to the question", False)
     json: bool = flag("--json", JSON, False)
 
-    example = 'ark-jax ask my_index "Who led the first committee?" --reader=Qwen/Qwen3-1.7B'
-
     def check(self) -> None:
-        """Refuses flags that do not fit each other."""
+        """Refuses flags that do not fit each other, and an empty question."""
         super().check()
         if self.expand == HYDE and self.by == "bm25":
             raise bad_flag(
                 self.verb, "--expand=hyde changes what vectors are compared with: not --by=bm25"
             )
+        if self.question is not None and not self.question.strip():
+            raise ValueError("the question is empty; write it in quotes behind the index")
 
     def open_index(self) -> "indices.Index":
-        """Opens the index that the flags name. Raises ValueError if the question is empty."""
+        """Opens the index that the flags name."""
         prepare_environment()
         from ark_jax.index.index import Index
 
-        if not self.question.strip():
-            raise ValueError("the question is empty; write it in quotes behind the index")
         return Index.open(self.index, model=self.model)
 
-    def hits(self, opened: "indices.Index", reader: "Reader | None") -> list["indices.Hit"]:
-        """The passages for the question.
+    def questions(self) -> Iterator[str]:
+        """The question of the command line, or those that are typed or piped in."""
+        if self.question is not None:
+            yield self.question
+            return
+        typed = sys.stdin.isatty()
+        if typed:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  # input() has a history and keys
+        while True:
+            try:
+                line = input("question (Ctrl-D ends): " if typed else "")
+            except EOFError:
+                return
+            if line.strip():
+                yield line.strip()
+
+    def hits(
+        self, opened: "indices.Index", question: str, reader: "Reader | None"
+    ) -> "tuple[Hits, Similar | None]":
+        """The passages for a question, and what compares texts with it by the model's vectors.
 
         With --expand=hyde the reader first writes a passage that is searched for too.
         """
         from ark_jax.retrieval.hyde import Hyde
         from ark_jax.text import prompts
 
-        vectors = None
+        options = {"k": self.k, "by": self.by, "rerank": not self.no_rerank}
+        if self.by == "bm25":
+            return opened.search([question], **options)[0], None
+        embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
+        vectors = embed([question], "query")
+
+        def similar(texts: Sequence[str]) -> "np.ndarray":
+            from ark_jax.retrieval.late import similarities
+
+            return similarities(vectors[0], embed(texts, "document"))
+
         if self.expand == HYDE:
-            embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
-            vectors = Hyde(reader.write, embed, prompts.load_template(HYDE))([self.question])
-        options = {"k": self.k, "by": self.by, "vectors": vectors, "rerank": not self.no_rerank}
-        return opened.search([self.question], **options)[0]
+            options["vectors"] = Hyde(reader.write, embed, prompts.load_template(HYDE))([question])
+        else:
+            options["vectors"] = vectors
+        return opened.search([question], **options)[0], similar
+
+    def view(self, question: str, answer: str = "", similar: "Similar | None" = None) -> "View":
+        """How passages are shown: in colour on a terminal, unless $NO_COLOR is set."""
+        from ark_jax.index.passages import View
+
+        return View(question, answer, similar, self.full, log.shows_colour())
+
+
+class Ask(Asking):
+    """Prints an answer as it is written, and the passages it rests on."""
+
+    k: int = flag("--k=N", "how many passages", 5)
+
+    example = 'ark-jax ask my_index "Who led the first committee?" --reader=Qwen/Qwen3-1.7B'
 
     def run(self) -> int:
-        from ark_jax.data.records import with_title
-        from ark_jax.index.passages import answer_row, table
-
         self.check()
         with log_on_stderr():
-            opened = self.open_index()
-            reader = self.open_reader()
-            hits = self.hits(opened, reader)
-            passages = [with_title(hit.title, hit.text) for hit in hits]
-            answer = reader.answer(self.question, passages)
-        sources = [hits[i] for i in answer.sources]
-        if self.json:
-            _show_json(answer_row(self.question, answer, hits))
-            return 0
-        if answer.cited:
-            heading = "It cites:"
-        elif sources:
-            heading = "It cites nothing. These passages hold the answer word for word:"
-        else:
-            heading = (
-                "It cites nothing, and no passage holds the answer word for word. It has read:"
-            )
-            sources = hits[: answer.read]
-        lines = [answer.text or "(no answer)", "", heading, *table(sources)]
-        log.show("".join(f"{line}\n" for line in lines))
+            opened, reader = self.open_index(), self.open_reader()
+        for question in self.questions():
+            self._answer(opened, reader, question)
         return 0
 
+    def _answer(self, opened: "indices.Index", reader: "Reader", question: str) -> None:
+        """Prints the answer to a question."""
+        from ark_jax.data.records import with_title
+        from ark_jax.index.passages import answer_row, clean, table
 
-class Search(Ask):
-    """Prints the passages of a question, and with `--compare` those of another model."""
+        shown = ""
 
-    k: int = flag("--k=N", "how many passages", 10)
+        def show_more(text: str) -> None:
+            nonlocal shown
+            text = clean(text)
+            if text.startswith(shown):
+                with contextlib.redirect_stdout(results):
+                    log.show(text[len(shown) :])
+                shown = text
+
+        with log_on_stderr() as results:
+            hits, similar = self.hits(opened, question, reader)
+            passages = [with_title(hit.title, hit.text) for hit in hits]
+            stream = None if self.json or not results.isatty() else show_more
+            answer = reader.answer(question, passages, stream)
+        if self.json:
+            _show_json(answer_row(question, answer, hits))
+            return
+        sources = answer.sources
+        if answer.cited and answer.supported:
+            heading = "It cites:"
+        elif answer.cited:
+            heading = "It cites these, but none of their sentences holds the words of the answer:"
+        elif sources:
+            heading = "It cites nothing. A sentence of each of these holds the words of the answer:"
+        else:
+            heading = (
+                "It cites nothing, and no sentence holds the words of the answer. It has read:"
+            )
+            sources = range(answer.read)
+        text = clean(answer.text) or "(no answer)"
+        rest = text[len(shown) :] if text.startswith(shown) else f"\n{text}"
+        numbers = "".join(f" [{i + 1}]" for i in answer.sources)
+        view = self.view(question, answer.text, similar)
+        lines = table({i + 1: hits[i] for i in sources}, view)
+        _show_lines([f"{rest}{numbers}", "", heading, *lines])
+
+
+class Search(Asking):
+    """Prints what matters of the passages of a question; `--compare`: those of two models."""
+
+    answer: str = flag("--answer=TEXT", "is marked in the passages", "")
     compare: str = flag(
         "--compare=MODEL",
         "shows the passages of another model too, such as the one before tuning; its vectors "
@@ -278,8 +347,6 @@ class Search(Ask):
     example = 'ark-jax search my_index "Who led the first committee?" --k=3'
 
     def run(self) -> int:
-        from ark_jax.index.passages import comparison_row, search_row, side_by_side, table
-
         self.check()
         database = _database_adapter(self, "--from")
         with log_on_stderr():
@@ -288,21 +355,34 @@ class Search(Ask):
                 nearest = functools.partial(database.nearest, self.url, opened.manifest.folder)
                 opened = dataclasses.replace(opened, nearest=nearest)
             reader = self.open_reader() if self.expand == HYDE else None
-            name, hits = Path(opened.model).name, self.hits(opened, reader)
-            results = {name: hits}
+            name, others = Path(opened.model).name, {}
             if self.compare:
                 compared = opened.with_model(self.compare)
                 other = Path(compared.model).name
-                others = {self.compare if other == name else other: self.hits(compared, reader)}
-                results = others | results
-        if self.json and self.compare:
-            _show_json(comparison_row(self.question, self.by, results))
-        elif self.json:
-            _show_json(search_row(self.question, self.by, hits))
-        else:
-            lines = side_by_side(results) if self.compare else table(hits)
-            log.show("".join(f"{line}\n" for line in lines))
+                others = {self.compare if other == name else other: compared}
+        for question in self.questions():
+            self._search(others | {name: opened}, question, reader)
         return 0
+
+    def _search(
+        self, opened: "Mapping[str, indices.Index]", question: str, reader: "Reader | None"
+    ) -> None:
+        """Prints the passages of a question by each model."""
+        from ark_jax.index.passages import comparison_row, search_row, side_by_side, table
+
+        results = {}
+        with log_on_stderr():
+            for name, index in opened.items():
+                results[name], similar = self.hits(index, question, reader)
+        hits = results[name]
+        if self.json and self.compare:
+            _show_json(comparison_row(question, self.by, results))
+        elif self.json:
+            _show_json(search_row(question, self.by, hits))
+        else:
+            view = self.view(question, self.answer, similar)
+            ranked = dict(enumerate(hits, 1))
+            _show_lines(side_by_side(results, view) if self.compare else table(ranked, view))
 
 
 def _database_adapter(verb: Index | Search, name: str) -> ModuleType | None:
@@ -320,3 +400,7 @@ def _database_adapter(verb: Index | Search, name: str) -> ModuleType | None:
 
 def _show_json(row: Mapping) -> None:
     log.show(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _show_lines(lines: Sequence[str]) -> None:
+    log.show("".join(f"{line}\n" for line in lines))

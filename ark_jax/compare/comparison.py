@@ -37,12 +37,13 @@ from ark_jax.index.index import absolute_model
 from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.core.split import document_keys
-from ark_jax.recipes.core.tables import by_system, questions_by_group, tabulate
+from ark_jax.recipes.core.tables import by_system, html_of, questions_by_group, tabulate
 from ark_jax.recipes.documents.corpus import Passages
 from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.report.questions import Asked, ask_rankings
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
+from ark_jax.runtime.shown import one_line
 
 SEED, CLUSTER = 0, "document"  # of intervals and tests
 FEWEST_DOCUMENTS = 6  # with fewer, even a gain on every document has p > 0.05
@@ -79,6 +80,10 @@ class Comparison:
     remarks: list[str]
     about: dict[str, object]
     asked: list[Asked]
+    __repr__ = one_line("reference", "metrics", "measured_questions")
+
+    def _repr_html_(self) -> str:
+        return html_of(self.table, self.metrics)
 
     @property
     def measured_questions(self) -> int:

@@ -15,6 +15,7 @@ from ark_jax.graph.triple_texts import By
 from ark_jax.graph.triples import Triples
 from ark_jax.models import hf
 from ark_jax.models.pairs import CrossEncoder
+from ark_jax.runtime.shown import Records, one_line, record_html
 
 STEP_SETTINGS = "path_steps.json"
 
@@ -33,6 +34,7 @@ class Path(NamedTuple):
     relations: tuple[str, ...]
     entities: tuple[str, ...]
     score: float
+    _repr_html_ = record_html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,7 @@ class PathRetriever:
     scorer: Scorer
     steps: Steps
     prefilter: Scorer | None = None
+    __repr__ = one_line("scorer", "steps")
 
     @classmethod
     def from_pretrained(
@@ -143,7 +146,7 @@ class PathRetriever:
             self.topics_in(questions) if topics is None else self._topic_nodes(questions, topics)
         )
         result = self.search_paths(questions, nodes, rules=BeamRules(beam, hops, keep))
-        return [[self.path(path) for path in paths[:k]] for paths in result.paths]
+        return [Records(map(self.path, paths[:k])) for paths in result.paths]
 
     def search_paths(
         self, questions: Sequence[str], topics: Sequence[Sequence[int]], *, rules: BeamRules

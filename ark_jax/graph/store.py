@@ -83,6 +83,9 @@ class KnowledgeGraph(GraphFormats):
     similar: np.ndarray  # int32 [s 2], as edges
     cosines: np.ndarray  # float32 [s]
 
+    def __repr__(self) -> str:
+        return f"KnowledgeGraph({len(self):,} nodes, {len(self.edges):,} edges)"
+
     def __post_init__(self):
         for field in dataclasses.fields(self):
             values = getattr(self, field.name)

@@ -14,6 +14,7 @@ from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval.searcher import Ranking, Scopes
+from ark_jax.runtime.shown import Records, one_line, record_html
 
 ALONG_THE_GRAPH = WalkRules()
 
@@ -25,6 +26,7 @@ class Triple(NamedTuple):
     relation: str
     tail: str
     score: float
+    _repr_html_ = record_html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,7 @@ class TripleRetriever:
     index: TripleIndex
     by: By = "last"  # how a relation is written
     batch_tokens: int = 0  # of `Retriever.encode`
+    __repr__ = one_line("towers", "graph", "by")
 
     @classmethod
     def from_pretrained(
@@ -101,7 +104,7 @@ class TripleRetriever:
         """The k best triples of each question, best first; see `search_rows`."""
         rows, scores = self.search_rows(questions, k=k, rules=rules)
         return [
-            [self.triple(int(row), float(score)) for row, score in zip(*results, strict=True)]
+            Records(self.triple(int(row), float(x)) for row, x in zip(*results, strict=True))
             for results in zip(rows, scores, strict=True)
         ]
 

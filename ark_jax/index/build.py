@@ -11,10 +11,11 @@ from ark_jax import __version__
 from ark_jax.data import readers
 from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.reading import Reading
-from ark_jax.data.records import Chunk, Document
+from ark_jax.data.records import Chunk
 from ark_jax.index import folder as folders
 from ark_jax.index import tables
 from ark_jax.index.folder import Manifest
+from ark_jax.index.rows import Corpus, read_corpus
 from ark_jax.models import pair_folder
 from ark_jax.models.hf import resolve
 from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
@@ -46,10 +47,7 @@ class Settings:
 
 
 def build(
-    folder: Path,
-    settings: Settings,
-    corpus: str | Path | Iterable[Document],
-    reading: Reading = readers.AS_IT_IS,
+    folder: Path, settings: Settings, corpus: Corpus, reading: Reading = readers.AS_IT_IS
 ) -> None:
     """Makes the index in a folder, or updates it to this corpus; see `Index.build`."""
     _check_reranker(settings.reranker)
@@ -59,7 +57,7 @@ def build(
         if before and source and before.source == source:
             say(f"  index {folder}: nothing has changed")
             return
-        documents, chunks = _read_corpus(corpus, reading)
+        documents, chunks = read_corpus(corpus, reading)
         retriever = open_retriever(settings.model)
         stored = None
         if before and before.rules == settings.rules:
@@ -81,9 +79,7 @@ def _check_reranker(model: str) -> None:
         )
 
 
-def add(
-    folder: Path, model: str, retriever: Retriever, corpus: str | Path | Iterable[Document]
-) -> None:
+def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
     """Adds documents to the index in a folder; see `Index.add`.
 
     Args:
@@ -95,7 +91,7 @@ def add(
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         made_with = (before.rules, before.made_with["dtype"], before.fusion, before.reranker)
         settings = Settings(model, *made_with)
-        documents, chunks = _read_corpus(corpus)
+        documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
             documents = list(documents)
         stored = tables.Stored(folder / before.folder)
@@ -193,9 +189,7 @@ def _intact_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _source_fingerprint(
-    settings: Settings, corpus: str | Path | Iterable[Document], reading: Reading
-) -> str:
+def _source_fingerprint(settings: Settings, corpus: Corpus, reading: Reading) -> str:
     """The fingerprint of input, reading, model and settings; empty for documents in memory."""
     if not isinstance(corpus, str | Path):
         return ""
@@ -210,13 +204,3 @@ def _source_fingerprint(
             "version": __version__,
         }
     )
-
-
-def _read_corpus(
-    corpus: str | Path | Iterable[Document], reading: Reading = readers.AS_IT_IS
-) -> tuple[Iterable[Document], Sequence[Chunk] | None]:
-    """The documents of a corpus, and its chunks, if it has some."""
-    if isinstance(corpus, str | Path):
-        read = readers.load(corpus, reading=reading)
-        return read.documents, read.chunks
-    return corpus, None

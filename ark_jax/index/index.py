@@ -2,17 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ark_jax import __version__
 from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.reading import Reading
-from ark_jax.data.records import Document
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
+from ark_jax.index.passages import Hit, Hits
+from ark_jax.index.rows import Corpus
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
@@ -28,6 +30,8 @@ from ark_jax.retrieval.searcher import (
 )
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
+from ark_jax.runtime.shown import one_line
+from ark_jax.text.token_rows import check_list
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 if TYPE_CHECKING:
@@ -40,23 +44,6 @@ RERANKED = 50  # chunks of a question that a reranker orders, or as many as are 
 _TRIES = 5  # to open an index while another program replaces it
 # Unit vectors of questions and k -> positions of the nearest chunks and their scores, [q k] each.
 Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Hit:
-    """A chunk that a search returns.
-
-    `score` is a cosine, BM25's score, the sum of reciprocal ranks or a reranker's logit. `text` is
-    `document[start:end]` without outer blanks; `title` names the document and its section.
-    """
-
-    score: float
-    document: str
-    title: str
-    start: int
-    end: int
-    chunk: str
-    text: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +73,14 @@ class Index:
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
     nearest: Nearest | None = None  # a database that has the vectors and is searched instead
+    __repr__ = one_line("folder", "len", "model")
 
     @classmethod
     def build(
         cls,
         folder: str | Path,
         model: str | Path,
-        corpus: str | Path | Iterable[Document],
+        corpus: Corpus,
         *,
         rules: ChunkRules | None = None,
         dtype: str = "float32",
@@ -110,7 +98,8 @@ class Index:
             folder: of the index; new, empty, or an earlier index.
             model: folder or hub name of the retriever. If it keeps a vector for each token, the
                 index takes as many times the space, and questions are compared by `late.maxsim`.
-            corpus: a file or folder that `data.readers` reads, or documents.
+            corpus: a file or folder that `data.readers` reads, several in a list, a dataframe, or
+                rows: dicts with "text" and, if known, "id" and "title", or `Document`.
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             fusion: how rankings are joined by a search; None: as the model's folder
@@ -193,7 +182,10 @@ class Index:
                 f"the model of the index {self.folder} is missing ({error}); give its place with "
                 "--model=FOLDER, or search --by=bm25, which needs none"
             ) from None
-        if retriever.digest("document") != self.manifest.made_with["model"]:
+        known = [fingerprints.read_model_digest(self.model), __version__]
+        compute = lambda: retriever.digest("document")
+        digest = fingerprints.remembered(f"retriever {self.model}", known, compute)
+        if digest != self.manifest.made_with["model"]:
             raise ValueError(
                 f"{self.model} is another model than the index {self.folder} was made with: run "
                 "`ark-jax index` again, or give the place of the right one with --model=FOLDER"
@@ -209,10 +201,10 @@ class Index:
             FileNotFoundError: it is not where it was.
             ValueError: it scores no pairs.
         """
-        from ark_jax.models.pairs import CrossEncoder
-
         if not self.manifest.reranker:
             return None
+        from ark_jax.models.pairs import CrossEncoder  # starts jax
+
         try:
             return CrossEncoder.from_pretrained(self.manifest.reranker)
         except FileNotFoundError as error:
@@ -221,7 +213,7 @@ class Index:
                 "--no-rerank, or give its place by `ark-jax index` with --reranker=FOLDER"
             ) from None
 
-    def add(self, corpus: str | Path | Iterable[Document]) -> "Index":
+    def add(self, corpus: Corpus) -> "Index":
         """Adds documents, and replaces those that have the same id; returns the new index.
 
         Raises:
@@ -240,8 +232,8 @@ class Index:
         by: str = "hybrid",
         vectors: Vectors | None = None,
         rerank: bool = True,
-    ) -> list[list[Hit]]:
-        """The k best chunks of each question, best first.
+    ) -> list[Hits]:
+        """The k best chunks of each question, best first: a list of `Hit` for each.
 
         Args:
             by: "dense" ranks by cosines, of tokens by `late.maxsim`, "bm25" by words, "hybrid" by
@@ -253,8 +245,9 @@ class Index:
         Raises:
             ValueError: `by` is another word, k is below 1, or the model is not that of the index.
         """
-        if isinstance(questions, str):
-            raise ValueError(f"questions: {questions[:40]!r} is one text; give a list of them")
+        check_list("questions", questions)
+        if odd := [x for x in questions if not isinstance(x, str)]:
+            raise ValueError(f"questions: {odd[0]!r} is no string; give strings")
         if by not in BY:
             raise ValueError(f"by={by!r}: must be {', '.join(BY)}")
         if k < 1:
@@ -273,7 +266,10 @@ class Index:
             found = [Ranking.from_pairs(ranking.pairs()) for ranking in found]
             texts = {i: self.chunks[i].passage for ranking in found for i in ranking.ids}
             found = Reranked(Known(found), texts, reranker.score).search(list(questions), depth)
-        return [[self._hit(*pair) for pair in ranking.pairs()[:k]] for ranking in found]
+        results = [Hits(self._hit(*pair) for pair in ranking.pairs()[:k]) for ranking in found]
+        for question, hits in zip(questions, results, strict=True):
+            hits.question = question
+        return results
 
     @functools.cached_property
     def _keys(self) -> "Vectors | Keys":

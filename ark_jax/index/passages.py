@@ -1,35 +1,263 @@
-"""Passages of an index: as JSON, and as lines for a terminal."""
+"""Passages that a search found: what of them matters, as JSON, lines for a terminal, and HTML."""
 
+import collections
 import dataclasses
 import functools
+import html
 import itertools
+import math
+import re
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # these modules start jax
-    from ark_jax.index.index import Hit
+import numpy as np
+
+from ark_jax.retrieval.bm25_index import stems
+from ark_jax.runtime.shown import Records, record_html, table_html
+from ark_jax.text.sentences import sentence_spans
+from ark_jax.text.word_boundaries import contains_words, whole_word_pattern
+
+if TYPE_CHECKING:
     from ark_jax.index.reader import Answer
 
+LINES = 3  # of a passage
+NARROWEST = 40  # columns of one side of a comparison
+SURE = 0.5  # of the question's words, by weight: a sentence with so many is chosen by words alone
+EMBEDDED = 24  # sentences, at most, that are embedded: those of the first passages
+_CUT = " …"
+_ASKING = {
+    "did",
+    "do",
+    "doe",
+    "how",
+    "what",
+    "when",
+    "where",
+    "which",
+    "who",
+    "whom",
+    "whose",
+    "whi",
+}
+_CODES = {"word": "\x1b[1;31m", "answer": "\x1b[1;32m"}
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# Control characters except white space, and those that turn the direction of a line.
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
-def hit_row(hit: "Hit") -> dict:
+Similar = Callable[[Sequence[str]], np.ndarray]  # texts -> their cosines with the question `[n]`
+Mark = tuple[int, int, str]  # start, end, and a key of _CODES
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A chunk that a search returns.
+
+    `score` is a cosine, BM25's score, the sum of reciprocal ranks or a reranker's logit. `text` is
+    `document[start:end]` without outer blanks; `title` names the document and its section.
+    """
+
+    score: float
+    document: str
+    title: str
+    start: int
+    end: int
+    chunk: str
+    text: str
+    _repr_html_ = record_html
+
+    @property
+    def place(self) -> dict:
+        """The fields that say where it stands, for the metadata of other software."""
+        return {name: getattr(self, name) for name in ("document", "title", "start", "end")}
+
+
+class Hits(Records):
+    """The passages that a search found for a question, best first."""
+
+    question = ""
+
+    def _repr_html_(self) -> str:
+        view = View(self.question)
+        rows = [
+            (rank, hit.score, hit.document, hit.title, _Html(view.html(hit.text, span)))
+            for rank, (hit, span) in enumerate(zip(self, view.excerpts(self), strict=True), 1)
+        ]
+        return table_html(("", "score", "document", "title", "passage"), rows)
+
+
+class _Html(str):
+    """Text that is HTML already."""
+
+    def __html__(self) -> str:
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How passages are shown for a question.
+
+    Attributes:
+        answer: marked as well; the part of a passage that holds it is shown.
+        similar: chooses sentences where words do not; None: words alone.
+        full: shows whole passages.
+        colour: marks by codes of a terminal.
+    """
+
+    question: str
+    answer: str = ""
+    similar: Similar | None = None
+    full: bool = False
+    colour: bool = False
+
+    @functools.cached_property
+    def _asked(self) -> set[str]:
+        """The stems of the question."""
+        return set(stems([self.question])[0]) - _ASKING
+
+    def excerpts(self, hits: Sequence[Hit], room: int = 300) -> list[tuple[int, int]]:
+        """The part of each passage that matters: start and end of whole sentences in its text.
+
+        Args:
+            room: characters of a part that has several sentences, at most.
+        """
+        if self.full:
+            return [(0, len(hit.text)) for hit in hits]
+        if not hits:
+            return []
+        spans = [sentence_spans(hit.text) for hit in hits]
+        sentences = [
+            hit.text[a:b] for hit, found in zip(hits, spans, strict=True) for a, b in found
+        ]
+        scores = np.split(self._scores(sentences, spans), np.cumsum(list(map(len, spans)))[:-1])
+        return [_grow(*pair, room) for pair in zip(spans, scores, strict=True)]
+
+    def _scores(self, sentences: Sequence[str], spans: Sequence[Sequence]) -> np.ndarray:
+        """How much each sentence of the passages matters, `[n]`.
+
+        It is the share of the question's words that the sentence holds, rare ones counting more. In
+        passages without a sentence that holds half of them, the cosine with the question is added.
+        """
+        held = [self._asked.intersection(words) for words in stems(sentences)]
+        counts = collections.Counter(itertools.chain.from_iterable(held))
+        weights = {word: math.log1p(len(held) / n) for word, n in counts.items()}
+        total = sum(weights.values()) or 1.0
+        scores = np.array([sum(weights[word] for word in words) / total for words in held])
+        ends = np.cumsum(list(map(len, spans))).tolist()
+        places = [range(end - len(found), end) for end, found in zip(ends, spans, strict=True)]
+        unsure: list[int] = []
+        for rows in places:
+            is_unsure = len(rows) > 1 and max(scores[rows]) < SURE
+            unsure += rows if is_unsure and len(unsure) + len(rows) <= EMBEDDED else ()
+        if self.similar and unsure:
+            scores[unsure] += self.similar([sentences[i] for i in unsure])
+        if self.answer:
+            scores += [2 * contains_words(sentence, self.answer) for sentence in sentences]
+        return scores
+
+    def marks(self, text: str) -> list[Mark]:
+        """Where the answer and the question's words stand in a text, in order."""
+        found: list[Mark] = []
+        if words := self.answer.split():
+            pattern = whole_word_pattern(" ".join(words), r"\s+".join(map(re.escape, words)))
+            places = re.finditer(pattern, text, re.IGNORECASE)
+            found = [(match.start(), match.end(), "answer") for match in places]
+        words = list(re.finditer(r"\w+", text))
+        for match, stem in zip(words, stems([match[0] for match in words]), strict=True):
+            inside = any(a <= match.start() < b for a, b, kind in found if kind == "answer")
+            if not inside and self._asked.intersection(stem):
+                found.append((match.start(), match.end(), "word"))
+        return sorted(found)
+
+    def html(self, text: str, span: tuple[int, int]) -> str:
+        """A part of a text as HTML, with what is marked in `<mark>`."""
+        part = _with_dots(text, span)
+        return _painted(part, self.marks(part), html.escape, lambda kind: ("<mark>", "</mark>"))
+
+    def lines(self, text: str, span: tuple[int, int], width: int) -> list[str]:
+        """A part of a text as marked lines of `width` characters; three at most unless `full`."""
+        paragraphs = _with_dots(text, span).splitlines() if self.full else [_with_dots(text, span)]
+        lines = []
+        for part in (" ".join(x.split()) for x in paragraphs):
+            marks, place = self.marks(part), 0
+            most = {} if self.full else {"max_lines": LINES}
+            if marks and len(part) > LINES * width and not self.full:  # one long sentence
+                before = part.rfind(" ", 0, max(marks[0][0] - width, 0)) + 1
+                part = f"… {part[before:]}" if before else part
+                marks = self.marks(part)
+            for line in textwrap.wrap(part, width, placeholder=_CUT, **most):
+                body = line.removesuffix(_CUT)
+                start = part.index(body, place)
+                place = start + len(body)
+                here = [(a - start, b - start, x) for a, b, x in marks if a < place and b > start]
+                codes = lambda kind: (_CODES[kind], "\x1b[0m") if self.colour else ("", "")
+                lines.append(_painted(body, here, str, codes) + line[len(body) :])
+        return lines
+
+
+def _grow(spans: Sequence[tuple[int, int]], scores: np.ndarray, room: int) -> tuple[int, int]:
+    """The best sentence with its neighbours, the better one first, as far as there is room."""
+    if not spans:
+        return 0, 0
+    low = high = int(np.argmax(scores))
+    while True:
+        sides = [(low - 1, high), (low, high + 1)]
+        fitting = [
+            (a, b)
+            for a, b in sides
+            if a >= 0 and b < len(spans) and spans[b][1] - spans[a][0] <= room
+        ]
+        if not fitting:
+            return spans[low][0], spans[high][1]
+        low, high = max(fitting, key=lambda x: scores[x[0]] if x[0] < low else scores[x[1]])
+
+
+def _with_dots(text: str, span: tuple[int, int]) -> str:
+    """A part of a text without control characters, with dots where something is left out."""
+    start, end = span
+    before, after = "… " * bool(text[:start].strip()), _CUT * bool(text[end:].strip())
+    return before + clean(text[start:end]) + after
+
+
+def clean(text: str) -> str:
+    """A text in which no control character reaches a terminal; U+FFFD stands for each."""
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def _painted(
+    text: str,
+    marks: Sequence[Mark],
+    escape: Callable[[str], str],
+    codes: Callable[[str], tuple[str, str]],
+) -> str:
+    """A text, each mark of which is between the two codes of its kind."""
+    parts, place = [], 0
+    for start, end, kind in marks:
+        before, after = codes(kind)
+        start, end = max(start, place), min(end, len(text))
+        parts += [escape(text[place:start]), before, escape(text[start:end]), after]
+        place = end
+    return "".join([*parts, escape(text[place:])])
+
+
+def hit_row(hit: Hit) -> dict:
     """The fields of a passage, with its score rounded to six digits."""
     return dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
 
 
-def search_row(question: str, by: str, hits: Sequence["Hit"]) -> dict:
+def search_row(question: str, by: str, hits: Sequence[Hit]) -> dict:
     """The passages of a question, best first."""
     return {"question": question, "by": by, "passages": list(map(hit_row, hits))}
 
 
-def comparison_row(question: str, by: str, hits: Mapping[str, Sequence["Hit"]]) -> dict:
+def comparison_row(question: str, by: str, hits: Mapping[str, Sequence[Hit]]) -> dict:
     """The passages of a question by several models, each under its name."""
     compared = {name: list(map(hit_row, of_model)) for name, of_model in hits.items()}
     return {"question": question, "by": by, "compared": compared}
 
 
-def answer_row(question: str, answer: "Answer", hits: Sequence["Hit"]) -> dict:
+def answer_row(question: str, answer: "Answer", hits: Sequence[Hit]) -> dict:
     """An answer, and the passages that it rests on.
 
     Args:
@@ -39,55 +267,50 @@ def answer_row(question: str, answer: "Answer", hits: Sequence["Hit"]) -> dict:
         "question": question,
         "answer": answer.text,
         "cited": answer.cited,
+        "supported": [hits[i].chunk for i in answer.supported],
         "sources": [hit_row(hits[i]) for i in answer.sources],
         "read": [hit.chunk for hit in hits[: answer.read]],
         "reply": answer.reply,
     }
 
 
-LINES = 3  # of a passage
-NARROWEST = 40  # columns of one side of a comparison
-
-
-def table(hits: Sequence["Hit"], columns: int | None = None) -> list[str]:
-    """The lines that show passages one below another, best first.
+def table(hits: Mapping[int, Hit], view: View) -> list[str]:
+    """The lines that show passages one below another, in order.
 
     Args:
-        columns: width of the lines; None: of the terminal.
+        hits: number of each passage -> the passage.
     """
-    blocks = (
-        _passage_lines(rank, hit, columns or _terminal_columns())
-        for rank, hit in enumerate(hits, 1)
-    )
-    return list(itertools.chain(*blocks)) or ["no passage has a word of the question"]
+    lines = itertools.chain(*_blocks(hits, view, _terminal_columns()))
+    return list(lines) or ["no passage has a word of the question"]
 
 
-def side_by_side(results: Mapping[str, Sequence["Hit"]]) -> list[str]:
+def side_by_side(results: Mapping[str, Sequence[Hit]], view: View) -> list[str]:
     """The lines that show the passages of several models in columns.
 
     Args:
         results: name of the model -> its passages, best first.
     """
     width = max((_terminal_columns() - 3) // len(results), NARROWEST)
-    rows = [tuple(results), tuple("-" * width for _ in results)]
-    for rank in range(max(map(len, results.values()))):
-        blocks = [
-            _passage_lines(rank + 1, hits[rank], width) if rank < len(hits) else []
-            for hits in results.values()
-        ]
+    sides = [_blocks(dict(enumerate(hits, 1)), view, width) for hits in results.values()]
+    rows = [tuple(name[:width] for name in results), tuple("-" * width for _ in results)]
+    for blocks in itertools.zip_longest(*sides, fillvalue=[]):
         rows += itertools.zip_longest(*blocks, fillvalue="")
-    return [" | ".join(cell[:width].ljust(width) for cell in row).rstrip() for row in rows]
+    padded = lambda cell: cell + " " * (width - len(_ANSI.sub("", cell)))
+    return [" | ".join(map(padded, row)).rstrip() for row in rows]
 
 
 def _terminal_columns() -> int:
     return min(shutil.get_terminal_size().columns, 120)
 
 
-def _passage_lines(rank: int, hit: "Hit", width: int) -> list[str]:
-    """The lines of a passage: rank, score, document, offsets and title, and then its text."""
-    place = f"{rank:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]"
-    title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""
-    wrap = functools.partial(textwrap.wrap, width=width, placeholder=" ...")
-    head = wrap(place + title, max_lines=1, drop_whitespace=False)
-    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
-    return [*head, *wrap(" ".join(hit.text.split()), max_lines=LINES, **indent)]
+def _blocks(hits: Mapping[int, Hit], view: View, width: int) -> list[list[str]]:
+    """The lines of each passage: number, score, document, offsets and title, and then its text."""
+    blocks = []
+    spans = view.excerpts([*hits.values()], LINES * (width - 4) - 2 * len(_CUT))
+    for (number, hit), span in zip(hits.items(), spans, strict=True):
+        title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""
+        place = f"{number:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]{title}"
+        options = {"max_lines": 1, "drop_whitespace": False, "placeholder": _CUT}
+        head = textwrap.wrap(clean(place), width, **options)
+        blocks.append([*head, *(f"    {x}" for x in view.lines(hit.text, span, width - 4))])
+    return blocks

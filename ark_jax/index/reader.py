@@ -7,15 +7,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ark_jax.evaluate.answers import normalise
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.index.writer import MAX_NEW_TOKENS, Writer
+from ark_jax.retrieval.bm25_index import STOP_WORDS
 from ark_jax.text import cited, prompts
+from ark_jax.text.sentences import sentence_spans
+from ark_jax.text.word_boundaries import contains_words, is_unspaced
 
 if TYPE_CHECKING:
     from ark_jax.models.language import LanguageModel
 
 Partial = Callable[[str], None]  # is called with the text so far
+# Words that say nothing by themselves.
+_EMPTY = STOP_WORDS.union(
+    re.findall(
+        r"\w+",
+        "answer been being can could did do does from had has have he her him his how i its may our"
+        " she should so than them were what when where which who whom whose why would you your",
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +34,10 @@ class Answer:
 
     Attributes:
         text: the answer; empty if the reply has none.
-        sources: positions of the passages that support it: those that the reply cites, or else
-            those that hold the answer word for word.
-        cited: whether the reply cites them.
+        sources: positions of the passages that the reply cites, or else `supported`.
+        cited: whether the reply cites any.
+        supported: those of the cited passages, or else of all that were read, that hold the content
+            words of the answer in one sentence; see `holds`.
         read: how many passages the reader was shown, from the first; the others did not fit.
         reply: the whole reply.
     """
@@ -36,6 +47,7 @@ class Answer:
     cited: bool
     read: int
     reply: str
+    supported: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +117,9 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                says = partial and functools.partial(_say, partial, self.form, read)
-                reply = self.write([prompt], *filter(None, [says]))[0]
-                return parse_answer(self.form, reply, passages[:read])
+                more = [functools.partial(_say, partial, self.form)] if partial else []
+                reply = self.write([prompt], *more)[0]
+                return parse_answer(self.form, reply, passages[:read], question)
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -135,25 +147,46 @@ def _fits_model(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
     return len(lm.prompt_ids([form.for_model(lm, prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
 
 
-def parse_answer(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
+def parse_answer(
+    form: ReadingPrompt, reply: str, passages: Sequence[str], question: str = ""
+) -> Answer:
     """The answer in a reply, with or without the tags of the form, and its sources."""
     parsed = form.parse(reply, len(passages))
     if form.cite and not parsed.answer:
         parsed = cited.parse_answer(reply, len(passages), in_tags=False)
     text = re.sub(r"</?\w+>", " ", parsed.answer).strip()
-    if parsed.citations:
-        return Answer(text, tuple(n - 1 for n in parsed.citations), True, len(passages), reply)
-    words = " ".join(normalise(text))
-    holders = (
-        i for i, passage in enumerate(passages) if words and words in " ".join(normalise(passage))
-    )
-    return Answer(text, tuple(holders), False, len(passages), reply)
+    cites = tuple(number - 1 for number in parsed.citations)
+    read = range(len(passages))
+    supported = tuple(i for i in cites or read if holds(passages[i], text, question))
+    return Answer(text, cites or supported, bool(cites), len(read), reply, supported)
 
 
-def _say(partial: Partial, form: ReadingPrompt, passages: int, reply: str) -> None:
-    """Hands over the answer in the beginning of a reply; empty while a tag is not finished."""
+def _say(partial: Partial, form: ReadingPrompt, reply: str) -> None:
+    """Passes on the answer in the beginning of a reply, unless a thought or tag is unfinished."""
     _, tag, said = reply.rpartition("<answer>")
-    if not tag and reply.lstrip().startswith("<") and form.cite:
-        return partial("")
-    said = said if tag else cited.parse_answer(reply, passages, in_tags=False).answer
-    return partial(said.split("<")[0])
+    if tag or not (form.cite and reply.lstrip().startswith("<")):
+        partial(re.split(r"<|\n", (said if tag else reply).lstrip())[0])
+
+
+def holds(passage: str, answer: str, question: str = "") -> bool:
+    """Whether one sentence of a passage holds the content words of an answer.
+
+    Content words are stems without stop words; in a script without spaces, the whole answer. Those
+    of the question do not count, if others are left: "The encoding is UTF-8." answers a question
+    about an encoding by "UTF-8".
+    """
+    sentences = (passage[start:end] for start, end in sentence_spans(passage))
+    if any(map(is_unspaced, answer)):
+        return any(contains_words(sentence, answer) for sentence in sentences)
+    words = _content_words(answer)
+    words = words - _content_words(question) or words
+    return bool(words) and any(words <= _content_words(sentence) for sentence in sentences)
+
+
+def _content_words(text: str) -> set[str]:
+    """The stems of a text without stop words; "19,250" is 19250, "UTF-8" is two words."""
+    import Stemmer
+
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.casefold().replace("’", "'"))
+    words = [word for word in re.findall(r"\w+(?:[.']\w+)*", plain) if word not in _EMPTY]
+    return set(Stemmer.Stemmer("english").stemWords(words))

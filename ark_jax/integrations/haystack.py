@@ -49,14 +49,5 @@ class IndexRetriever:
     @component.output_types(documents=list[Document])
     def run(self, query: str):
         hits = self._index.search([query], k=self.k, by=self.by)[0]
-        fields = ("document", "title", "start", "end")
-        documents = [
-            Document(
-                hit.chunk,
-                hit.text,
-                meta={name: getattr(hit, name) for name in fields},
-                score=hit.score,
-            )
-            for hit in hits
-        ]
-        return {"documents": documents}
+        make = lambda hit: Document(hit.chunk, hit.text, meta=hit.place, score=hit.score)
+        return {"documents": list(map(make, hits))}

@@ -42,20 +42,8 @@ class IndexRetriever(BaseRetriever):
     by: str = "hybrid"
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        hits = self.index.search([query], k=self.k, by=self.by)[0]
-        return [
-            Document(
-                page_content=hit.text,
-                id=hit.chunk,
-                metadata={
-                    "document": hit.document,
-                    "title": hit.title,
-                    "start": hit.start,
-                    "end": hit.end,
-                    "score": hit.score,
-                },
-            )
-            for hit in hits
-        ]
+        hits = self.index.search([query], k=k or self.k, by=self.by)[0]
+        facts = lambda hit: hit.place | {"score": hit.score}
+        return [Document(page_content=x.text, id=x.chunk, metadata=facts(x)) for x in hits]

@@ -1,8 +1,11 @@
-"""A retriever as LlamaIndex's `BaseEmbedding`."""
+"""A retriever as LlamaIndex's `BaseEmbedding`, and an index as its retriever."""
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
+from ark_jax.index.index import Index
 from ark_jax.models.retriever import Retriever
 from ark_jax.text.token_vectors import check_one_each
 
@@ -40,3 +43,16 @@ class RetrieverEmbedding(BaseEmbedding):
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return self._get_query_embedding(query)
+
+
+class IndexRetriever(BaseRetriever):
+    """The passages of an index; see `Index.search` for `k` and `by`."""
+
+    def __init__(self, index: Index, k: int = 10, by: str = "hybrid", **settings):
+        super().__init__(**settings)
+        self.index, self.k, self.by = index, k, by
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        hits = self.index.search([query_bundle.query_str], k=self.k, by=self.by)[0]
+        node = lambda hit: TextNode(id_=hit.chunk, text=hit.text, metadata=hit.place)
+        return [NodeWithScore(node=node(hit), score=hit.score) for hit in hits]

@@ -23,6 +23,7 @@ from ark_jax.models.token_probabilities import block_length, suffix_log_probs, t
 from ark_jax.runtime import programs
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import Progress
+from ark_jax.runtime.shown import one_line
 from ark_jax.text import tokens as tk
 from ark_jax.text.thoughts import closed_thought
 from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
@@ -69,6 +70,7 @@ class LanguageModel:
     stop_ids: tuple[int, ...]  # tokens that end a text
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    __repr__ = one_line("folder", "max_length")
 
     @classmethod
     def from_pretrained(

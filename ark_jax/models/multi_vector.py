@@ -30,6 +30,7 @@ class MultiVectorRetriever(Retriever):
     """
 
     late: LateSettings | None = None  # of PyLate's or ColBERT v2's folder
+    __repr__ = Retriever.__repr__
 
     @classmethod
     def from_files(cls, model_files: files.ModelFiles, **options: Any) -> "MultiVectorRetriever":

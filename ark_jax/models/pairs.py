@@ -25,6 +25,7 @@ from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
+from ark_jax.runtime.shown import one_line
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_vectors import tokens_error
 
@@ -48,6 +49,7 @@ class CrossEncoder:
     prompts: dict[str, str]
     max_length: int  # tokens that a pair is cut to, and a text of the cosine
     lower: bool  # texts are converted to lower case before they are tokenised
+    __repr__ = one_line("base", "max_length")
 
     @classmethod
     def from_pretrained(

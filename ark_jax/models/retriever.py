@@ -21,8 +21,9 @@ from ark_jax.models.batching import Batching, little_padding, one_ahead
 from ark_jax.models.pooling import TOKENS, VectorForm, embed
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
+from ark_jax.runtime.shown import one_line
 from ark_jax.text import tokens as tk
-from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
+from ark_jax.text.token_rows import TokenIds, TokenRows, check_list, text_blocks
 from ark_jax.text.token_vectors import Vectors
 
 _embed_jit = functools.partial(jax.jit, static_argnums=(1, 2, 3))(embed)
@@ -45,6 +46,7 @@ class Retriever:
     default_prompt: str | None = None  # name of the prompt of `SentenceTransformer.encode`
     # Label of a `tokenize` call -> number of its texts that were truncated.
     truncated: dict[str, int] = dataclasses.field(default_factory=dict)
+    __repr__ = one_line("base", "width", "pooling", "max_length")
 
     @classmethod
     def from_pretrained(
@@ -183,8 +185,7 @@ class Retriever:
         """
         if kind not in ("query", "document"):
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
-        if isinstance(texts, str):
-            raise ValueError(f"texts: {texts[:40]!r} is one text; give a list of them")
+        check_list("texts", texts)
         prompt, room, truncated_count = self._prompt(kind), self._room(kind), 0
 
         def encode(share: Sequence[str]) -> Iterator[list[int]]:
@@ -243,6 +244,7 @@ class Retriever:
         Raises:
             FloatingPointError: a vector holds NaN or infinity.
         """
+        check_list("texts", texts)
         batches = self.encode_batches(
             texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
         )

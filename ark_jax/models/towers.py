@@ -13,6 +13,7 @@ from ark_jax.models import model_card as cards
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
+from ark_jax.runtime.shown import one_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class DualEncoder:
 
     query: Retriever
     document: Retriever
+    __repr__ = one_line("query", "document")
 
     def __post_init__(self):
         if self.query.width != self.document.width:

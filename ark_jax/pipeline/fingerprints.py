@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax.data import readers
@@ -78,20 +79,25 @@ def _weights_digest(path: Path) -> str:
     if path.stat().st_size < LARGE:
         return file_digest(path)
     known = list(_file_version(path))
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
-    remembered = storage.cache_folder() / "digests" / f"{name}.json"
+    return remembered(str(path.resolve()), known, lambda: file_digest(path))
+
+
+def remembered(name: str, known: list, digest_of: Callable[[], str]) -> str:
+    """A digest, which is cached on disk under a name for as long as `known` is the same."""
+    file = hashlib.sha256(name.encode()).hexdigest()
+    path = storage.cache_folder() / "digests" / f"{file}.json"
     try:
-        *seen, digest = json.loads(remembered.read_text())
+        *seen, digest = json.loads(path.read_text())
     except (OSError, ValueError, TypeError):
         seen = None
     if seen == known:
         return digest
-    digest = file_digest(path)
+    digest = digest_of()
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = remembered.with_suffix(f".{os.getpid()}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps([*known, digest]))
-        os.replace(unfinished, remembered)
+        os.replace(unfinished, path)
     return digest
 
 

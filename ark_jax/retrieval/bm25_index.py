@@ -11,6 +11,7 @@
 import functools
 import itertools
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,14 @@ ENTRIES = 1 << 22  # entries that are scored and written at once; a word with mo
 SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
+_WORD = re.compile(r"\b\w\w+\b")
+STOP_WORDS = frozenset(  # Lucene's
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by for if in into is it no not of on or such that the their "
+        "then there these they this to was will with",
+    )
+)
 
 
 class BM25Index:
@@ -313,22 +322,20 @@ def _entries_of_words(path: Path, low: int, high: int) -> np.ndarray:
 
 
 def stems(texts: Sequence[str]) -> list[list[str]]:
-    """The English stems of each text, in order, without stop words."""
-    return _tokenize(texts, return_ids=False)
+    """The English stems of each text, in order, without stop words, as `bm25s.tokenize` gives them.
+
+    bm25s itself takes a second to import.
+    """
+    import Stemmer
+
+    rows = [_WORD.findall(text.lower()) for text in texts]
+    words = list({word for row in rows for word in row} - STOP_WORDS)
+    stem = dict(zip(words, Stemmer.Stemmer("english").stemWords(words), strict=True))
+    return [[stem[word] for word in row if word in stem] for row in rows]
 
 
 def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]:
-    """`stems` as numbers, and stem -> its number. Which number a stem gets is left open."""
-    numbers = _tokenize(texts, return_ids=True)
-    return numbers.ids, numbers.vocab
-
-
-def _tokenize(texts: Sequence[str], *, return_ids: bool):
-    """What `bm25s.tokenize` returns for English texts: stems, or their numbers."""
-    import bm25s
-    import Stemmer
-
-    stemmer = Stemmer.Stemmer("english")
-    return bm25s.tokenize(
-        list(texts), stopwords="en", stemmer=stemmer, return_ids=return_ids, show_progress=False
-    )
+    """`stems` as numbers, and stem -> its number, in order of appearance."""
+    numbers: dict[str, int] = {}
+    rows = stems(texts)
+    return [[numbers.setdefault(stem, len(numbers)) for stem in row] for row in rows], numbers

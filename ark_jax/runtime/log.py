@@ -58,13 +58,16 @@ def say(message: str, **facts: object) -> None:
         show(f"{_CLEAR if sys.stdout.isatty() else ''}{message}\n")
 
 
-def highlight(text: str) -> str:
-    """A part of a line that stands out: bold green on a terminal, else in square brackets.
+def shows_colour() -> bool:
+    """Whether the standard output is a terminal with colour; NO_COLOR and TERM=dumb deny it."""
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
-    A terminal without colour, as NO_COLOR or TERM=dumb say, gets the brackets too.
-    """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return f"[{text}]" if plain or not sys.stdout.isatty() else f"\x1b[1;32m{text}\x1b[0m"
+
+def highlight(text: str) -> str:
+    """A part of a line that stands out: bold green on a terminal, else in square brackets."""
+    return f"\x1b[1;32m{text}\x1b[0m" if shows_colour() else f"[{text}]"
 
 
 JOURNAL = "log.jsonl"  # what the latest run in a workdir says
@@ -135,6 +138,17 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{seconds:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
+def _notebook_bar(label: str, total: int, unit: str):
+    """A bar of tqdm in a notebook that has it; None elsewhere."""
+    if "ipykernel" not in sys.modules or not is_first_process():
+        return None
+    with contextlib.suppress(ImportError):
+        from tqdm.auto import tqdm
+
+        return tqdm(total=total, desc=label, unit=f" {unit}")
+    return None
+
+
 class Progress:
     """Counts finished work and prints, now and then, the rate and the time left.
 
@@ -150,6 +164,7 @@ class Progress:
         self.label, self.total, self.unit, self.done = label, total, unit, done
         self._tty = sys.stdout.isatty()
         self._interval = min(interval, 0.2) if self._tty and interval < math.inf else interval
+        self._bar = _notebook_bar(label, total, unit) if interval < math.inf else None
         self._last = self._noted = time.monotonic()
         self._first: tuple[float, int] | None = None  # end of the first batch, and work until then
         self._left = math.inf  # seconds, as last printed
@@ -157,6 +172,10 @@ class Progress:
     def add(self, n: int = 1, note: str = "") -> None:
         """Counts `n` more; the next line printed ends with `note`."""
         self.done += n
+        if self._bar is not None:
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(n)
+            return
         now = time.monotonic()
         if n and self._first is None:
             self._first = now, self.done
@@ -196,6 +215,8 @@ class Progress:
         return self
 
     def __exit__(self, *_) -> None:
+        if self._bar is not None:
+            self._bar.close()
         if self._tty and is_first_process() and not _is_quiet:
             show(_CLEAR)
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.models import config_json, hf
 from ark_jax.runtime.distributed import is_first_process
+from ark_jax.runtime.shown import one_line
 from ark_jax.select import plackett_luce as pl
 from ark_jax.select.pools import Pool, place_pools
 
@@ -84,6 +85,7 @@ class Selector:
 
     model: SmallSelector
     cfg: SelectorConfig
+    __repr__ = one_line("cfg")
 
     @classmethod
     def new(cls, width: int, *, rank: int = 8, seed: int = 0) -> "Selector":

@@ -5,6 +5,7 @@ many languages, keeps quotations whole, and gives offsets.
 """
 
 import functools
+import itertools
 import operator
 import re
 import unicodedata
@@ -77,6 +78,13 @@ def sentence_chunks(
     if sentences:
         return list(_group(units, size, sentences, set(starts)))
     return list(_pack(units, size, overlap, {heading for heading, _ in headings}))
+
+
+def sentence_spans(text: str, language: str = "en") -> list[tuple[int, int]]:
+    """Start and end of each sentence, without outer blanks; paragraphs and items end one, too."""
+    starts = sorted({*_sentence_starts(text, language), *_layout_starts(text)})
+    spans = itertools.pairwise([*starts, len(text)])
+    return [(a, a + len(text[a:b].rstrip())) for a, b in spans if not text[a:b].isspace()]
 
 
 def _headings(text: str, breaks: Iterable[int]) -> list[tuple[int, int]]:

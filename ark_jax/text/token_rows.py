@@ -129,6 +129,22 @@ def _int32_array(size: int) -> np.ndarray:
 
 
 def text_blocks(texts: Sequence[Item]) -> Iterator[list[Item]]:
-    """The texts, or pairs of texts, of each call to the tokenizer."""
+    """The texts, or pairs of texts, of each call to the tokenizer.
+
+    Raises:
+        ValueError: one is no text.
+    """
     for start in range(0, len(texts), TOKENIZER_TEXTS):
-        yield list(texts[start : start + TOKENIZER_TEXTS])
+        block = list(texts[start : start + TOKENIZER_TEXTS])
+        for number, item in enumerate(block, start):
+            if not all(isinstance(x, str) for x in (item if type(item) is tuple else (item,))):
+                raise ValueError(f"text {number}: {item!r} is no string; give strings")
+        yield block
+
+
+def check_list(name: str, texts: object) -> None:
+    """Raises ValueError if `texts` is one text, or nothing that has a length."""
+    if isinstance(texts, str):
+        raise ValueError(f"{name}: {texts[:40]!r} is one text; give a list of them")
+    if not hasattr(texts, "__len__"):
+        raise ValueError(f"{name} is {type(texts).__name__}; give a list of texts")

@@ -68,11 +68,8 @@ def load_tokenizer(folder: str, vocab: int | None = None):
         FileNotFoundError: the folder has no tokenizer.
         ValueError: a file cannot be read, or a token has no embedding.
     """
-    with _without_advice():
-        from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = _tokenizer_class(Path(folder)).from_pretrained(folder)
     except BaseException as error:  # the Rust parser raises nothing narrower
         is_panic = type(error).__name__ == "PanicException"
         if not Path(folder).is_dir() or not (is_panic or isinstance(error, Exception)):
@@ -106,6 +103,25 @@ def load_tokenizer(folder: str, vocab: int | None = None):
             "with transformers"
         )
     return tokenizer
+
+
+def _tokenizer_class(folder: Path):
+    """The class that opens a folder: for BERT the one that `AutoTokenizer` takes.
+
+    `AutoTokenizer` imports torch where it is installed, which takes a second.
+    """
+    with _without_advice(), contextlib.suppress(OSError, ValueError, AttributeError):
+        read = lambda name: json.loads((folder / name).read_text(encoding="utf-8"))
+        declared, kind = read("tokenizer_config.json"), read("config.json").get("model_type")
+        named = str(declared.get("tokenizer_class")).removesuffix("Fast")
+        if (kind, named) == ("bert", "BertTokenizer") and "auto_map" not in declared:
+            from transformers import BertTokenizer
+
+            return BertTokenizer
+    with _without_advice():
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer
 
 
 # A repeated group that repeats itself, such as (a+)+: steps grow exponentially with the text.

@@ -1,5 +1,6 @@
 """The verbs index, search and ask, as a user types them."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -71,6 +72,29 @@ def test_search_prints_rank_score_place_and_text(by, place, capsys):
     assert len(lines[0]) <= 100 and lines[0].lstrip().startswith("1  ")
     if by == "bm25":
         assert "tide.txt [0:" in lines[0] and "Josiah Penhallow founded" in lines[1]
+
+
+def test_questions_without_a_word_on_the_command_line_are_read_line_by_line(
+    place, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n\nbrine and pumps\n"))
+    assert call("search", place / "i", "--by=bm25", "--json") == 0
+    rows = list(map(json.loads, capsys.readouterr().out.splitlines()))
+    assert [row["question"] for row in rows] == [QUESTION, "brine and pumps"]
+    assert [row["passages"][0]["document"] for row in rows] == ["tide.txt", "salt.txt"]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_words_and_answer_are_marked_on_a_terminal_that_may_be_coloured(
+    colour, place, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "" if colour else "1")
+    assert call("search", place / "i", QUESTION, "--answer=josiah penhallow", "--by=bm25") == 0
+    out = capsys.readouterr().out
+    assert ("\x1b[1;32mJosiah Penhallow\x1b[0m \x1b[1;31mfounded\x1b[0m the" in out) == colour
+    assert ("Josiah Penhallow founded the" in out) != colour
 
 
 def test_search_and_ask_use_the_reranker_of_the_index_unless_told(place, tmp_path, capsys):
@@ -153,7 +177,7 @@ def test_ask_prints_the_answer_of_an_endpoint_with_citations(place, capsys, monk
         words = (*words, "--reader=m", f"--endpoint={server.url}")
         assert call(*words) == 0
         out = capsys.readouterr().out
-        assert out.startswith("Josiah Penhallow\n\nIt cites:\n 1  ") and "tide.txt [0:" in out
+        assert out.startswith("Josiah Penhallow [1]\n\nIt cites:\n 1  ") and "tide.txt [0:" in out
         assert call(*words, "--json") == 0
     row = json.loads(capsys.readouterr().out)
     assert (row["answer"], row["cited"]) == ("Josiah Penhallow", True)
@@ -225,7 +249,7 @@ def test_a_workdir_replaces_the_model_and_corpus_arguments(place, tmp_path, caps
     ("words", "message"),
     [
         (("search", "nowhere", "Who?"), "nowhere: no index; `ark-jax index MODEL CORPUS --out="),
-        (("search", "i"), "ark-jax search needs QUESTION, as in: ark-jax search my_index "),
+        (("search",), "ark-jax search needs INDEX, as in: ark-jax search my_index "),
         (("search", "i", ""), "the question is empty"),
         (("search", "i", "Who?", "--k=0"), "bad flag: argument --k: 0 must be at least 1"),
         (("search", "i", "Who?", "--comapre=m"), "--comapre=m (did you mean --compare?)"),

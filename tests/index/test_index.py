@@ -1,6 +1,7 @@
 """An index of a corpus: what it returns, what it takes over, and what may go wrong."""
 
 import dataclasses
+import importlib.util
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pyarrow as pa
 import pytest
 from support import pairs, tiny
 from support.brute_force import bm25, fuse
@@ -443,3 +445,57 @@ def test_a_full_disk_leaves_the_index_unchanged(models, tmp_path):
     last = process.communicate()[1].strip().splitlines()[-1]
     assert process.returncode == 1 and "File too large" in last, last
     assert_same(ark.Index.open(folder), before)
+
+
+def test_rows_dataframes_and_paths_give_the_index_of_documents(models, tmp_path):
+    given = [Document(x.id, x.title, x.text.strip()) for x in documents(2)]
+    rows = [dataclasses.asdict(x) for x in given]
+    rows = [{name: row[name] for name in ("id", "title", "text")} for row in rows]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (tmp_path / "1.jsonl").write_text(lines[0])
+    (tmp_path / "2.jsonl").write_text(lines[1])
+    frame = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+    corpora = {"rows": rows, "frame": frame, "paths": sorted(tmp_path.glob("*.jsonl"))}
+    if importlib.util.find_spec("pandas"):
+        corpora["pandas"] = frame.to_pandas()
+    expected = ark.Index.build(tmp_path / "index", models / "a", given)
+    for name, corpus in corpora.items():
+        assert_same(ark.Index.build(tmp_path / name, models / "a", corpus), expected)
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ([{"id": "a", "text": 7}], r"documents.jsonl:1: text: is a number"),
+        ([{"id": Path("a")}], r"documents, row 1: .*give dicts of strings"),
+        ({"a": "text"}, r"rows: dict; give a path, a list or a dataframe"),
+        (7, r"rows: int; give a path"),
+    ],
+)
+def test_a_corpus_of_the_wrong_kind_is_named_in_one_line(corpus, message, models, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        ark.Index.build(tmp_path / "i", models / "a", corpus)
+
+
+def test_public_objects_show_themselves_in_one_line(built, models):
+    index = ark.Index.open(built)
+    retriever = index.retriever
+    graph = ark.Triples.from_triples([("a", "r", "b")])
+    towers = ark.DualEncoder(retriever, retriever)
+    network = ark.KnowledgeGraph.from_triples([("a", "r", "b")])
+    shown = [repr(x) for x in (index, retriever, graph, towers, network, index.manifest)]
+    assert all(len(text) < 200 and "\n" not in text for text in shown[:-1]), shown
+    assert shown[1].startswith("Retriever(base=") and "width=" in shown[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([None], r"questions: None is no string; give strings"),
+        ("a", r"questions: 'a' is one text; give a list"),
+        (None, r"questions is NoneType; give a list"),
+    ],
+)
+def test_what_is_no_list_of_questions_is_named_in_one_line(wrong, message, built):
+    with pytest.raises(ValueError, match=message):
+        ark.Index.open(built).search(wrong, by="bm25")

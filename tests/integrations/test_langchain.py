@@ -1,6 +1,7 @@
 """LangChain embeds and retrieves by our models."""
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 
@@ -36,3 +37,19 @@ def test_a_langchain_retriever_returns_documents_with_metadata(by, index):
     assert (best.id, best.metadata["document"]) == (expected[0].chunk, "tide")
     assert best.metadata["score"] == expected[0].score and best.metadata["title"] == "Tide"
     assert asyncio.run(retriever.ainvoke(QUESTION)) == documents
+
+
+def test_langchains_own_suite_of_retrievers_passes(index):
+    suites = pytest.importorskip("langchain_tests.integration_tests", reason="langchain-tests")
+
+    class Suite(suites.RetrieversIntegrationTests):
+        retriever_constructor = IndexRetriever
+        retriever_constructor_params: ClassVar = {"index": index}
+        retriever_query_example = QUESTION
+
+    suite = Suite()
+    retriever = IndexRetriever(index=index)
+    suite.test_k_constructor_param()
+    suite.test_invoke_with_k_kwarg(retriever)
+    suite.test_invoke_returns_documents(retriever)
+    asyncio.run(suite.test_ainvoke_returns_documents(retriever))

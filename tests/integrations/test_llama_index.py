@@ -1,4 +1,4 @@
-"""LlamaIndex embeds by our models."""
+"""LlamaIndex embeds and retrieves by our models."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ pytest.importorskip("llama_index.core", reason="pip install 'ark-jax[integration
 from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import TextNode
 
-from ark_jax.integrations.llama_index import RetrieverEmbedding
+from ark_jax.integrations.llama_index import IndexRetriever, RetrieverEmbedding
 
 QUESTION = "Who founded the Tidal Board?"
 
@@ -34,3 +34,15 @@ def test_single_batched_and_asynchronous_vectors_are_the_same(retriever):
     query = embedding.get_query_embedding(QUESTION)
     assert asyncio.run(embedding.aget_query_embedding(QUESTION)) == query
     assert embedding.model_name == str(retriever.base) and embedding.embed_batch_size == 2
+
+
+@pytest.mark.parametrize("by", ["hybrid", "bm25"])
+def test_a_llama_index_retriever_returns_scored_nodes(by, index):
+    retriever = IndexRetriever(index, k=2, by=by)
+    expected = index.search([QUESTION], k=2, by=by)[0]
+    nodes = retriever.retrieve(QUESTION)
+    assert [(x.node.node_id, x.score, x.text) for x in nodes] == [
+        (hit.chunk, hit.score, hit.text) for hit in expected
+    ]
+    assert nodes[0].metadata["document"] == "tide"
+    assert asyncio.run(retriever.aretrieve(QUESTION)) == nodes

@@ -170,7 +170,7 @@ def test_the_ask_path_answers_with_a_local_reader(service, lm, monkeypatch):
         assert pieces and {name for name, _ in pieces} == {"event: text"}
         passages = client.post("/search", {"question": QUESTION, "k": 2})[1]["passages"]
     assert status == 200 and answer["question"] == QUESTION
-    assert list(answer) == ["question", "answer", "cited", "sources", "read", "reply"]
+    assert list(answer) == ["question", "answer", "cited", "supported", "sources", "read", "reply"]
     assert answer["read"] == [hit["chunk"] for hit in passages]
 
 

@@ -76,3 +76,16 @@ def test_tokenized_texts_take_at_most_five_bytes_per_token(tmp_path, mesh, monke
     # Beside them, what the tokenizer makes of one call.
     block = 100 * 256 * int(rows.lengths.max())
     assert most <= 5 * tokens + block < 12 * tokens, (most, tokens)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([None], "text 0: None is no string; give strings"),
+        (["a", 7], "text 1: 7 is no string"),
+        ([("a", "b"), ("a", None)], r"text 1: \('a', None\) is no string"),
+    ],
+)
+def test_what_is_no_text_is_named(texts, message):
+    with pytest.raises(ValueError, match=message):
+        list(text_blocks(texts))

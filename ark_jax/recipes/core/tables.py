@@ -26,6 +26,7 @@ from ark_jax.report.results import (
     metric_heading,
 )
 from ark_jax.runtime.log import say
+from ark_jax.runtime.shown import table_html
 
 
 def tabulate(
@@ -156,6 +157,13 @@ def describe_difference(tested: Mapping) -> str:
     level = ", no significant difference" * (p >= ALPHA)
     interval = f"[{tested['low']:.3f}, {tested['high']:.3f}]"
     return f"{tested['difference']:+.3f} {interval}{level} ({shown})"
+
+
+def html_of(table: list[dict], columns: Sequence[str]) -> str:
+    """The closing table for a notebook: means and 95 % intervals."""
+    cells = lambda row: (cell_text(row["values"].get(metric)) for metric in columns)
+    heads = ("system", *map(metric_heading, columns))
+    return table_html(heads, ((row["system"], *cells(row)) for row in table))
 
 
 def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> str:
