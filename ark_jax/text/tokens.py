@@ -108,8 +108,7 @@ def load_tokenizer(folder: str, vocab: int | None = None):
     return tokenizer
 
 
-# A repeated group that repeats itself, such as (a+)+: steps grow exponentially with the text.
-_NESTED_REPEATS = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
+_GROUP = re.compile(r"\(([^()]*)\)([+*{]?)")  # that holds no other one
 _PATTERNS = re.compile(r'"Regex":\s*("(?:\\.|[^"\\])*")')  # JSON strings
 _ESCAPES_AND_CLASSES = re.compile(r"\\.|\[(\\.|[^\]\\])*\]", re.DOTALL)
 
@@ -119,11 +118,30 @@ def _check_patterns(folder: str, backend) -> None:
     for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder):
         state = part.__getstate__().decode() if part is not None else ""
         for pattern in map(json.loads, _PATTERNS.findall(state)):
-            if _NESTED_REPEATS.search(_ESCAPES_AND_CLASSES.sub("x", pattern)):
-                raise ValueError(
-                    f"{folder}/tokenizer.json: the pattern {pattern[:60]!r} repeats a group that "
-                    "repeats itself, which takes for ever on some texts; take another tokenizer"
-                )
+            rest = _ESCAPES_AND_CLASSES.sub("x", pattern)
+            while group := _GROUP.search(rest):
+                repeats = "+" in group[1] or "*" in group[1]
+                if repeats and group[2]:  # as (a+)+: steps grow exponentially with the text
+                    raise ValueError(
+                        f"{folder}/tokenizer.json: the pattern {pattern[:60]!r} repeats a group "
+                        "that repeats itself, which takes for ever on some texts; take another "
+                        "tokenizer"
+                    )
+                rest = f"{rest[: group.start()]}x{'+' * repeats}{rest[group.end(1) + 1 :]}"
+
+
+@contextlib.contextmanager
+def _one_line(text: str) -> Iterator[None]:
+    """Turns a panic of the Rust library, whose patterns may take too many steps, into an error."""
+    try:
+        yield
+    except BaseException as error:  # a panic is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(
+            f"the tokenizer cannot read {text[:40]!r} or a text beside it ({error}): a pattern of "
+            "tokenizer.json takes too many steps; take another tokenizer"
+        ) from error
 
 
 def _say_second_vocabulary(folder: Path, vocabulary: Mapping[str, int]) -> None:
@@ -195,7 +213,8 @@ def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    return backend.encode(text, add_special_tokens=False).offsets
+    with _one_line(text):
+        return backend.encode(text, add_special_tokens=False).offsets
 
 
 def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
@@ -204,9 +223,12 @@ def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
     Of a very long text, only the first characters are tokenised, which give all tokens that are
     kept: the rest would take hundreds of bytes a token.
     """
-    encode = lambda texts: (
-        tokenizer(texts, truncation=True, max_length=max_length, padding=False).encodings
-    )
+
+    def encode(texts: Sequence[str]) -> list:
+        with _one_line(texts[0]):
+            options = {"truncation": True, "max_length": max_length, "padding": False}
+            return tokenizer(texts, **options).encodings
+
     if tokenizer.truncation_side != "right":
         return encode(texts)
     heads = [text[: HEAD * max_length] for text in texts]
