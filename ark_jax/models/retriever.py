@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf, known_prompts
+from ark_jax.models import decoder, families, hf
 from ark_jax.models import model_card as cards
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching, little_padding, one_ahead
@@ -116,7 +116,7 @@ class Retriever:
         )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         if not any((prompts := {**settings.prompts, **(prompts or {})}).values()):
-            known_prompts.propose(cards.hub_name(folder) or folder.name)
+            families.propose(cards.hub_name(folder) or folder.name)
         return cls(
             model,
             cfg,

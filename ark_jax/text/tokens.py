@@ -145,15 +145,18 @@ def _one_line(text: str) -> Iterator[None]:
 
 
 def _say_second_vocabulary(folder: Path, vocabulary: Mapping[str, int]) -> None:
-    """Says in a line that vocab.txt, too, numbers tokens and does it otherwise."""
-    path = folder / "vocab.txt"
-    lines = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    numbers = {line.rstrip("\r"): i for i, line in enumerate(lines.split("\n")) if line}
-    if other := next((x for x in numbers if vocabulary.get(x) != numbers[x]), None):
-        say(
-            f"{folder}: tokenizer.json is read, and not vocab.txt, which differs: token {other!r} "
-            f"is {vocabulary.get(other)} and {numbers[other]}"
-        )
+    """Says in a line that another file numbers tokens, too, and does it otherwise."""
+    for path in (folder / "vocab.txt", folder / "vocab.json"):
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if path.suffix == ".json":
+            numbers = json.loads(text or "{}")
+        else:
+            numbers = {line.rstrip("\r"): i for i, line in enumerate(text.split("\n")) if line}
+        if other := next((x for x in numbers if vocabulary.get(x) != numbers[x]), None):
+            say(
+                f"{folder}: tokenizer.json is read, and not {path.name}, which differs: token "
+                f"{other!r} is {vocabulary.get(other)} and {numbers[other]}"
+            )
 
 
 @contextlib.contextmanager

@@ -430,6 +430,9 @@ def test_two_vocabularies_that_differ_are_named(bert, capsys, mesh):
     open_retriever(bert)
     line = "tokenizer.json is read, and not vocab.txt, which differs: token '[SEP]' is 3 and 2"
     assert f"{bert}: {line}" in capsys.readouterr().out
+    (bert / "vocab.txt").rename(bert / "vocab.json").write_text('{"[SEP]": 7}')
+    open_retriever(bert)
+    assert "and not vocab.json, which differs: token '[SEP]' is 3 and 7" in capsys.readouterr().out
 
 
 def test_an_unknown_module_is_refused_by_name(bert, mesh):
