@@ -25,8 +25,8 @@ class MultiVectorRetriever(Retriever):
     `ark_jax.retrieval.late.maxsim` compares them. A question then finds rare names, which one
     vector of a whole passage hardly holds. A passage takes as many vectors as it has tokens. Any
     model that `Retriever` opens can be used, since only its pooling is left out; some are good
-    without training. BGE-M3's tokens go through the layer that was trained for them. It saves itself
-    for MultiVectorEncoder of sentence-transformers 6, or a ColBERT in the layout in which it came.
+    without training. BGE-M3's tokens go through the layer that was trained for them. It saves
+    itself for MultiVectorEncoder of sentence-transformers 6, or a ColBERT in its own layout.
     """
 
     late: LateSettings = PLAIN

@@ -313,7 +313,8 @@ def read_dense(place: Path, size: int, dtype: str, *, has_residual: bool = False
     shape = (len(weight), size)
     if has_residual and size != len(weight):
         checkpoint.require("residual.weight")
-    for x, array, expected in zip(names, (weight, bias, residual), (shape, shape[:1], shape)):
+    arrays = (weight, shape), (bias, shape[:1]), (residual, shape)
+    for x, (array, expected) in zip(names, arrays, strict=True):
         if array is not None and array.shape != expected:
             raise ValueError(
                 f"{place}: tensor {x} has shape {array.shape}, the modules before it give "
