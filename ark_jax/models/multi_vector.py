@@ -80,7 +80,7 @@ class MultiVectorRetriever(Retriever):
             return form
         known, words = self.tokenizer.get_vocab(), late.skiplist_words
         # As in the libraries, a word that is no token is the unknown one, or else is left out.
-        words = words if late.layout != ENCODER else [word for word in words if word in known]
+        words = tuple(x for x in words if x in known or late.layout != ENCODER)
         ids = self.tokenizer.convert_tokens_to_ids(list(words))
         return dataclasses.replace(form, dropped=tuple(sorted({*ids} - {None})))
 
@@ -182,9 +182,9 @@ class LexicalRetriever:
             raise FileNotFoundError(f"{folder}: no {head.name}; give a folder of BGE-M3")
         layout.enter_mesh()
         dense = ((head, files.RELU, False),)
-        tokens = {"poolings": (TOKENS,), "dense": dense, "late": PLAIN}
-        model_files = dataclasses.replace(files.read_model(folder), **tokens)
-        return cls(MultiVectorRetriever.from_files(model_files, **options))
+        model_files = files.read_model(folder)
+        model_files = dataclasses.replace(model_files, poolings=(TOKENS,), dense=dense, late=PLAIN)
+        return cls(MultiVectorRetriever.from_files(model_files, width=1, **options))
 
     def encode(self, texts: Sequence[str], *, kind: str, label: str = ""):
         """The largest weight of each token of each text, a `scipy.sparse.csr_array` `[n v]`.
@@ -204,16 +204,17 @@ class LexicalRetriever:
         layout.enter_mesh_of(model.model)
         rows = model.tokenize(texts, kind=kind, label=label)
         batching = little_padding(model.model, model.cfg, 0)
-        weights = model.encode_tokens(rows, batching, model.form.raw).values[:, 0]
+        vectors = model.encode_tokens(rows, batching, model.form.raw)
+        assert isinstance(vectors, TokenVectors)
+        weights = vectors.values[:, 0]
         if not np.isfinite(weights).all():
-            raise FloatingPointError(f"{model.base}: a token's weight {decoder.NOT_FINITE_CAUSE}")
+            raise FloatingPointError(f"a token's weight is not finite; {decoder.NOT_FINITE_CAUSE}")
         special = ("cls_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
-        dropped = [getattr(tokenizer, name) for name in special]
-        dropped = [id for id in dropped if id is not None]
+        dropped = [*{getattr(tokenizer, name) for name in special} - {None}]
         kept = (weights > 0) & np.isin(rows.values, dropped, invert=True)
         shape = len(rows), model.cfg.vocab
-        texts = np.repeat(np.arange(len(rows)), np.diff(rows.offsets))
-        keys, weights = (texts * shape[1] + rows.values)[kept], weights[kept]
+        numbers = np.repeat(np.arange(len(rows)), np.diff(rows.offsets))
+        keys, weights = (numbers * shape[1] + rows.values)[kept], weights[kept]
         order = np.lexsort((-weights, keys))
         keys, first = np.unique(keys[order], return_index=True)
         return scipy.sparse.csr_array((weights[order][first], np.divmod(keys, shape[1])), shape)

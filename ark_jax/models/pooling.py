@@ -64,8 +64,10 @@ class Dense(nnx.Module):
     def __init__(
         self, weight: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None = None
     ):
-        new = lambda x: None if x is None else nnx.Param(layout.put(x, P(*[None] * x.ndim)))
-        self.dense_weight, self.dense_bias, self.dense_residual = map(new, (weight, bias, residual))
+        new = lambda x: nnx.Param(layout.put(x, P(*[None] * x.ndim)))
+        self.dense_weight = new(weight)  # [out in]
+        self.dense_bias = None if bias is None else new(bias)
+        self.dense_residual = None if residual is None else new(residual)
 
     def __call__(
         self, x: Float[Array, "b *t e"], activation: str, *, has_residual: bool

@@ -306,16 +306,14 @@ def read_dense(place: Path, size: int, dtype: str, *, has_residual: bool = False
     checkpoint, name = hf.Checkpoint(place), dense_weight(place)
     checkpoint.require(name)
     names = (name, name.replace("weight", "bias"), "residual.weight")
-    stored = checkpoint.names()
-    weight, bias, residual = (
-        checkpoint.slice(x)[...].astype(dtype) if x in stored else None for x in names
-    )
+    stored = checkpoint.names().intersection(names)
+    arrays = {x: checkpoint.slice(x)[...].astype(dtype) for x in stored}
+    weight, bias, residual = arrays[name], arrays.get(names[1]), arrays.get(names[2])
     shape = (len(weight), size)
     if has_residual and size != len(weight):
         checkpoint.require("residual.weight")
-    arrays = (weight, shape), (bias, shape[:1]), (residual, shape)
-    for x, (array, expected) in zip(names, arrays, strict=True):
-        if array is not None and array.shape != expected:
+    for x, array in arrays.items():
+        if array.shape != shape[: array.ndim] or (array.ndim == 1) != (x == names[1]):
             raise ValueError(
                 f"{place}: tensor {x} has shape {array.shape}, the modules before it give "
                 f"vectors of {size} components; take the files of one model"
