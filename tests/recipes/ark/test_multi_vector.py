@@ -12,6 +12,7 @@ from support.compare_workdirs import differences
 from support.world import make_world, tiny_config
 
 from ark_jax import MultiVectorRetriever, layout
+from ark_jax.models.late_settings import PLAIN
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_rows
