@@ -5,10 +5,10 @@ from ark_jax.runtime.log import show
 
 
 class Models(Flags):
-    """Lists each model_type, what its models can be, and models of it.
+    """Lists each model_type, what its models can be, what is tested, and models of it.
 
-    Outputs, gradients and saved folders of each equal those of transformers in the tests
-    (tests/models/test_families.py, tests/models/test_hf.py), in float32 and to 1e-5 or 1e-4.
+    What is tested equals transformers in float32, to 1e-5 or 1e-4: hidden states, gradients, saved
+    folders and scores of pairs (tests/models/test_families.py, test_hf.py, test_pairs.py).
     """
 
     example = "ark-jax models"
@@ -16,7 +16,7 @@ class Models(Flags):
     def run(self) -> int:
         from ark_jax.models import families
 
-        head = ("model_type", "as", "models")
-        for family, role, names in (head, *families.rows()):
-            show(f"{family:<12} {role:<20} {names}\n")
+        head = ("model_type", "as", "equal to transformers", "models")
+        for family, role, tested, names in (head, *families.rows()):
+            show(f"{family:<12} {role:<20} {tested:<32} {names}\n")
         return 0

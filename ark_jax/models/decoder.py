@@ -126,9 +126,11 @@ class Config:
         activation = hf.get(act, "silu")
         refuse_unless(activation in ACTIVATIONS, act, activation)
         size = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+        kv_heads = hf.get("num_key_value_heads") or hf["num_attention_heads"]
+        refuse_unless(hf["num_attention_heads"] % kv_heads == 0, "num_key_value_heads", kv_heads)
         return cls(
             **{field: hf[name] for field, name in SIZES.items() if field != "positions"},
-            kv_heads=hf.get("num_key_value_heads") or hf["num_attention_heads"],
+            kv_heads=kv_heads,
             head_dim=size,
             rotaries=tuple(rotaries),
             window=window,

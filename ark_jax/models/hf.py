@@ -191,18 +191,22 @@ class Checkpoint:
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold a folder's weights: the first that transformers would look for.
 
+    A file in place of a folder is one of torch's own format.
+
     Raises:
         FileNotFoundError: there is none, or a shard is missing.
         ValueError: they are of torch's own format, and torch is not installed or refuses them.
     """
+    if folder.is_file():
+        return [torch_weights.convert([folder])]
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    present = sorted(folder.glob("*.safetensors"))
+    present, pickled = sorted(folder.glob("*.safetensors")), torch_weights.find(folder)
     if single.is_file():
         files, source = [single], single
     elif index.is_file():
         files, source = [folder / name for name in sorted(set(_weight_map(index).values()))], index
-    elif torch_weights.find(folder):
-        return [torch_weights.convert(folder)]
+    elif pickled:
+        return [torch_weights.convert(pickled)]
     else:
         others = f" but {', '.join(file.name for file in present)}; rename the one that counts"
         raise FileNotFoundError(
@@ -214,7 +218,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise FileNotFoundError(
             f"{folder}: no {missing[0]}, which {source.name} names; fetch it too"
         )
-    if unread := ", ".join(file.name for file in present if file not in files):
+    if unread := ", ".join(file.name for file in [*present, *pickled] if file not in files):
         _say_once(f"{folder}: {source.name} is read, as by transformers, and not {unread}")
     return files
 

@@ -343,7 +343,7 @@ class LanguageModel:
         is tokenised in parts, which end at each SPLIT.
         """
         # Not verbose: lengths are checked elsewhere.
-        tokenize = functools.partial(self.tokenizer, verbose=False)
+        tokenize = tk.without_panic()(functools.partial(self.tokenizer, verbose=False))
         ending = _ending_length(self.tokenizer, special)
         for block in text_blocks(texts):
             parts = [text.split(SPLIT) for text in block]

@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ark_jax import __version__
 from ark_jax.models import hf
 from ark_jax.models import sentence_folder as files
+from ark_jax.models.late_settings import ENCODER
 from ark_jax.models.pooling import TOKENS
 
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
@@ -99,17 +100,22 @@ def _column_cells(model: files.ModelFiles, base: str) -> dict[str, str]:
     steps = [" beside ".join(poolings) + ("" if model.include_prompt else " without the prompt")]
     if poolings == (TOKENS,):
         steps = ["none (a vector for each token, compared by MaxSim)"]
-    for place, activation in model.dense:
+    for place, activation, has_residual in model.dense:
         width = hf.Checkpoint(place).slice("linear.weight").get_shape()[0]
-        steps.append(f"a dense layer ({activation.rpartition('.')[2]}) to {width}")
+        kind = "residual" if has_residual else "dense"
+        steps.append(f"a {kind} layer ({activation.rpartition('.')[2]}) to {width}")
     steps += ["unit length"] * model.normalised
     late_cells, late = {}, model.late
     if late:
         filling = ", filled with mask tokens" * late.do_query_expansion
-        late_cells["longest query"] = f"{late.query_length} tokens{filling}"
         markers = (_code_span(late.of_kind(kind)[0]) for kind in files.KINDS)
-        late_cells["markers"] = " and ".join(markers)
-        late_cells["not compared in documents"] = " ".join(map(_code_span, late.skiplist_words))
+        skipped = f"not compared in {' and '.join(f'{kind}s' for kind in late.skiplist_tasks)}"
+        late_cells = {
+            "longest query": f"{late.query_length} tokens{filling}" * bool(late.query_length),
+            "markers": " and ".join(markers) * (late.layout != ENCODER),
+            skipped.replace("querys", "queries"): " ".join(map(_code_span, late.skiplist_words)),
+        }
+        late_cells = {name: cell for name, cell in late_cells.items() if cell}
     narrowing = f", the first of {size}" if settings.width not in (None, size) else ""
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),

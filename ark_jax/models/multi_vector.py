@@ -10,8 +10,8 @@ import numpy as np
 from ark_jax import layout
 from ark_jax.models import decoder, hf
 from ark_jax.models import sentence_folder as files
-from ark_jax.models.batching import Batching
-from ark_jax.models.late_settings import COLBERT, METADATA, LateSettings
+from ark_jax.models.batching import Batching, little_padding
+from ark_jax.models.late_settings import COLBERT, ENCODER, LIMITS, METADATA, PLAIN, LateSettings
 from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.text.token_rows import TokenIds
@@ -25,19 +25,27 @@ class MultiVectorRetriever(Retriever):
     `ark_jax.retrieval.late.maxsim` compares them. A question then finds rare names, which one
     vector of a whole passage hardly holds. A passage takes as many vectors as it has tokens. Any
     model that `Retriever` opens can be used, since only its pooling is left out; some are good
-    without training. It saves itself for MultiVectorEncoder of sentence-transformers 6, or a
-    ColBERT in the layout in which it came.
+    without training. BGE-M3's tokens go through the layer that was trained for them. It saves
+    itself for MultiVectorEncoder of sentence-transformers 6, or a ColBERT in its own layout.
     """
 
-    late: LateSettings | None = None  # of PyLate's or ColBERT v2's folder
+    late: LateSettings = PLAIN
     __repr__ = Retriever.__repr__
 
     @classmethod
     def from_files(cls, model_files: files.ModelFiles, **options: Any) -> "MultiVectorRetriever":
         """Opens one model of a folder; see `from_pretrained`."""
-        retriever, late = super().from_files(model_files, **options), model_files.late
+        late, head = model_files.late, model_files.folder / files.TOKEN_HEAD
+        has_head = late is None and head.is_file()
+        if has_head:
+            dense = ((head, files.IDENTITY, False),)
+            model_files = dataclasses.replace(model_files, poolings=(TOKENS,), dense=dense)
+        retriever = super().from_files(model_files, **options)
         assert isinstance(retriever, MultiVectorRetriever)  # made by `cls`
-        if late is None:
+        if has_head:  # all tokens but the first are compared
+            first = retriever.tokenizer.cls_token
+            late = dataclasses.replace(PLAIN, skiplist_words=(first,), skiplist_tasks=files.KINDS)
+        if late is None or late == PLAIN:
             return retriever
         retriever._check_late_settings(late)
         longest = max(retriever.max_length, late.query_length)
@@ -48,7 +56,8 @@ class MultiVectorRetriever(Retriever):
         if isinstance(self.cfg, decoder.Config):
             message = "a decoder as ColBERT is not implemented; take an encoder"
             raise ValueError(f"{self.base}: {message}")
-        path = self.base / (METADATA if late.layout == COLBERT else hf.SENTENCE_SETTINGS)
+        names = {COLBERT: METADATA, ENCODER: LIMITS}
+        path = self.base / names.get(late.layout, hf.SENTENCE_SETTINGS)
         positions, known = self.cfg.max_length, {"", *self.tokenizer.get_vocab()}
         token = "a token of tokenizer.json: another would have a random embedding"
         masks = self.tokenizer.mask_token_id is not None
@@ -65,26 +74,24 @@ class MultiVectorRetriever(Retriever):
 
     def form_of(self, kind: str) -> VectorForm:
         """The form of vectors of a kind of text."""
-        form = super().form_of(kind)
-        if self.late is None:
+        form, late = super().form_of(kind), self.late
+        if kind == "query" and late.fills_unseen:
+            form = dataclasses.replace(form, filler=self.tokenizer.mask_token_id)
+        if kind not in late.skiplist_tasks:
             return form
-        if kind == "query":
-            unseen = self.tokenizer.mask_token_id if self.late.fills_unseen else None
-            return dataclasses.replace(form, filler=unseen)
-        # As in PyLate, a word that is no token is the unknown one.
-        ids = self.tokenizer.convert_tokens_to_ids(list(self.late.skiplist_words))
+        known, words = self.tokenizer.get_vocab(), late.skiplist_words
+        # As in the libraries, a word that is no token is the unknown one, or else is left out.
+        words = tuple(x for x in words if x in known or late.layout != ENCODER)
+        ids = self.tokenizer.convert_tokens_to_ids(list(words))
         return dataclasses.replace(form, dropped=tuple(sorted({*ids} - {None})))
 
     def _room(self, kind: str) -> int:
-        if self.late is None:
-            return self.max_length
         marker, length = self.late.of_kind(kind)
-        return min(self.max_length, length) - bool(marker)
+        positions = self.max_length if not length else min(length, self.cfg.max_length)
+        return positions - bool(marker)
 
     def _complete(self, ids: list[int], kind: str) -> list[int]:
         """A text's tokens, its marker behind the first, and a query's mask tokens at the end."""
-        if self.late is None:
-            return ids
         marker, length = self.late.of_kind(kind)
         if marker:
             ids = [*ids[:1], self.tokenizer.convert_tokens_to_ids(marker), *ids[1:]]
@@ -138,7 +145,7 @@ class MultiVectorRetriever(Retriever):
 
     def save_model(self, folder: Path, dtype: str = "") -> None:
         """Writes the model and its tokenizer alone. Every process must call this."""
-        if self.late and self.late.layout == COLBERT:  # the projection is beside the encoder
+        if self.late.layout == COLBERT:  # the projection is beside the encoder
             name = "linear.weight"
             weight = layout.fetch(self.model.dense[0].dense_weight[...])
             stored = weight.astype(dtype or hf.Checkpoint(self.base).dtype(name))
@@ -147,15 +154,71 @@ class MultiVectorRetriever(Retriever):
 
     def _write_settings(self, folder: Path) -> None:
         """Writes the files that MultiVectorEncoder of sentence-transformers reads, or PyLate."""
-        files.write_text_limit(folder, self.max_length, lower=self.lower)
-        if self.late:
-            files.write_late_files(folder, self.base, self.settings, self.late, self.form)
-            if self.late.layout != COLBERT:
-                self.write_vector_modules(folder)
-            return
-        named = {"model_type": "MultiVectorEncoder", "similarity_fn_name": "maxsim"}
-        files.write_multi_vector_modules(folder)
-        files.write_settings(folder, self.settings, named)
+        files.write_text_limit(folder, self.max_length, lower=self.lower, late=self.late)
+        files.write_late_files(folder, self.base, self.settings, self.late, self.form)
+        if self.late.layout != COLBERT:
+            dense = getattr(self.model, "dense", ())
+            files.write_vector_modules(folder, "", self.form, self.cfg.width, dense, self.late)
+
+
+@dataclasses.dataclass(frozen=True)
+class LexicalRetriever:
+    """BGE-M3's lexical weights: each text has one for each of its tokens (Chen et al. 2024).
+
+    `ark_jax.retrieval.bm25_index.count_weights` makes a searcher of them.
+    """
+
+    model: MultiVectorRetriever  # whose vectors of tokens are their weights, in one component
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: str | Path, **options: Any) -> "LexicalRetriever":
+        """Opens a folder with the head of lexical weights; see `Retriever.from_pretrained`.
+
+        Raises:
+            FileNotFoundError: the folder has no such head.
+        """
+        folder = hf.resolve(str(name_or_folder))
+        head = folder / files.LEXICAL_HEAD
+        if not head.is_file():
+            raise FileNotFoundError(f"{folder}: no {head.name}; give a folder of BGE-M3")
+        layout.enter_mesh()
+        dense = ((head, files.RELU, False),)
+        model_files = files.read_model(folder)
+        model_files = dataclasses.replace(model_files, poolings=(TOKENS,), dense=dense, late=PLAIN)
+        return cls(MultiVectorRetriever.from_files(model_files, width=1, **options))
+
+    def encode(self, texts: Sequence[str], *, kind: str, label: str = ""):
+        """The largest weight of each token of each text, a `scipy.sparse.csr_array` `[n v]`.
+
+        Special tokens have none. The inner product of two rows is how well they match.
+
+        Args:
+            kind: "query" or "document"; decides the prompt.
+            label: name of the line that reports truncated texts; without it none is shown.
+
+        Raises:
+            FloatingPointError: a weight is NaN or infinite.
+        """
+        import scipy.sparse
+
+        model, tokenizer = self.model, self.model.tokenizer
+        layout.enter_mesh_of(model.model)
+        rows = model.tokenize(texts, kind=kind, label=label)
+        batching = little_padding(model.model, model.cfg, 0)
+        vectors = model.encode_tokens(rows, batching, model.form.raw)
+        assert isinstance(vectors, TokenVectors)
+        weights = vectors.values[:, 0]
+        if not np.isfinite(weights).all():
+            raise FloatingPointError(f"a token's weight is not finite; {decoder.NOT_FINITE_CAUSE}")
+        special = ("cls_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+        dropped = [*{getattr(tokenizer, name) for name in special} - {None}]
+        kept = (weights > 0) & np.isin(rows.values, dropped, invert=True)
+        shape = len(rows), model.cfg.vocab
+        numbers = np.repeat(np.arange(len(rows)), np.diff(rows.offsets))
+        keys, weights = (numbers * shape[1] + rows.values)[kept], weights[kept]
+        order = np.lexsort((-weights, keys))
+        keys, first = np.unique(keys[order], return_index=True)
+        return scipy.sparse.csr_array((weights[order][first], np.divmod(keys, shape[1])), shape)
 
 
 def open_retriever(

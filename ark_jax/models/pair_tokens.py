@@ -9,6 +9,7 @@ import numpy as np
 
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenRows, text_blocks
 
 Pair = tuple[str, str]
@@ -72,6 +73,7 @@ class PairTokenizer:
             cut,
         )
 
+    @tk.without_panic()
     def _encode(self, pairs: Sequence[Pair]) -> list:
         """The tokenizer's encoding of each pair, cut to leave room for the markers."""
         texts = [[text.lower() if self.lower else text for text in pair] for pair in pairs]

@@ -32,6 +32,7 @@ class VectorForm:
     poolings: tuple[str, ...]  # names of `pool`, laid end to end; or TOKENS alone
     width: int  # leading components that are kept
     activations: tuple[str, ...] = ()  # after each of the model's `dense` layers
+    residuals: tuple[bool, ...] = ()  # whether each of them adds its input; (): none does
     normalised: bool = True  # whether the model's modules scale vectors to unit length
     similarity: str = "cosine"  # one of SIMILARITIES
     include_prompt: bool = True  # whether the tokens of a prompt are pooled
@@ -52,17 +53,36 @@ class VectorForm:
 
 
 class Dense(nnx.Module):
-    """A linear layer over vectors, in float32; `embed` applies its activation."""
+    """A linear layer over vectors, in float32, as sentence-transformers' module Dense.
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray | None):
-        self.dense_weight = nnx.Param(layout.put(weight, P(None, None)))  # [out in]
-        self.dense_bias = None if bias is None else nnx.Param(layout.put(bias, P(None)))
+    Args:
+        weight: `[out in]`.
+        bias: `[out]`, or None.
+        residual: `[out in]`, what a residual's input is multiplied by; None adds it as it is.
+    """
 
-    def __call__(self, x: Float[Array, "b *t e"]) -> Float[Array, "b *t o"]:
-        spec = P(layout.BATCH, *[None] * (x.ndim - 1))
-        weight = self.dense_weight[...].astype(jnp.float32)
-        y = jnp.einsum("...e,oe->...o", x, weight, out_sharding=spec)
-        return y if self.dense_bias is None else y + self.dense_bias[...].astype(jnp.float32)
+    def __init__(
+        self, weight: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None = None
+    ):
+        new = lambda x: nnx.Param(layout.put(x, P(*[None] * x.ndim)))
+        self.dense_weight = new(weight)  # [out in]
+        self.dense_bias = None if bias is None else new(bias)
+        self.dense_residual = None if residual is None else new(residual)
+
+    def __call__(
+        self, x: Float[Array, "b *t e"], activation: str, *, has_residual: bool
+    ) -> Float[Array, "b *t o"]:
+        y = _product(x, self.dense_weight)
+        y = y if self.dense_bias is None else y + self.dense_bias[...].astype(jnp.float32)
+        y = ACTIVATIONS[activation](y)
+        if not has_residual:
+            return y
+        return y + (x if self.dense_residual is None else _product(x, self.dense_residual))
+
+
+def _product(x: Float[Array, "b *t e"], weight: nnx.Param) -> Float[Array, "b *t o"]:
+    spec = P(layout.BATCH, *[None] * (x.ndim - 1))
+    return jnp.einsum("...e,oe->...o", x, weight[...].astype(jnp.float32), out_sharding=spec)
 
 
 def pool(
@@ -126,8 +146,10 @@ def embed(
         cfg = dataclasses.replace(cfg, attention="xla")
         hidden = model(tokens, mask, cfg, seen=_seen(tokens, mask, form.filler))
     x = jnp.concatenate([pool(hidden, mask, name, form.skipped) for name in form.poolings], -1)
-    for layer, activation in zip(getattr(model, "dense", ()), form.activations, strict=False):
-        x = ACTIVATIONS[activation](layer(x))
+    residuals = form.residuals or [False] * len(form.activations)
+    layers = zip(getattr(model, "dense", ()), form.activations, residuals, strict=False)
+    for layer, activation, has_residual in layers:
+        x = layer(x, activation, has_residual=has_residual)
     is_cosine = form.similarity == "cosine"
     # Truncation follows; a cosine is scaled after it.
     x = unit(x) if form.normalised and not is_cosine else x

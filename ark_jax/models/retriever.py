@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf, known_prompts
+from ark_jax.models import decoder, families, hf
 from ark_jax.models import model_card as cards
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching, little_padding, one_ahead
@@ -98,8 +98,8 @@ class Retriever:
         of_tokens, size = poolings == (TOKENS,), len(poolings) * cfg.width
         # An ordinary model's Dense is for the vectors of texts.
         modules = model_files.dense if poolings == model_files.poolings or not of_tokens else ()
-        for module, _ in modules:
-            layer = files.read_dense(module, size, cfg.dtype)
+        for module, _, has_residual in modules:
+            layer = files.read_dense(module, size, cfg.dtype, has_residual=has_residual)
             size = layer.dense_weight[...].shape[0]
             model.dense = nnx.List([*getattr(model, "dense", ()), layer])
         width = (settings.width or size) if width is None else width
@@ -110,14 +110,15 @@ class Retriever:
         form = VectorForm(
             poolings,
             width,
-            tuple(activation for _, activation in modules),
+            tuple(activation for _, activation, _ in modules),
+            tuple(x for *_, x in modules) if any(x for *_, x in modules) else (),
             model_files.normalised,
             "cosine" if of_tokens else settings.similarity,
             model_files.include_prompt,
         )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         if not any((prompts := {**settings.prompts, **(prompts or {})}).values()):
-            known_prompts.propose(cards.hub_name(folder) or folder.name)
+            families.propose(cards.hub_name(folder) or folder.name)
         return cls(
             model,
             cfg,

@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 
 from ark_jax.models import decoder, hf
-from ark_jax.models.late_settings import METADATA, PYLATE, LateSettings, read_late_settings
+from ark_jax.models.late_settings import (
+    COLBERT,
+    ENCODER,
+    KINDS,
+    LIMITS,
+    METADATA,
+    PYLATE,
+    LateSettings,
+    read_encoder_settings,
+    read_late_settings,
+)
 from ark_jax.models.pooling import ACTIVATIONS, SIMILARITIES, TOKENS, Dense, VectorForm
 
-KINDS = ("query", "document")  # of texts; a Router has a route for each
 # The legacy names, which every sentence-transformers version and text-embeddings-inference read, in
 # the order in which concatenated poolings follow each other.
 _POOLING_KEYS = {
@@ -24,16 +33,33 @@ _POOLING_KEYS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+# The attributes of pooling.Dense, and sentence-transformers' names.
+_TENSORS = {
+    "dense_weight": "linear.weight",
+    "dense_bias": "linear.bias",
+    "dense_residual": "residual.weight",
+}
 _MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", _MASK)
-_ORDER = re.compile(rf"Transformer( Pooling( Dense)*|( Dense)+| {_MASK})?( Normalize)*")
+_ORDER = re.compile(
+    rf"Transformer( Pooling( Dense)*( Normalize)*|( Dense)*( Normalize)?( {_MASK}( Normalize)?)?)"
+)
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
 _PYLATE_DENSE = "pylate.models.Dense.Dense"  # projects each token
-_IDENTITY = "torch.nn.modules.linear.Identity"
-_OTHER_TOKENS = ("tokenizer_name_or_path", "query_length", "document_length", "query_expansion")
+_ENCODER_TYPES = {  # of a MultiVectorEncoder
+    "Transformer": "base.modules.transformer.Transformer",
+    "Dense": "base.modules.dense.Dense",
+    _MASK: f"multi_vector_encoder.modules.multi_vector_mask.{_MASK}",
+    "Normalize": "base.modules.normalize.Normalize",
+}
+IDENTITY, RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
+# BGE-M3's layers for vectors of tokens and for their weights, beside its model.
+TOKEN_HEAD, LEXICAL_HEAD = "colbert_linear.pt", "sparse_linear.pt"
+_OTHER_TOKENS = ("tokenizer_name_or_path", "processing_kwargs")
+_OTHER_LENGTHS = ("query_length", "document_length", "query_expansion")
 # Where versions and families keep max_seq_length and do_lower_case.
-_FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta")
-_LIMITS = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
+_FAMILIES = ("roberta", "distilbert", "xlm-roberta")
+_LIMITS = (LIMITS, *(f"sentence_{family}_config.json" for family in _FAMILIES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +80,8 @@ class ModelFiles:
     # (TOKENS,): each token keeps its vector. None: a bare model, which declares no pooling.
     poolings: tuple[str, ...] | None
     include_prompt: bool
-    dense: tuple[tuple[Path, str], ...]  # folder and activation of each Dense module
+    # Folder, or file, and activation of each Dense module, and whether it is a residual.
+    dense: tuple[tuple[Path, str, bool], ...]
     normalised: bool
     settings: Settings
     late: LateSettings | None = None  # of a ColBERT's
@@ -68,7 +95,7 @@ def read_model(folder: Path) -> ModelFiles:
     """
     modules = _read_modules(folder)
     if not modules and (late := read_late_settings(folder)):
-        parts = (TOKENS,), True, ((folder, _IDENTITY),), True
+        parts = (TOKENS,), True, ((folder, IDENTITY, False),), True
         return ModelFiles(folder, *parts, read_settings(folder), late)
     if modules and modules[0][0] == "Router":
         raise ValueError(
@@ -118,8 +145,8 @@ def _model_of(
             "implemented; they must be Transformer, Pooling, any Dense, and perhaps Normalize"
         )
     late = read_late_settings(folder)
-    root = dict(modules)["Transformer"] == ""
-    if bool(late) != ("Transformer Dense" in chain) or (late and not root):
+    root, is_masked = dict(modules)["Transformer"] == "", _MASK in chain
+    if bool(late) != ("Transformer Dense" in chain and not is_masked) or (late and not root):
         raise ValueError(
             f"{folder}/{file}: {chain.replace(' ', ', ')} {'and' if late else 'without'} the "
             "settings of a ColBERT; give a folder that PyLate wrote"
@@ -127,9 +154,12 @@ def _model_of(
     places = {kind: [folder / path for name, path in modules if name == kind] for kind in _MODULES}
     poolings: tuple[str, ...] | None = None
     include_prompt = True
-    if places[_MASK]:
-        _check_mask(places[_MASK][0] / "config.json")
-    if late or places[_MASK]:
+    if is_masked:
+        _check_normalize(folder, file, places["Normalize"])
+        late = read_encoder_settings(places["Transformer"][0], places[_MASK][0])
+    else:
+        _refuse_limits(places["Transformer"][0], _OTHER_LENGTHS)
+    if late:
         poolings = (TOKENS,)
     if places["Pooling"]:
         poolings, include_prompt = _read_pooling(folder, dict(modules)["Pooling"], file)
@@ -138,7 +168,7 @@ def _model_of(
         poolings,
         include_prompt,
         tuple(
-            (place, _read_activation(place / "config.json", of_tokens=late is not None))
+            (place, *_read_activation(place / "config.json", of_tokens=late is not None))
             for place in places["Dense"]
         ),
         bool(places["Normalize"]) or is_bare or late is not None,
@@ -242,8 +272,8 @@ def _read_pooling(folder: Path, module: str, file: str) -> tuple[tuple[str, ...]
     return tuple(modes), include_prompt
 
 
-def _read_activation(path: Path, *, of_tokens: bool) -> str:
-    """The activation that config.json of a Dense module names.
+def _read_activation(path: Path, *, of_tokens: bool) -> tuple[str, bool]:
+    """The activation that config.json of a Dense module names, and whether it is a residual.
 
     Args:
         of_tokens: whether it projects each token.
@@ -260,41 +290,60 @@ def _read_activation(path: Path, *, of_tokens: bool) -> str:
     for name in ("module_input_name", "module_output_name"):
         if config.get(name) not in (None, projected):
             raise hf.wrong_field(path, name, projected, config[name])
-    if config.get("use_residual"):
-        raise hf.wrong_field(path, "use_residual", "false: the residual would be left out", True)
-    return activation
+    return activation, bool(config.get("use_residual"))
 
 
-def read_dense(folder: Path, size: int, dtype: str) -> Dense:
+def read_dense(place: Path, size: int, dtype: str, *, has_residual: bool = False) -> Dense:
     """The layer of a Dense module, or of ColBERT v2's weights, for vectors of `size` components.
+
+    Args:
+        place: the folder, or the file of one of BGE-M3's heads.
+        has_residual: whether the module adds its input, which it multiplies if sizes differ.
 
     Raises:
         FileNotFoundError, ValueError: weights are missing, or have another shape.
     """
-    checkpoint = hf.Checkpoint(folder)
-    checkpoint.require("linear.weight")
-    names = checkpoint.names() & {"linear.weight", "linear.bias"}
-    values = {name: checkpoint.slice(name)[...].astype(dtype) for name in names}
-    weight, bias = values["linear.weight"], values.get("linear.bias")
-    if weight.shape[1:] != (size,) or (bias is not None and bias.shape != weight.shape[:1]):
+    checkpoint, name = hf.Checkpoint(place), dense_weight(place)
+    checkpoint.require(name)
+    names = (name, name.replace("weight", "bias"), "residual.weight")
+    stored = checkpoint.names().intersection(names)
+    arrays = {x: checkpoint.slice(x)[...].astype(dtype) for x in stored}
+    weight, bias, residual = arrays[name], arrays.get(names[1]), arrays.get(names[2])
+    shape = (len(weight), size)
+    if has_residual and size != len(weight):
+        checkpoint.require("residual.weight")
+    for x, array in arrays.items():
+        if array.shape != shape[: array.ndim] or (array.ndim == 1) != (x == names[1]):
+            raise ValueError(
+                f"{place}: tensor {x} has shape {array.shape}, the modules before it give "
+                f"vectors of {size} components; take the files of one model"
+            )
+    return Dense(weight, bias, residual if has_residual else None)
+
+
+def dense_weight(place: Path) -> str:
+    """The name of a Dense module's weight: BGE-M3's files hold a bare layer."""
+    return "weight" if place.is_file() else "linear.weight"
+
+
+def _check_normalize(folder: Path, file: str, places: Sequence[Path]) -> None:
+    """Refuses a model whose token vectors have another length than 1."""
+    if not places:
         raise ValueError(
-            f"{folder}: tensor linear.weight has shape {weight.shape}, the modules before it give "
-            f"vectors of {size} components; take the files of one model"
+            f"{folder}/{file}: {_MASK} without Normalize is not implemented: tokens would be "
+            "ranked by their lengths, too"
         )
-    return Dense(weight, bias)
-
-
-def _check_mask(path: Path) -> None:
-    """Refuses a MultiVectorMask that leaves out tokens."""
-    for field in ("skiplist_words", "keep_only_token_ids"):
-        if skipped := hf.read_json_if_present(path).get(field):
-            raise hf.wrong_field(path, field, "empty: all tokens are compared", skipped)
+    for path in (place / "config.json" for place in places):
+        name = hf.read_json_if_present(path).get("module_input_name")
+        if name != "token_embeddings":
+            raise hf.wrong_field(path, "module_input_name", "token_embeddings", name)
 
 
 def read_width(model: ModelFiles) -> int:
     """The components of a vector before it is narrowed."""
     if model.dense:
-        return hf.Checkpoint(model.dense[-1][0]).slice("linear.weight").get_shape()[0]
+        place = model.dense[-1][0]
+        return hf.Checkpoint(place).slice(dense_weight(place)).get_shape()[0]
     return hf.read_architecture(model.folder)[0].width * len(model.poolings or (TOKENS,))
 
 
@@ -343,71 +392,67 @@ def read_max_length(folder: Path, tokenizer) -> int:
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:
     """(max_seq_length, do_lower_case) of a folder; None and False if they are not declared."""
-    path = next((folder / x for x in _LIMITS if (folder / x).is_file()), folder / _LIMITS[0])
-    settings = hf.read_json_if_present(path)
+    path, settings = _refuse_limits(folder, _OTHER_TOKENS)
     limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False
     if limit is not None and not (type(limit) is int and limit > 0):
         raise hf.wrong_field(path, "max_seq_length", "a number of tokens", limit)
     if not isinstance(lower, bool):
         raise hf.wrong_field(path, "do_lower_case", "true or false", lower)
-    for name in (*_OTHER_TOKENS, "processing_kwargs"):
-        if settings.get(name):
-            raise hf.wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
     if late := read_late_settings(folder):  # PyLate stores the limit of what it read last
         limit = late.document_length
     return limit, lower
 
 
-def module_names(form: VectorForm) -> list[str]:
+def _refuse_limits(folder: Path, names: Sequence[str]) -> tuple[Path, dict]:
+    """The file that limits texts, and its fields, none of which may be one of `names`."""
+    path = next((folder / x for x in _LIMITS if (folder / x).is_file()), folder / LIMITS)
+    settings = hf.read_json_if_present(path)
+    for name in names:
+        if settings.get(name):
+            raise hf.wrong_field(path, name, "absent: texts would be cut otherwise", settings[name])
+    return path, settings
+
+
+def module_names(form: VectorForm, late: LateSettings | None = None) -> list[str]:
     """The modules that turn a text into a vector of this form, in their order."""
     dense = ["Dense"] * len(form.activations)
-    if form.poolings == (TOKENS,):
-        return ["Transformer", *dense]  # of PyLate
+    if late:
+        return ["Transformer", *dense, *[_MASK, "Normalize"] * (late.layout != PYLATE)]
     return ["Transformer", "Pooling", *dense, *["Normalize"] * form.normalised]
 
 
-def write_modules(folder: Path, form: VectorForm) -> None:
-    """Writes modules.json of an ordinary folder or PyLate's, which holds the model itself."""
-    types = {"Dense": _PYLATE_DENSE} if form.poolings == (TOKENS,) else {}
+def write_modules(folder: Path, form: VectorForm, late: LateSettings | None = None) -> None:
+    """Writes modules.json of a folder without a Router, which holds the model itself."""
+    types: dict[str, str] = {}
+    if late and late.layout == PYLATE:
+        types = {"Dense": _PYLATE_DENSE}
+    elif late:
+        types = {kind: f"sentence_transformers.{name}" for kind, name in _ENCODER_TYPES.items()}
     row = lambda i, kind: {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else ""}
-    names = enumerate(module_names(form))
+    names = enumerate(module_names(form, late))
     modules = [row(i, kind) | {"type": types.get(kind, _TYPE + kind)} for i, kind in names]
     _write_json(folder / "modules.json", modules)
-
-
-def write_multi_vector_modules(folder: Path) -> None:
-    """Writes modules.json of a model that keeps a vector for each token, and its modules."""
-    modules = {
-        "": "base.modules.transformer.Transformer",
-        f"1_{_MASK}": f"multi_vector_encoder.modules.multi_vector_mask.{_MASK}",
-        "2_Normalize": "base.modules.normalize.Normalize",
-    }
-    rows = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
-        for i, (path, kind) in enumerate(modules.items())
-    ]
-    _write_json(folder / "modules.json", rows)
-    _write_json(folder / f"1_{_MASK}" / "config.json", {"skiplist_words": []})
-    tokens = dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
-    _write_json(folder / "2_Normalize" / "config.json", tokens)
 
 
 def write_late_files(
     folder: Path, base: Path, settings: Settings, late: LateSettings, form: VectorForm
 ) -> None:
-    """Writes the settings of PyLate's or ColBERT v2's folder, whose weights are written.
+    """Writes the settings of a model with vectors of tokens, whose weights are written.
 
     Args:
-        base: the folder that the model was read from, in the same layout.
+        base: the folder that the model was read from.
 
     Raises:
         ValueError: ColBERT v2 has no place for prompts.
     """
-    if late.layout == PYLATE:
-        write_modules(folder, form)
-        stored = {name: value for name, value in vars(late).items() if name != "layout"}
-        named = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
-        write_settings(folder, settings, stored | named)
+    if late.layout != COLBERT:
+        write_modules(folder, form, late)
+        named = {"model_type": "MultiVectorEncoder", "similarity_fn_name": "maxsim"}
+        if late.layout == PYLATE:
+            others = ("skiplist_tasks", "layout")
+            stored = {name: value for name, value in vars(late).items() if name not in others}
+            named = stored | {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
+        write_settings(folder, settings, named)
         return
     if any(settings.prompts.values()):
         raise ValueError(f"{folder}: {METADATA} has no place for prompts; give none")
@@ -436,7 +481,12 @@ def route_folder(folder: Path, kind: str) -> Path:
 
 
 def write_vector_modules(
-    folder: Path, prefix: str, form: VectorForm, size: int, dense: Sequence[Dense]
+    folder: Path,
+    prefix: str,
+    form: VectorForm,
+    size: int,
+    dense: Sequence[Dense],
+    late: LateSettings | None = None,
 ) -> None:
     """Writes the folders of the modules after Transformer, for hidden states of `size` components.
 
@@ -445,10 +495,19 @@ def write_vector_modules(
     Args:
         prefix: in front of the folders' names: empty, or the kind of a Router's route.
     """
-    layers = iter(zip(dense, form.activations, strict=True))
-    for i, kind in enumerate(module_names(form)[1:], 1):
+    residuals = form.residuals or [False] * len(form.activations)
+    layers = iter(zip(dense, form.activations, residuals, strict=True))
+    tokens: dict[str, Any] = {}
+    if late and late.layout != PYLATE:
+        tokens = dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
+    for i, kind in enumerate(module_names(form, late)[1:], 1):
         place = folder / f"{prefix}{i}_{kind}"
         place.mkdir(exist_ok=True)
+        if kind == "Normalize" and tokens:
+            _write_json(place / "config.json", tokens)
+        if kind == _MASK and late:
+            names = ("skiplist_words", "skiplist_tasks")
+            _write_json(place / "config.json", {name: getattr(late, name) for name in names})
         if kind == "Pooling":
             modes = {key: name in form.poolings for name, key in _POOLING_KEYS.items()}
             config: dict[str, Any] = {"word_embedding_dimension": size, **modes}
@@ -457,22 +516,28 @@ def write_vector_modules(
                 config["pooling_mode"] = list(form.poolings)
             _write_json(place / "config.json", config | {"include_prompt": form.include_prompt})
         if kind == "Dense":
-            layer, activation = next(layers)
+            layer, activation, has_residual = next(layers)
             tensors = {
-                name.replace("dense_", "linear."): np.asarray(x[...].addressable_data(0), "float32")
+                _TENSORS[name]: np.asarray(x[...].addressable_data(0), "float32")
                 for name, x in hf.named_parameters(layer)
             }
             rows, columns = tensors["linear.weight"].shape
-            sizes = {"in_features": columns, "out_features": rows, "bias": len(tensors) == 2}
-            _write_json(place / "config.json", sizes | {"activation_function": activation})
+            config = {"in_features": columns, "out_features": rows, **tokens}
+            config |= {"bias": layer.dense_bias is not None, "activation_function": activation}
+            config |= {"use_residual": True} if has_residual else {}
+            _write_json(place / "config.json", config)
             hf.write_tensors(tensors, place)
 
 
-def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
+def write_text_limit(
+    folder: Path, max_length: int, *, lower: bool, late: LateSettings | None = None
+) -> None:
     """Writes sentence_bert_config.json, with the most tokens of a text, to the model's folder."""
-    _write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": lower}
-    )
+    limits: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": lower}
+    if late and late.layout == ENCODER:
+        lengths = late.query_length, late.document_length, late.expansion
+        limits |= {name: x for name, x in zip(_OTHER_LENGTHS, lengths, strict=True) if x}
+    _write_json(folder / LIMITS, limits)
 
 
 def write_settings(folder: Path, settings: Settings, others: Mapping[str, Any] = {}) -> None:

@@ -1,4 +1,4 @@
-"""Weights in torch's own format, pytorch_model.bin: a pickle, which is never opened here.
+"""Weights in torch's own format, .bin or .pt: a pickle, which is never opened here.
 
 Torch's loader of plain tensors (`weights_only`) converts it once, in a process of its own.
 """
@@ -8,6 +8,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.runtime import storage
@@ -33,13 +34,13 @@ def find(folder: Path) -> list[Path]:
     return sorted(folder.glob("pytorch_model-*-of-*.bin"))
 
 
-def convert(folder: Path) -> Path:
-    """A safetensors file with these weights, in the cache.
+def convert(files: Sequence[Path]) -> Path:
+    """A safetensors file with the weights of all files of a folder, in the cache.
 
     Raises:
         ValueError: torch is not installed, or it refuses the files.
     """
-    files = find(folder)
+    folder = files[0].parent
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(repr(states).encode()).hexdigest()[:32]
     out = storage.cache_folder() / "converted" / key / "model.safetensors"

@@ -13,8 +13,9 @@ import itertools
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ ENTRIES = 1 << 22  # entries that are scored and written at once; a word with mo
 SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
+Words = Sequence[str] | Mapping[int, float]  # of a question; or tokens with their weights
 _WORD = re.compile(r"\b\w\w+\b")
 STOP_WORDS = frozenset(  # Lucene's
     re.findall(
@@ -40,7 +42,7 @@ STOP_WORDS = frozenset(  # Lucene's
 
 
 class BM25Index:
-    """Finds texts by their words; a `searcher.Searcher`.
+    """Finds texts by their words, or tokens with weights; a `searcher.Searcher`.
 
     Args:
         read_words: called by the first search; stem -> its number.
@@ -48,17 +50,20 @@ class BM25Index:
         texts: int32 `[entries]`.
         scores: float32 `[entries]`.
         count: number of texts.
+        read: questions -> the words of each; None: `stems`.
     """
 
     def __init__(
         self,
-        read_words: Callable[[], dict[str, int]],
+        read_words: Callable[[], Mapping[str, int] | range],
         starts: np.ndarray,
         texts: np.ndarray,
         scores: np.ndarray,
         count: int,
+        read: Callable[[Sequence[str]], Sequence[Words]] | None = None,
     ):
         self._read_words, self._count = read_words, count
+        self._read_questions = read or stems
         # Plain views of mapped files: slices of np.memmap are slow.
         self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
 
@@ -71,20 +76,20 @@ class BM25Index:
         return self._read_words()
 
     def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
-        """The k best texts of each question by Lucene's BM25: positions, int64, float32 scores.
+        """The k best texts of each question: positions, int64, and float32 scores.
 
-        Texts and questions become English stems without stop words. Frequencies and lengths are
-        those of all texts, whatever the scope. Of equal scores the text that is first in the scope
-        is first. Texts without a word of the question are left out.
+        By Lucene's BM25, texts and questions become English stems without stop words. Frequencies
+        and lengths are those of all texts, whatever the scope. Of equal scores the text that is
+        first in the scope is first. Texts without a word of the question are left out.
         """
         everything = range(self._count)
         scopes = [everything] * len(questions) if scopes is None else scopes
         return [
             self.best(words, k) if scope == everything else self._best_in_scope(words, k, scope)
-            for words, scope in zip(stems(questions), scopes, strict=True)
+            for words, scope in zip(self._read_questions(questions), scopes, strict=True)
         ]
 
-    def _best_in_scope(self, words: Sequence[str], k: int, scope: Sequence[int]) -> Ranking:
+    def _best_in_scope(self, words: Words, k: int, scope: Sequence[int]) -> Ranking:
         """As `best`, among the texts of a scope."""
         is_range = isinstance(scope, range)  # numpy would convert it number by number
         positions = (
@@ -96,42 +101,43 @@ class BM25Index:
         best = best_texts(scores, k)
         return Ranking(positions[best], scores[best])
 
-    def best(self, words: Sequence[str], k: int) -> Ranking:
-        """The k best texts for the stems of a question, as `search` ranks them."""
+    def best(self, words: Words, k: int) -> Ranking:
+        """The k best texts for the words of a question, as `search` ranks them."""
         entries = self._entries(words)
         if not entries:
             return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
         scores = self._sum_scores(entries)
         # The k best texts of a sample are a lower bound on the k best of all.
-        samples = (scores[texts[:SAMPLE]] for texts, _ in entries)
+        samples = (scores[texts[:SAMPLE]] for texts, *_ in entries)
         least = max(np.partition(x, -k)[-k] if len(x) >= k else 0 for x in samples)
         positions = np.flatnonzero(scores >= least if least else scores)
         best = positions[best_texts(scores[positions], k)]
         return Ranking(best, scores[best])
 
-    def scores(self, words: Sequence[str]) -> np.ndarray:
-        """The scores of all texts `[n]` for the stems of a query; 0: the text has none of them."""
+    def scores(self, words: Words) -> np.ndarray:
+        """The scores of all texts `[n]` for the words of a query; 0: the text has none of them."""
         entries = self._entries(words)
         return self._sum_scores(entries) if entries else np.zeros(self._count, np.float32)
 
-    def _entries(self, words: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each known word, the texts that hold it, and its part of their scores."""
-        numbers = [self._words[word] for word in words if word in self._words]
-        slices = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
-        return [(self._texts[part], self._scores[part]) for part in slices]
+    def _entries(self, words: Words) -> list[tuple[np.ndarray, np.ndarray, float]]:
+        """For each known word, the texts that hold it, its part of their scores, its weight."""
+        weights = words if isinstance(words, Mapping) else {}
+        known = ((self._words[word], weights.get(word, 1)) for word in words if word in self._words)
+        cut = lambda number: slice(self._starts[number], self._starts[number + 1])
+        return [(self._texts[cut(x)], self._scores[cut(x)], weight) for x, weight in known]
 
-    def _sum_scores(self, entries: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def _sum_scores(self, entries: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
         """The scores of all texts `[n]`, added up word by word.
 
         scipy's product of a matrix, whose columns are the words, does it in a compiled loop.
         """
         import scipy.sparse
 
-        texts, values = (np.concatenate(column) for column in zip(*entries, strict=True))
-        starts = np.cumsum([0, *(len(texts) for texts, _ in entries)])
-        shape = (self._count, len(entries))
-        matrix = scipy.sparse.csc_array((values, texts, starts), shape=shape)
-        return matrix @ np.ones(len(entries), np.float32)
+        texts, values, weights = zip(*entries, strict=True)
+        starts = np.cumsum([0, *map(len, texts)])
+        columns = np.concatenate(values), np.concatenate(texts), starts
+        matrix = scipy.sparse.csc_array(columns, shape=(self._count, len(entries)))
+        return matrix @ np.array(weights, np.float32)
 
 
 def best_texts(scores: np.ndarray, k: int) -> np.ndarray:
@@ -178,6 +184,24 @@ def count_bm25(texts: Sequence[str]) -> BM25Index:
     return BM25Index(
         lambda: words, _word_starts(document_frequency), entries["text"], scores, len(lengths)
     )
+
+
+def count_weights(encode: Callable[..., Any], texts: Sequence[str]) -> BM25Index:
+    """An index of the weights that a model gives the tokens of texts, in place of BM25's.
+
+    Args:
+        encode: of a `LexicalRetriever`.
+    """
+    weights = encode(texts, kind="document").tocsc()
+
+    def read(questions: Sequence[str]) -> list[dict[int, float]]:
+        asked = encode(questions, kind="query")
+        tokens, values = (np.split(x, asked.indptr[1:-1]) for x in (asked.indices, asked.data))
+        return [dict(zip(*x, strict=True)) for x in zip(tokens, values, strict=True)]
+
+    count, tokens = weights.shape
+    columns = weights.indptr, weights.indices, weights.data
+    return BM25Index(lambda: range(tokens), *columns, count, read)
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:

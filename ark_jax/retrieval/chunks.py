@@ -171,6 +171,7 @@ def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
     model = sentence_folder.read_models(hf.resolve(retriever))["document"]
     prompt = sentence_folder.prompt_for_kind(model.settings.prompts, "document")
     limit = sentence_folder.read_max_length(model.folder, tokenizer)
+    limit = min(limit, (model.late and model.late.document_length) or limit)
     marker = bool(model.late and model.late.document_prefix)
     room = limit - len(tokenizer(prompt)["input_ids"]) - marker
     least = _least_chunk_size(room)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import tiny
+from support.paths import REPOSITORY
 
 from ark_jax import __main__, layout
 from ark_jax.models import decoder, encoder, families
@@ -117,3 +118,5 @@ def test_every_family_is_listed(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [*encoder.FAMILIES, *decoder.FAMILIES]
     assert "reader" in lines[-1] and "Gemma 3" in lines[-1]
+    readme = " ".join((REPOSITORY / "README.md").read_text().split())
+    assert f": {families.listed()} (`ark-jax models` lists them)." in readme

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from support import tiny
 
 from ark_jax import layout
-from ark_jax.models import hf, lora
+from ark_jax.models import families, hf, lora
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.pairs import CrossEncoder
 
@@ -77,6 +77,13 @@ CASES = {
         {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}} | ODD,
     ),
 }
+
+
+def test_every_family_is_compared():
+    """`new` by its port; see test_gte_as_published_equals_the_port_of_transformers."""
+    assert {*tiny.FAMILIES, *(kind for kind, _ in CASES.values()), "new"} == {*families.FAMILIES}
+    scored = {CASES[case][0] for case in CLASSIFIERS} | {*tiny.ENCODERS, "new"}
+    assert scored == {row[0] for row in families.rows() if "pairs" in row[2]}
 
 
 @functools.cache

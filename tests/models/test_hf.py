@@ -412,6 +412,7 @@ REFUSED = [
     ("distilbert", {"dim": [32]}, r"dim=\[32\]: must be an integer"),
     ("roberta", {"pad_token_id": "1"}, "pad_token_id='1'"),
     ("llama", {"head_dim": "x"}, "head_dim='x': must be an integer"),
+    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3"),
     ("llama", {"rope_scaling": 7}, "rope_scaling=7"),
     ("llama", {"rope_theta": 0}, "rope_theta=0: must be a finite number above 0"),
     ("llama", {"rms_norm_eps": "x"}, "rms_norm_eps='x': must be a finite number"),

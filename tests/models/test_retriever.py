@@ -15,6 +15,7 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.pooling import pool
 from ark_jax.models.retriever import Retriever
 from ark_jax.text import tokens as tk
@@ -412,15 +413,20 @@ def bert(tmp_path):
     return tiny.sentence_transformer(path, pooling="mean", max_seq_length=64)
 
 
-def test_a_pattern_that_repeats_a_repeat_is_refused_in_a_line(bert, mesh):
-    """The Rust library would panic at a text of many a's."""
+@pytest.mark.parametrize("pattern", ["(a+)+$", "((a+)b?)+$", "(?:x|a*)*$", "(a|aa)+$"])
+def test_a_pattern_that_takes_for_ever_is_refused_in_a_line(bert, mesh, pattern):
+    """The Rust library panics at a text of many a's."""
     path = bert / "tokenizer.json"
     settings = json.loads(path.read_text())
     split = {"type": "Split", "behavior": "Isolated", "invert": False}
-    settings["pre_tokenizer"] = split | {"pattern": {"Regex": "(a+)+$"}}
+    settings["pre_tokenizer"] = split | {"pattern": {"Regex": pattern}}
+    settings["normalizer"] = None
     path.write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"tokenizer\.json: the pattern '\(a\+\)\+\$' repeats"):
-        open_retriever(bert)
+    text = "a" * 60 + "!"
+    with pytest.raises(ValueError, match=r"cannot read a text .*: a pattern of tokenizer\.json"):
+        open_retriever(bert).encode([text], kind="query")
+    with pytest.raises(ValueError, match=r"cannot read a text .*: a pattern of tokenizer\.json"):
+        CrossEncoder.from_pretrained(bert, head="linear").score([("x", text)])
 
 
 def test_two_vocabularies_that_differ_are_named(bert, capsys, mesh):
@@ -428,6 +434,9 @@ def test_two_vocabularies_that_differ_are_named(bert, capsys, mesh):
     open_retriever(bert)
     line = "tokenizer.json is read, and not vocab.txt, which differs: token '[SEP]' is 3 and 2"
     assert f"{bert}: {line}" in capsys.readouterr().out
+    (bert / "vocab.txt").rename(bert / "vocab.json").write_text('{"[SEP]": 7}')
+    open_retriever(bert)
+    assert "and not vocab.json, which differs: token '[SEP]' is 3 and 7" in capsys.readouterr().out
 
 
 def test_an_unknown_module_is_refused_by_name(bert, mesh):

@@ -1,5 +1,6 @@
-"""Tiny ColBERTs in the layouts of PyLate and of ColBERT v2, and their vectors by numpy."""
+"""Tiny ColBERTs in each layout of their folders, and their vectors by numpy."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -10,6 +11,8 @@ from support import tiny
 from tokenizers import Tokenizer
 
 MASK, QUERY, DOCUMENT, MASK_TOKEN = 301, 302, 303, "[MASK]"
+TANH = "torch.nn.modules.activation.Tanh"
+MASK_TYPE = "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
 DENSE = ("torch.nn.modules.linear.Identity", "pylate.models.Dense.Dense")
 EPS = tiny.config("bert")["layer_norm_eps"]
 
@@ -27,18 +30,8 @@ def write(folder: Path, layout: str, *, width: int = 16, bias: bool = False, **s
     if layout == "colbert":
         (folder / "artifact.metadata").write_text(json.dumps(settings))
         return folder
-    place = folder / "1_Dense"
-    place.mkdir()
-    sizes = {"in_features": tiny.WIDTH, "out_features": width, "bias": bias}
-    sizes |= {"activation_function": DENSE[0], "use_residual": False}
-    (place / "config.json").write_text(json.dumps(sizes))
-    save_file(dense, place / "model.safetensors", {"format": "pt"})
-    types = {"": "sentence_transformers.models.Transformer", "1_Dense": DENSE[1]}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (path, kind) in enumerate(types.items())
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    _write_dense(folder / "1_Dense", dense, DENSE[0], use_residual=False)
+    _write_modules(folder, {"": "sentence_transformers.models.Transformer", "1_Dense": DENSE[1]})
     # PyLate stores the limit of what it read last.
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
     named = dict(zip(("query_prefix", "document_prefix"), markers, strict=True))
@@ -47,6 +40,57 @@ def write(folder: Path, layout: str, *, width: int = 16, bias: bool = False, **s
     settings = named | settings
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     return folder
+
+
+def write_encoder(
+    folder: Path, *, limits: dict, mask: dict, dense: int = 1, normalize: str = "token_embeddings"
+) -> Path:
+    """Writes a BERT as a MultiVectorEncoder of sentence-transformers 6, with markers as prompts.
+
+    Args:
+        dense: its Dense modules: a plain one, a residual of two widths, one of one width.
+    """
+    folder = write(folder, "pylate")
+    random, types = np.random.default_rng(6), {"": "base.modules.transformer.Transformer"}
+    sizes = [tiny.WIDTH, 16, 24, 24][: dense + 1]
+    for i, (before, width) in enumerate(itertools.pairwise(sizes), 1):
+        names = ("linear.weight", "residual.weight") if i == 2 else ("linear.weight",)
+        values = {x: random.standard_normal((width, before)).astype("f") / 5 for x in names}
+        values["linear.bias"] = random.standard_normal(width).astype("f")
+        tokens = {"module_input_name": "token_embeddings", "use_residual": i > 1}
+        _write_dense(folder / f"{i}_Dense", values, TANH if i > 1 else DENSE[0], **tokens)
+        types[f"{i}_Dense"] = "base.modules.dense.Dense"
+    types |= {
+        f"{dense + 1}_MultiVectorMask": MASK_TYPE,
+        f"{dense + 2}_Normalize": "base.modules.normalize.Normalize",
+    }
+    _write_modules(folder, {at: f"sentence_transformers.{kind}" for at, kind in types.items()})
+    for name, value in zip(list(types)[-2:], (mask, {"module_input_name": normalize}), strict=True):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(value))
+    (folder / "sentence_bert_config.json").write_text(json.dumps(limits))
+    named = {"model_type": "MultiVectorEncoder", "similarity_fn_name": "maxsim"}
+    named["prompts"] = {"query": "[Q] ", "document": "[D] "}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(named))
+    return folder
+
+
+def _write_dense(place: Path, values: dict[str, np.ndarray], activation: str, **fields) -> None:
+    place.mkdir(exist_ok=True)
+    width, size = values["linear.weight"].shape
+    sizes = {"in_features": size, "out_features": width, "bias": "linear.bias" in values}
+    (place / "config.json").write_text(
+        json.dumps(sizes | {"activation_function": activation} | fields)
+    )
+    save_file(values, place / "model.safetensors", {"format": "pt"})
+
+
+def _write_modules(folder: Path, types: dict[str, str]) -> None:
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(types.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
 
 
 def _add_tokens(folder: Path, tokens: tuple[str, ...]) -> None:
@@ -82,9 +126,14 @@ def by_numpy(
     visible = np.arange(length if filled else len(ids)) < (length if seen else len(ids))
     ids = ids + [MASK] * (len(visible) - len(ids))
     weights = load_file(folder / "model.safetensors")
-    dense = folder / "1_Dense" / "model.safetensors"
-    linear = load_file(dense) if dense.is_file() else weights
-    x = _bert(weights, ids, visible) @ linear["linear.weight"].T + linear.get("linear.bias", 0)
+    x = _bert(weights, ids, visible)
+    for place in sorted(folder.glob("*_Dense")) or [folder]:
+        linear = load_file(place / "model.safetensors")
+        y = x @ linear["linear.weight"].T + linear.get("linear.bias", 0)
+        config = json.loads((place / "config.json").read_text())
+        y = np.tanh(y) if config.get("activation_function") == TANH else y
+        through = linear.get("residual.weight")
+        x = y + (x if through is None else x @ through.T) if config.get("use_residual") else y
     x = x / np.linalg.norm(x, axis=1, keepdims=True)
     return x[[tokenizer.id_to_token(i) not in skipped for i in ids]]
 
