@@ -19,11 +19,7 @@ _LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # PDFium's signs for a hyphen that
 
 
 def _decode_file(path: Path, named: str) -> tuple[str, str]:
-    """The text of a file, with line ends of Unix, and a remark on its encoding, or "".
-
-    Raises:
-        Unreadable: the file is not text, or damaged.
-    """
+    """The text of a file, with line ends of Unix, and a remark on its encoding, or ""."""
     try:
         encoding, remark = encoding_and_remark(path, named)
         with open_bytes(path) as file:

@@ -15,11 +15,7 @@ _ENCRYPTION = "META-INF/encryption.xml"
 
 
 def _check_size(path: Path) -> None:
-    """Refuses a small file that would fill the memory.
-
-    Raises:
-        Unreadable: it unpacks to more than `LARGEST`.
-    """
+    """Refuses a small file that would fill the memory."""
     with zipfile.ZipFile(path) as packed:
         size = sum(part.file_size for part in packed.infolist())
     if size > LARGEST:

@@ -197,11 +197,7 @@ def _device_costs(
 def _device_notes(
     left: Sequence[Work], speeds: Sequence[str], memory: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """Notes on the speed of devices, memory, and the number of updates.
-
-    Args:
-        memory: how work fits in memory -> the stages that do so.
-    """
+    """Notes on the speed of devices, memory, and the number of updates."""
     notes = [
         f"device: {' and '.join(speeds)}; times leave out compiling, searching, saving, "
         "the host's work, other retrievers and rerankers, and what devices exchange"
@@ -244,9 +240,6 @@ def _with_local_models(recipe: Recipe, config, scratch: Path) -> tuple:
 
     A well-known model that is not here gets a folder in `scratch`, with its sizes and a stand-in
     for its tokenizer.
-
-    Raises:
-        ValueError: another model is not here; a plan downloads nothing.
     """
     from ark_jax.estimate import known_models
     from ark_jax.models import hf
@@ -312,9 +305,6 @@ def _scratch_workdir(
     """A temporary workdir with links to finished stages, where the prepared stages have run.
 
     Yields its context and the names of the finished stages.
-
-    Args:
-        local: the config that prepared stages run with.
     """
     stages = recipe.stages(config)
     done = set()

@@ -70,13 +70,7 @@ def _distance_masks(graph: Triples, topics: Sequence[Sequence[int]], limit: int)
 
 
 def _merge_masks(masks: np.ndarray, neighbours: np.ndarray, bounds: np.ndarray) -> None:
-    """Sets in each node's mask the bits that its neighbours have.
-
-    Args:
-        masks: of each node, `[n]`; changed in place.
-        neighbours: masks; those of a node's neighbours are from `bounds[node]` to
-            `bounds[node + 1]`.
-    """
+    """Sets in each node's mask the bits of its neighbours, which end at `bounds[node + 1]`."""
     with_neighbours = np.flatnonzero(np.diff(bounds))
     if len(with_neighbours):
         masks[with_neighbours] |= np.bitwise_or.reduceat(neighbours, bounds[with_neighbours])
@@ -87,10 +81,7 @@ def _supporting_rows(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields each question that has supporting triples, and the rows of these, ascending.
 
-    Args:
-        masks: see `_distance_masks`.
-        pairs: `[any 3]`: number of the question, bit of its topics, and node of an answer. The
-            pairs of a question follow one another.
+    A row of `pairs` `[any 3]` is a question, the bit of its topics, and the node of an answer.
     """
     questions, bits, answers = pairs.T
     distances = np.zeros(len(pairs), np.int64)  # 0: a topic, or a node that no path reaches
@@ -118,12 +109,7 @@ def _has_bit(numbers: np.ndarray, bits: np.ndarray) -> np.ndarray:
 
 
 def _question_slices(question_number: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
-    """Slices of about MOST_ROWS triples each that keep the pairs of a question together.
-
-    Args:
-        question_number: of each pair, ascending from 0.
-        sizes: number of triples of each pair.
-    """
+    """Slices of about MOST_ROWS triples each that keep the pairs of a question together."""
     first = np.flatnonzero(np.diff(question_number, prepend=-1))  # pair of each question
     before = (np.cumsum(sizes) - sizes)[first] // MOST_ROWS
     starts = first[np.flatnonzero(np.diff(before, prepend=-1))]
@@ -150,11 +136,7 @@ def _incident_triples(
 
 
 def _ranges(bounds: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers from `bounds[node]` to `bounds[node + 1]` of each node.
-
-    Returns:
-        These numbers, node by node, and the position in `nodes` that each belongs to.
-    """
+    """The numbers from `bounds[node]` to `bounds[node + 1]`, and the place of each one's node."""
     starts, counts = bounds[nodes], bounds[nodes + 1] - bounds[nodes]
     skipped = np.repeat(starts - (np.cumsum(counts) - counts), counts)
     return skipped + np.arange(counts.sum()), np.repeat(np.arange(len(nodes)), counts)

@@ -108,13 +108,7 @@ class Elimination:
         strongest: float,
         floor: float,
     ) -> Float[np.ndarray, " n"]:
-        """Ranks of all nodes, not yet scaled, from the values of the nodes after the first level.
-
-        Args:
-            sources: the right side of the first level, `[1 l]`.
-            strongest: the highest strength in the first level.
-            floor: ranks of the first level below it may be 0.
-        """
+        """Ranks of all nodes, unscaled, from the values of those after the first level."""
         level = self.levels[0]
         if floor > 0:
             near = np.flatnonzero(values * strongest >= floor)

@@ -181,11 +181,7 @@ def _tuple_records(text: str, chunk: str) -> Iterator[Entity | Relation | Quaran
 
 
 def _split_record(text: str, head: re.Match) -> tuple[str, str, bool]:
-    """Splits the text after a head.
-
-    Returns:
-        The fields of the record, the text after it, and whether the record has an end.
-    """
+    """Splits the text after a head."""
     is_line = "#" in (head["delimiter"] or "")  # LightRAG's newer form
     pattern = _LINE_END if is_line else _BARE_END if head["bare"] else _END
     end = pattern.search(text) or _LOOSE_END.search(text)
@@ -271,11 +267,7 @@ def _broken_json(text: str) -> Iterator:
 
 
 def _repaired(piece: str, *, cut_off: bool) -> object:
-    """The object or list of a broken piece of JSON; the piece itself if it is beyond repair.
-
-    Args:
-        cut_off: whether the reply ends with this piece, which must then be closed.
-    """
+    """The object or list of a broken piece of JSON; the piece itself if it is beyond repair."""
     inner, closed, _ = piece.rpartition("}" if piece[0] == "{" else "]")
     if cut_off and not closed:
         return piece

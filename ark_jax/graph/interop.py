@@ -354,11 +354,7 @@ def _from_networkx(cls, graph, source: str):
 
 
 def _text_list(place: str, data: Mapping, field: str, graphrag_field: str) -> list[str]:
-    """The list of texts in `field`, or without it the parts of nano-graphrag's text.
-
-    Raises:
-        ValueError: the field holds something else.
-    """
+    """The list of texts in `field`, or without it the parts of nano-graphrag's text."""
     if field not in data:
         return list(
             dict.fromkeys(

@@ -131,11 +131,7 @@ def _absent_answers(
     answers: Sequence[tuple[tuple[int, ...], ...]],
     counts: Mapping[str, int],
 ) -> list[str]:
-    """Remarks on answers that are not in the graph.
-
-    Args:
-        answers, counts: as in `Linked`.
-    """
+    """Remarks on answers that are not in the graph."""
     if not counts["answers_absent"]:
         return []
     absent = (

@@ -75,12 +75,7 @@ def _map_texts(function: Callable[[str], str], chunks: Iterable[pa.Array]) -> pa
 def _terms_of_names(
     names: Iterable[str], texts: pa.Array | pa.ChunkedArray, terms: np.ndarray
 ) -> dict[str, tuple[int, ...]]:
-    """name -> the terms that have it as a text, ascending; a name that no term has is absent.
-
-    Args:
-        texts: names, aliases or ids.
-        terms: the term of each text.
-    """
+    """name -> the terms that have it as a text, ascending; a name that no term has is absent."""
     # The names are hashed and not the texts, of which a graph has many more.
     names = list(names)
     if not names:
@@ -167,11 +162,7 @@ class _NameForms:
     def _longest_matches(
         self, tokens: list[str], owners: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[int, ...]]:
-        """The names in a text by the rule of `Mentions`, and the terms of each.
-
-        Args:
-            owners: run of tokens -> the terms that it names.
-        """
+        """The names in a text by the rule of `Mentions`, and the terms of each."""
         free = [True] * len(tokens)
         matches = []
         for start, end, gram in self._candidate_runs(tokens):

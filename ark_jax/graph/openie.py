@@ -71,11 +71,7 @@ def recorded_replies(
 
 
 def _entries(path: Path) -> list:
-    """The items of the file's list "docs", see `_entry_or_object`.
-
-    Raises:
-        ValueError: the file cannot be read, or has no such list.
-    """
+    """The items of the file's list "docs", see `_entry_or_object`."""
     try:
         text = path.expanduser().read_text(encoding="utf-8-sig")
         value = json.loads(text, object_hook=_entry_or_object)

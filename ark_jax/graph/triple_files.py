@@ -171,9 +171,6 @@ def recognises(path: Path) -> bool:
 
 def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     """Whether a text file names columns of triples, or most of its first lines look like triples.
-
-    Args:
-        lines: the first lines that are not empty.
     """
     separator, fields = first_fields(path)
     first = [field.strip().lower() for field in fields]

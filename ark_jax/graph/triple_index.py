@@ -134,12 +134,7 @@ class TripleIndex:
 
 
 def _distinct_texts(graph: Triples, by: By) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The different texts of a graph's triples, in order of appearance.
-
-    Returns:
-        The key of each text, S16 `[t]`; the first triple of each text, `[t]`; and the text of each
-        triple, `[m]`.
-    """
+    """The key of each different text, its first triple, and the text of each triple."""
     keys = np.empty(len(graph), vector_files.KEY)
     for start in range(0, len(graph), _BATCH):
         rows = np.arange(start, min(start + _BATCH, len(graph)))

@@ -114,14 +114,7 @@ def _graph_triples(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray
 def _drop_faulty(
     columns: list[pa.ChunkedArray], rows: np.ndarray | None, path: Path, findings: Findings
 ) -> list[pa.ChunkedArray]:
-    """The columns without triples that have a fault.
-
-    Args:
-        columns: head, relation and tail.
-        rows: int [m], the row from 0 of each triple; None if each has its own.
-        path: the file that problems name.
-        findings: gets the problems.
-    """
+    """The columns without triples that have a fault."""
     problems_by_row: dict[int, list[Problem]] = collections.defaultdict(list)
     for part, column in zip(PARTS, columns, strict=True):
         # Most names are valid at first sight. Only the others are checked one by one, and rows

@@ -248,11 +248,7 @@ def _text_questions(
 
 
 def _line_fault(fields: Sequence[str], width: int) -> str:
-    """What is wrong with the fields of a line, and the fix; empty if nothing is.
-
-    Args:
-        width: number of fields of the first line.
-    """
+    """What is wrong with the fields of a line, and the fix; empty if nothing is."""
     if width > 3 or (width == 3 and not (len(fields) >= 3 and is_question_path(fields))):
         return "is not a MetaQA or PathQuestion question; write JSONL with `question` and `answers`"
     if len(fields) != width:

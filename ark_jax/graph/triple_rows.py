@@ -299,11 +299,7 @@ def remark_graphs(path: Path, count: int, findings: Findings) -> None:
 
 
 def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:
-    """The triples of a question's graph; faults become problems.
-
-    Args:
-        kind: "graph" or "subgraph.tuples", see `json_kind`.
-    """
+    """The triples of a question's graph; faults become problems."""
     triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
     for i, triple in enumerate(triples if isinstance(triples, list) else []):
         if not isinstance(triple, list) or len(triple) != 3:

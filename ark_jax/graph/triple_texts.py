@@ -50,12 +50,7 @@ def _id_parts(id: str) -> list[str]:
 
 
 def _shortest_distinct(parts: dict[int, list[str]], taken: list[str]) -> dict[int, str]:
-    """For each relation, the fewest last parts that no other text equals, or else its whole id.
-
-    Args:
-        parts: relation -> the parts of its id.
-        taken: the text of every relation before this; those not in `parts` keep it.
-    """
+    """For each relation, the fewest last parts that no other text equals, or else its whole id."""
     names = {text for i, text in enumerate(taken) if i not in parts}
     lengths = dict.fromkeys(parts, 1)
     while True:

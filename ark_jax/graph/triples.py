@@ -5,22 +5,17 @@ The Comedy are three nodes. `KnowledgeGraph` is the undirected graph that commun
 from.
 """
 
-import collections
 import dataclasses
 import functools
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput, Problem
-from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
-from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
 from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
 from ark_jax.graph.triple_rows import (
@@ -39,7 +34,6 @@ from ark_jax.graph.triple_rows import (
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_copy, local_path
 
-Direction = Literal["out", "in", "both"]
 _BATCH = 1 << 16
 _TERM_TYPES = {"id": TEXT, "name": TEXT, "aliases": TEXTS}
 
@@ -150,43 +144,6 @@ class Triples:
         )
 
     @classmethod
-    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "Triples":
-        """Makes a graph of entities and relations that were extracted from documents.
-
-        A node's id is the folded name (`store.fold`), its name the most frequent spelling, and its
-        aliases the others. A relation is its description, or else its keywords. A record without a
-        name or description is left out, and a warning says how many are.
-        """
-        spellings: dict[str, collections.Counter[str]] = {}
-        left_out = 0
-
-        def node(name: str) -> str:
-            """The id of a node; counts this spelling of it, unless it folds to nothing."""
-            key = fold(name)
-            if key:
-                spellings.setdefault(key, collections.Counter())[name] += 1
-            return key
-
-        for entity in entities:
-            left_out += not node(entity.name)
-        rows = []
-        for record in relations:
-            ends = fold(record.source), fold(record.target)
-            text = " ".join((record.description or record.keywords).split())
-            if not (all(ends) and text):
-                left_out += 1
-                continue
-            rows.append((node(record.source), text, node(record.target)))
-        if left_out:
-            warnings.warn(
-                f"{left_out:,} records without a name or description are left out", stacklevel=2
-            )
-        ranked = {id: sorted(c, key=lambda name: (-c[name], name)) for id, c in spellings.items()}
-        names = {id: spelled[0] for id, spelled in ranked.items()}
-        aliases = {id: spelled[1:] for id, spelled in ranked.items() if spelled[1:]}
-        return cls.from_triples(rows, names, aliases)
-
-    @classmethod
     def read(
         cls,
         *paths: str | Path,
@@ -270,37 +227,16 @@ class Triples:
         themselves in order of tail, relation and head, int64 [m]."""
         return row_bounds(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
 
-    def rows(self, node: int, direction: Direction = "both") -> np.ndarray:
-        """The rows with a node as head ("out"), as tail ("in") or as either: int64, ascending.
+    def rows(self, node: int) -> np.ndarray:
+        """The rows with a node as head or tail: int64, ascending.
 
         Raises:
             IndexError: there is no such node.
-            ValueError: the direction is another word.
         """
         self._check_index(node, self.nodes, "node")
-        self._check_direction(direction)
-        parts = []
-        if direction != "in":
-            parts.append(np.arange(self.outgoing[node], self.outgoing[node + 1]))
-        if direction != "out":
-            bounds, order = self.incoming
-            parts.append(np.sort(order[bounds[node] : bounds[node + 1]]))
-        return parts[0] if len(parts) == 1 else np.union1d(*parts)  # a self-loop counts once
-
-    def neighbours(self, node: int, direction: Direction = "both") -> np.ndarray:
-        """The nodes that share a triple with a node, ascending; errors as `rows`.
-
-        A node is its own neighbour if it has a self-loop.
-        """
-        self._check_index(node, self.nodes, "node")
-        self._check_direction(direction)
-        ends = []
-        if direction != "in":
-            ends.append(self.tail[self.outgoing[node] : self.outgoing[node + 1]])
-        if direction != "out":
-            bounds, order = self.incoming
-            ends.append(self.head[order[bounds[node] : bounds[node + 1]]])
-        return np.unique(np.concatenate(ends))
+        bounds, order = self.incoming
+        leaving = np.arange(self.outgoing[node], self.outgoing[node + 1])
+        return np.union1d(leaving, order[bounds[node] : bounds[node + 1]])  # a loop counts once
 
     def tails(self, head: int, relation: int) -> np.ndarray:
         """All t of triples (head, relation, t), ascending.
@@ -313,25 +249,11 @@ class Triples:
         rows = slice(self.outgoing[head], self.outgoing[head + 1])
         return self.tail[rows][value_slice(self.relation[rows], relation)]
 
-    def heads(self, relation: int, tail: int) -> np.ndarray:
-        """All h of triples (h, relation, tail), ascending; errors as `tails`."""
-        self._check_index(tail, self.nodes, "node")
-        self._check_index(relation, self.relations, "relation")
-        bounds, order = self.incoming
-        rows = order[bounds[tail] : bounds[tail + 1]]
-        return self.head[rows[value_slice(self.relation[rows], relation)]]
-
     @staticmethod
     def _check_index(index: int, terms: Terms, kind: str) -> None:
         """Raises IndexError if there is no such node or relation."""
         if not 0 <= index < len(terms):
             raise IndexError(f"{kind} {index}: this graph has {len(terms):,}, from 0")
-
-    @staticmethod
-    def _check_direction(direction: str) -> None:
-        """Raises ValueError if this is not a `Direction`."""
-        if direction not in ("out", "in", "both"):
-            raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
 
     def find(self, name: str) -> list[int]:
         """All nodes with this name, alias or id, as `Terms.find`."""

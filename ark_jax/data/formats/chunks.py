@@ -54,15 +54,7 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
 
 
 def _insert_chunk(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
-    """Inserts a chunk into the text of its document.
-
-    Args:
-        before: the text so far, with _GAP where no chunk was.
-        start: where the chunk starts; None: after the text so far.
-
-    Returns:
-        The new text, and the start. A start that cannot be right is a problem of the row.
-    """
+    """Inserts a chunk into the text of its document."""
     if start is None:
         start = len(before) + len(BETWEEN) if before else 0
     if start > len(before) + LONGEST_GAP:

@@ -162,12 +162,7 @@ def read(path: Path, findings: Findings) -> Corpus:
 
 
 def _passed_over(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
-    """reason -> how many files gave no document; files such as pictures do not count.
-
-    Args:
-        unread: suffix -> names of files that no converter reads.
-        unreadable: how many files could not be converted.
-    """
+    """reason -> how many files gave no document; files such as pictures do not count."""
     reasons = {"that cannot be read": unreadable}
     for suffix, names in unread.items():
         kind = mimetypes.guess_type(f"a{suffix}")[0] or ""

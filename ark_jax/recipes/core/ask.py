@@ -156,11 +156,7 @@ class _LocalWriter:
     def _write_group(
         self, lm, conversations: Conversations, receive: Receive, first_place: int, label: str
     ) -> int:
-        """Returns how many prompts fit the model.
-
-        Args:
-            first_place: how many prompts of earlier groups fit; random draws depend on it.
-        """
+        """Returns how many prompts fit the model."""
         return write_replies(
             lm,
             [self._as_prompt(lm, turns) for turns in conversations],

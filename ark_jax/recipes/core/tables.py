@@ -83,12 +83,7 @@ def _cells(
     flips: int,
     seed: int,
 ) -> dict[str, dict]:
-    """system -> its cell for one metric: its interval, `against_base` and `against_part`.
-
-    Args:
-        values: system -> its value for each question.
-        clusters: the cluster of each question; None: each is one of its own.
-    """
+    """system -> its cell for one metric: its interval, `against_base` and `against_part`."""
     interval = functools.partial(bootstrap_interval, draws=draws, seed=seed, clusters=clusters)
     cells = {name: interval(column) for name, column in values.items()}
     if not values:

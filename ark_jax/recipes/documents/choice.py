@@ -209,12 +209,7 @@ def share_that_chooses(questions: int) -> float:
 
 
 def _why_unchosen(questions: int, share: float) -> str:
-    """Why no system was chosen, and what changes that.
-
-    Args:
-        questions: the number of questions that trained nothing.
-        share: as `share_that_chooses` returns it.
-    """
+    """Why no system was chosen, and what changes that."""
     fix = f"config.score.development={share:g} leaves enough" if share else "have more questions"
     if not questions:
         reason = "every question with a known passage was trained on, so none is left to choose by"

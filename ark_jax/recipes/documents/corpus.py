@@ -245,9 +245,6 @@ def _write_vectors(retriever, passages: Sequence[str], options: dict, unfinished
 
     All vectors may be more than a process's memory. If each token has a vector, the first row of
     each passage is written too.
-
-    Args:
-        unfinished: the file to write.
     """
     from ark_jax.models.multi_vector import MultiVectorRetriever
 

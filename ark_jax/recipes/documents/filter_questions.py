@@ -88,11 +88,7 @@ def clear_progress(folder: Path) -> None:
 def _apply_filter(
     candidates: Sequence[Candidate], narrow: Callable[[list[Candidate]], list[Candidate]]
 ) -> list[Candidate]:
-    """Applies a filter to candidates without a reason; the others stay as they are.
-
-    Args:
-        narrow: returns as many candidates as it gets, in their order.
-    """
+    """Applies a filter to candidates without a reason; the others stay as they are."""
     undropped = [x for x in candidates if not x.reason]
     narrowed = iter(narrow(undropped) if undropped else [])
     return [x if x.reason else next(narrowed) for x in candidates]

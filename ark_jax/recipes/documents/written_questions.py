@@ -95,11 +95,7 @@ def held_out_documents(document_ids: Sequence[str], parts: Split, config) -> set
 
 
 def _draw_documents(ids: list[str], config) -> set[str]:
-    """A share of the documents by their hashes: at least one, and not all.
-
-    Raises:
-        ValueError: there is only one document.
-    """
+    """A share of the documents by their hashes: at least one, and not all."""
     if len(ids) < 2:
         raise ValueError(
             f"{config.data.path} holds one document and no question: questions for the test need a "
@@ -244,12 +240,7 @@ def _check_questions_left(
     parts: set[str],
     reasons: collections.Counter,
 ) -> None:
-    """Raises ValueError if training, or a part with material, has no pair.
-
-    Args:
-        parts: those that questions were written for.
-        reasons: why candidates were dropped, with counts.
-    """
+    """Raises ValueError if training, or a part with material, has no pair."""
     for part in ("train", "held_out"):
         if part in {"train", *parts} and part not in {x.part for x in pairs}:
             written = sum(x.part == part for x in candidates)

@@ -65,11 +65,7 @@ def ingest(context: Context, folder: Path) -> dict:
 
 
 def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
-    """The questions to measure with; none if the config names no file of questions.
-
-    Raises:
-        ValueError: no question of the file is left.
-    """
+    """The questions to measure with; none if the config names no file of questions."""
     settings = context.config.data
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")

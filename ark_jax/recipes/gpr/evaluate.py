@@ -198,13 +198,7 @@ def _open_index(context: Context, towers, graph: Triples, folder: Path):
 def _search_by_vectors(
     context: Context, systems: Systems, name: str, load: Callable, folder: Path, vectors: Path
 ) -> dict[str, Known]:
-    """Stores what a retriever finds by cosines and along the graph: system -> what it found.
-
-    Args:
-        name: the system that searches by cosines alone.
-        load: loads its towers, unless all is stored.
-        vectors: the folder of its index.
-    """
+    """Stores what a retriever finds by cosines and along the graph: system -> what it found."""
 
     @functools.cache
     def make_searcher() -> Callable[[WalkRules], Searcher]:

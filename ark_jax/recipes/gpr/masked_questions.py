@@ -45,11 +45,7 @@ def draw_rows(graph: Triples, count: int, seed: int) -> np.ndarray:
 
 
 def _even_shares(sizes: np.ndarray, count: int) -> np.ndarray:
-    """The number of triples to draw of each relation: `count` in all, none above its size.
-
-    Args:
-        sizes: triples of each relation.
-    """
+    """The number of triples to draw of each relation: `count` in all, none above its size."""
     shares = np.zeros_like(sizes)
     while (lacking := count - int(shares.sum())) > 0:
         unfilled = np.flatnonzero(shares < sizes)

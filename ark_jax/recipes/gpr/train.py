@@ -62,9 +62,6 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
     """{"rows": negatives} of each question, found by a function of the user's own.
 
     Rows that answer the question are left out.
-
-    Raises:
-        ValueError: no row is left for any question.
     """
     from ark_jax.retrieval.mining import MiningTask
 

@@ -105,12 +105,7 @@ def _linked(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
 
 
 def _read_test(trained: Sequence[TripleQuestion], graph: Triples, config) -> list[PathQuestion]:
-    """The questions of `data.test`, at most `evaluate.questions` of each group.
-
-    Raises:
-        BadInput: the files have problems that `data.tolerate` does not cover.
-        ValueError: one of the questions is trained on.
-    """
+    """The questions of `data.test`, at most `evaluate.questions` of each group."""
     settings = config.data
     read, findings = read_questions(settings.test, settings.encoding)
     report_findings(findings, settings.tolerate)

@@ -117,11 +117,7 @@ def _biases_of(
     questions: Sequence[PathQuestion],
     rare: Collection[str],
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """(system, question) -> `measure_biases` of the first path.
-
-    Args:
-        rare: ids of the questions that ask for rare paths.
-    """
+    """(system, question) -> `measure_biases` of the first path."""
     steps, gold = load_steps(context), load_paths(context, "test")
     similar_at, pairs = context.config.evaluate.similar_at, {}
     for question in questions:

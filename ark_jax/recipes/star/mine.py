@@ -141,12 +141,7 @@ class ListMaker:
     def _step_list(
         self, question: str, path: GoldPath, taken: int, right: set, answers: np.ndarray
     ) -> PathList:
-        """The list of the step after `taken` steps of a path; it may have no negatives.
-
-        Args:
-            right: the beginnings of all gold paths from the same topic, as tuples of steps.
-            answers: nodes, int64.
-        """
+        """The list of the step after `taken` steps of a path; it may have no negatives."""
         prefix = path.steps[:taken]
         positive = path.steps[taken] if taken < len(path.steps) else END
         nodes = self.steps.walk(path.topic, prefix)
@@ -175,11 +170,7 @@ class ListMaker:
     def _candidates(
         self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, str]]:
-        """(step, kind) of what may be a negative; a step may come several times.
-
-        Args:
-            nodes: those reached so far.
-        """
+        """(step, kind) of what may be a negative; a step may come several times."""
         k, similar = self.rules.k, self.rules.choose == "similar"
         if taken and positive != END:
             yield END, "end"
@@ -481,10 +472,6 @@ def _choose_by_own(
     """The lists with END and the negatives that a function of the user's own chooses.
 
     Lists without any are left out.
-
-    Args:
-        questions: id -> text.
-        limit: negatives of a list.
     """
     from ark_jax.retrieval.mining import MiningTask
 

@@ -132,11 +132,7 @@ def _follow_training_paths(
     train_paths: Mapping[str, Sequence[GoldPath]],
     baseline: str,
 ) -> Found:
-    """The first training paths that exist from a question's topics, in the baseline's order.
-
-    Args:
-        baseline: "frequent" or "shortest".
-    """
+    """The first training paths that exist from a question's topics, in the baseline's order."""
     counts = count_paths(train_paths)
     by_count = lambda path: (-counts[path], len(path), path)
     by_length = lambda path: (len(path), -counts[path], path)
