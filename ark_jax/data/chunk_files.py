@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk
-from ark_jax.data.stored_strings import LookedUp, RowsByText, StoredStrings
-from ark_jax.data.text_columns import MappedTable
+from ark_jax.data.text_columns import LookedUp, MappedTable, RowsByText, StoredStrings
 
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding, open_bytes
-from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
 from ark_jax.data.office_files import epub_page, pptx_page, xlsx_page
+from ark_jax.data.records import Heading, Page, Unreadable, titled_page
 from ark_jax.data.text_files import TREC_TABLE, encoding_and_remark, is_trec_table
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)

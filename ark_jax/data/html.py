@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from lxml import etree, html
 
-from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
+from ark_jax.data.records import Heading, Page, Unreadable, titled_page
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 # Elements are named in one string each, for a list of them would fill a page.

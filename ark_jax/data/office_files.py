@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
+from ark_jax.data.records import Heading, Page, Unreadable, titled_page
 
 LARGEST = 1 << 30  # bytes of what a file unpacks to; more is no document
 _CONTAINER = "META-INF/container.xml"

@@ -17,8 +17,7 @@ from ark_jax.data.formats import beir
 from ark_jax.data.formats.pages import is_about
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
-from ark_jax.data.problems import Findings, Problems
-from ark_jax.data.reading import AS_IT_IS, Reading
+from ark_jax.data.problems import AS_IT_IS, Findings, Problems, Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import QUESTIONS, SUFFIXES, distinct_stems, named_file, rows_of

@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ark_jax.data.records import Document, Section
-from ark_jax.data.stored_strings import LookedUp
-from ark_jax.data.text_columns import MappedTable
+from ark_jax.data.text_columns import LookedUp, MappedTable
 
 IN_MEMORY = 1 << 26  # bytes of records that stay in memory
 RECORD_BYTES = 300  # about the memory of a record without its strings

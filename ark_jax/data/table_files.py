@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.data.framework_rows import plain_row
-from ark_jax.data.headings import Unreadable
 from ark_jax.data.json_files import json_rows, parse_json
 from ark_jax.data.office_files import first_sheet
-from ark_jax.data.problems import Findings
-from ark_jax.data.reading import AS_IT_IS, Reading
+from ark_jax.data.problems import AS_IT_IS, Findings, Reading
+from ark_jax.data.records import Unreadable
 from ark_jax.data.rows import InputRow
 from ark_jax.data.text_files import begins_as_json, head_text, is_arrow, is_parquet, text_lines
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ark_jax.data.records import Chunk, Document
-from ark_jax.data.stored_strings import LookedUp
+from ark_jax.data.text_columns import LookedUp
 from ark_jax.graph.store import fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 

@@ -9,10 +9,9 @@ from pathlib import Path as FilePath
 from typing import NamedTuple
 
 from ark_jax.graph.beam import BeamResult, BeamRules, FoundPath, Scorer, search
-from ark_jax.graph.name_search import Mentions, look_up, nearest
+from ark_jax.graph.linked_questions import Mentions, look_up, nearest
 from ark_jax.graph.steps import HUB, Steps
-from ark_jax.graph.triple_texts import By
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import By, Triples
 from ark_jax.models import hf
 from ark_jax.models.pairs import CrossEncoder
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ark_jax.graph.triple_rows import row_bounds, sort_rows
-from ark_jax.graph.triple_texts import By, relation_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import By, Triples, relation_texts
 
 END = -1  # takes the place of a step at the end of a path
 END_TEXT = "end"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.triple_texts import By, triple_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import By, Triples, triple_texts
 from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval import dense, vector_files
 from ark_jax.runtime.log import say

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
-from ark_jax.data.problems import Findings
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Findings, Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import distinct_stems, parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet

@@ -82,12 +82,7 @@ class Walk:
         strength: sums of outgoing weights, 1 for dangling rows.
     """
 
-    def __init__(
-        self,
-        graph: KnowledgeGraph | scipy.sparse.sparray,
-        *,
-        shard: str = "seeds",
-    ):
+    def __init__(self, graph: KnowledgeGraph | scipy.sparse.sparray, *, shard: str = "seeds"):
         """
         Args:
             graph: a KnowledgeGraph, whose edges have weight 1 in both directions; or a square

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ark_jax.data import stored_strings
-from ark_jax.data.stored_strings import StoredStrings
+from ark_jax.data import text_columns
+from ark_jax.data.text_columns import StoredStrings
 
 STRINGS = st.lists(st.text(max_size=3), unique=True, max_size=20)
 

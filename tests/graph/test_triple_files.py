@@ -10,10 +10,10 @@ import pytest
 from support.paths import DATA
 
 from ark_jax.data import readers
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput
 from ark_jax.graph import triple_check, triple_files
-from ark_jax.graph.rdf_files import FREEBASE_NAMES
+from ark_jax.graph.triple_files import FREEBASE_NAMES
 from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import ark_jax as ark
 from ark_jax.graph import triple_rows
-from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.triples import Triples
 
 FACTS = [

@@ -13,9 +13,8 @@ from pathlib import Path
 from ark_jax.data.converters import CONVERTERS, convert
 from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.questions import check_questions, question_rows
-from ark_jax.data.headings import Unreadable
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Document
+from ark_jax.data.records import Corpus, Document, Unreadable
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import QUESTIONS, SHEET, SUFFIXES, named_file, sheet_has_rows

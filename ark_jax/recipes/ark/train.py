@@ -34,10 +34,18 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.graph import in_round, load_candidates
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
-from ark_jax.recipes.core.models import MASTER, WARM_READER, load_retriever
+from ark_jax.recipes.core.models import (
+    MASTER,
+    WARM_READER,
+    base_names,
+    copy_model,
+    describe_card,
+    first_and_last_loss,
+    load_retriever,
+    settings_text,
+    training_run,
+)
 from ark_jax.recipes.core.tables import as_markdown
-from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import (
     Passages,

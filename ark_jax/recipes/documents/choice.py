@@ -18,9 +18,9 @@ from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core.baselines import held_out_sentences
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import as_text, tabulate
-from ark_jax.recipes.documents.baselines import BOTH
 from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
+from ark_jax.recipes.documents.evaluate import BOTH
 from ark_jax.recipes.documents.retrieve import (
     WORDS,
     Systems,

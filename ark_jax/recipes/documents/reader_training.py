@@ -13,7 +13,7 @@ from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import LIKELIHOOD
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import stored_rows
-from ark_jax.recipes.core.training import first_and_last_loss
+from ark_jax.recipes.core.models import first_and_last_loss
 from ark_jax.recipes.documents.reader import fit_to_reader
 from ark_jax.text.cited import reply_in_tags
 from ark_jax.train.config import LanguageModelConfig

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax import __version__
-from ark_jax.graph.triple_walk import WalkRules
+from ark_jax.graph.triple_retriever import WalkRules
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.core import baselines
-from ark_jax.recipes.core.export import base_names, copy_model, settings_text
-from ark_jax.recipes.core.models import load_retriever
+from ark_jax.recipes.core.models import base_names, copy_model, load_retriever, settings_text
 from ark_jax.recipes.core.tables import (
     as_markdown,
     questions_by_group,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.triple_texts import relation_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import Triples, relation_texts
 from ark_jax.llm import complete
 from ark_jax.llm.relation_questions import usable_wordings, wordings_remark
 from ark_jax.llm.triple_questions import SIDES, AskedEnd, questions_remark, sort_questions

@@ -18,8 +18,13 @@ from ark_jax.recipes.core.report import (
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems, conclusion
-from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
-from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
+from ark_jax.recipes.graphs.graph_data import (
+    DRAWING_CAPTION,
+    draw_triples,
+    graph_size,
+    load_graph,
+    texts_of,
+)
 from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, html
 

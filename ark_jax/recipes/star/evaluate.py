@@ -11,7 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.core import baselines
-from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
+from ark_jax.recipes.core.models import base_names, copy_model, describe_card, settings_text
 from ark_jax.recipes.core.tables import (
     as_markdown,
     questions_by_group,

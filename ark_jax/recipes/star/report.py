@@ -18,7 +18,7 @@ from ark_jax.recipes.core.report import (
 )
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.graphs.fact_reader import ALONE
-from ark_jax.recipes.graphs.report import DRAWING_CAPTION, draw_triples, graph_size
+from ark_jax.recipes.graphs.graph_data import DRAWING_CAPTION, draw_triples, graph_size
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import conclusion, found_paths, path_fact
 from ark_jax.recipes.star.measures import BIASES, STANDARD

@@ -10,8 +10,7 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import MASTER, load_base_scorer
-from ark_jax.recipes.core.training import first_and_last_loss, training_run
+from ark_jax.recipes.core.models import MASTER, first_and_last_loss, load_base_scorer, training_run
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.measures import measure

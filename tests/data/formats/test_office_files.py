@@ -7,7 +7,7 @@ import pytest
 from support.input_files import write
 
 from ark_jax.data import office_files, readers
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput, Section
 
 openpyxl = pytest.importorskip("openpyxl", reason="pip install 'ark-jax[files]'")
