@@ -19,11 +19,6 @@ def gold_chunks(
     of them counts. If chunk borders cut a passage so that no chunk has half, the chunks that share
     most of it hold it.
 
-    Args:
-        evidence: verbatim passages.
-        documents: document id -> text.
-        chunks: the chunks to search.
-
     Returns:
         For each passage that occurs in a chunk, the ids of the chunks that hold it.
     """
@@ -57,7 +52,6 @@ def marked_passages(
     The evidence of a question without documents is looked for in the whole corpus.
 
     Args:
-        chunks: document id -> its chunks.
         texts: document id -> text; only evidence needs them.
     """
     passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
@@ -109,7 +103,6 @@ def with_documents(
 
     Args:
         passages: question -> its passages, each as the ids of the chunks that hold it.
-        chunks: document id -> its chunks.
     """
     completed = dict(passages)
     for question in questions:
@@ -127,7 +120,6 @@ def own_chunks(
     Some benchmarks draw their questions from the corpus, and BEIR leaves each one's own out.
 
     Args:
-        chunks: document id -> its chunks.
         same_id: "auto" leaves a document out that has the question's words and is not marked as
             relevant; "leave_out" each that has its id; "keep" none.
     """
@@ -187,9 +179,6 @@ def count_absent_answers(
     """How many questions have no answer that occurs in one of their documents, and how many count.
 
     Case is ignored. Questions without answers or documents do not count.
-
-    Args:
-        documents: document id -> text.
     """
     # Questions on the same documents follow one another.
     folded = functools.lru_cache(64)(lambda document: documents.get(document, "").casefold())
@@ -215,7 +204,6 @@ def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[
 
     Args:
         answers: accepted answers; empty ones are ignored.
-        chunks: the chunks to search.
 
     Returns:
         `[[chunk id, ...]]`, or `[]` if no chunk contains an answer.
@@ -229,9 +217,6 @@ def chunks_with_answers(
     """question -> the chunks of its documents that contain an answer; see `answer_chunks`.
 
     A question without documents takes them from the whole corpus.
-
-    Args:
-        chunks: document id -> its chunks.
     """
     holders: dict[str, list[list[str]]] = {}
     for question in questions:

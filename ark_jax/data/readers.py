@@ -77,7 +77,6 @@ def read(
 
     Args:
         questions: what `read_questions` reads, instead of questions that come with the documents.
-        reading: how to read the files.
     """
     corpus, problems = _read(path, questions, reading)
     if problems.rows and (unseen := reading.unseen()):
@@ -257,7 +256,6 @@ def read_test(
     Args:
         path: anything that `read` or `read_questions` reads, or several as of `split_paths`.
         texts: document id -> text of the input.
-        reading: how to read the files.
 
     Returns:
         Questions with the documents of the test set, and problems. A document that has another text

@@ -119,7 +119,6 @@ class BadInput(ValueError):
     """Raised for input with problems, before any work is done.
 
     Args:
-        problems: all problems found.
         advice: a line on what to do about all of them.
     """
 

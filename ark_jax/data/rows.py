@@ -53,7 +53,6 @@ def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:
     """The defect of a value that should be text, and the fix; None for valid text.
 
     Args:
-        value: the value of a field.
         blank: whether the text may be empty.
     """
     if not isinstance(value, str):
@@ -76,9 +75,7 @@ class InputRow:
     messages would call it something else.
 
     Args:
-        file: path of the file.
         line: number of the line or row, from 1.
-        values: field -> value.
         unit: "line", or "row" if `line` counts the elements of an array.
         columns: of the table that holds the row, if one does.
     """

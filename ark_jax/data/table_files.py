@@ -140,10 +140,7 @@ def csv_rows(
     """The rows of a CSV file with a header, each with the line where it begins.
 
     Args:
-        path: the file.
         columns: columns that the header must name.
-        findings: where problems go.
-        delimiter: the character between two cells.
     """
     problems, header, has_rows, before = findings.problems, [], False, 0
     for line, cells in csv_cells(path, findings, delimiter):
@@ -225,8 +222,6 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
     """The rows of a Parquet or Arrow file. A null is a field that is missing, a number an id.
 
     Args:
-        path: the file.
-        findings: where problems go.
         leave_out: a column that is not read.
     """
     import pyarrow as pa

@@ -215,10 +215,6 @@ class HashedStrings:
     """Finds the rows that may have a string, by its hash, in 12 bytes a string.
 
     The caller compares the strings, since different ones may have one hash.
-
-    Args:
-        strings: any strings, which may repeat.
-        count: number of strings.
     """
 
     def __init__(self, strings: Iterable[str], count: int):

@@ -105,7 +105,6 @@ def encoding_and_remark(path: Path, named: str) -> tuple[str, str]:
     """The encoding of a file, and a remark on it; "" if it is UTF-8 or named.
 
     Args:
-        path: the file.
         named: the encoding that the user names, or "".
 
     Raises:
@@ -130,7 +129,6 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
     Invalid bytes are reported and become surrogates, which no row accepts.
 
     Args:
-        path: the file.
         findings: where problems go, and how the user says to read the file.
         newline: as for `open`. JSON strings may contain other line separators than "\\n".
     """

@@ -149,11 +149,7 @@ class WeightlessModel:
         return f"about {memory.gib(held)} a device of {memory.gib(available)}: {fits}"
 
     def verify(self, settings, work: Work, choice: memory.Choice) -> str:
-        """What the compiler of the mesh's devices says about a training step, for the plan.
-
-        Args:
-            settings: of `config.train`.
-        """
+        """What the compiler of the mesh's devices says about a training step, for the plan."""
         lowered = self.lowered(settings, work, choice)
         if lowered is None:
             return "not verified: a step of this kind cannot be compiled without its texts yet"
@@ -168,11 +164,7 @@ class WeightlessModel:
         return f"verified: compiles in {seconds:.0f} s, {shown}"
 
     def lowered(self, settings, work: Work, choice: memory.Choice) -> jax.stages.Lowered | None:
-        """The training step for a compiler, with planned shapes; None if `steps` has none for it.
-
-        Args:
-            settings: of `config.train`.
-        """
+        """The training step for a compiler, with planned shapes; None if `steps` has none for it."""
         cfg = dataclasses.replace(self.cfg, remat=choice.remat)
         texts = [
             x._replace(tokens=min(tk.round_up(x.tokens, 64), x.rows * x.length))

@@ -103,11 +103,9 @@ def search(
     by steps; END goes first.
 
     Args:
-        questions: texts.
         topics: nodes for each question; a repeated one counts once.
         steps: the relations of the graph.
         scorer: scores pairs of a question and a path's text, higher is better.
-        rules: see `BeamRules`.
         prefilter: a cheaper scorer, for candidates of more than `rules.keep`; None: all are scored
             by `scorer`. It never drops END.
 

@@ -181,7 +181,6 @@ class SeedFinder:
     ):
         """
         Args:
-            graph: the graph to search.
             chunk_texts: chunk id -> text, of the chunks from which the graph was extracted.
             nearest: text -> nodes by embedding, nearest first; the last rule.
         """
@@ -219,10 +218,7 @@ class SeedFinder:
         embedding: the nodes nearest to question and answers.
 
         Args:
-            question: text of the question.
-            answers: accepted answers.
             chunks: ids of the chunks that the question may be answered from.
-            limit: largest number of seeds.
             named: names of entities that a language model found in an answer.
             within: nodes that may be seeds; None: all.
         """
@@ -282,8 +278,6 @@ def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -
 
     Args:
         ranks: rank of every node, `[n]`.
-        at_least: smallest size of the community.
-        at_most: largest size of the community.
         floor: nodes with a lower rank are excluded.
 
     Returns:

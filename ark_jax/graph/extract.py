@@ -118,10 +118,6 @@ def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], l
     A record that is cut off by the end of the reply is read if it has all its fields, for a
     relation including the strength.
 
-    Args:
-        reply: the text of the reply.
-        chunk: id of the chunk that the model was shown.
-
     Returns:
         The entities, the relations, and the parts that could not be read, each with a reason.
     """

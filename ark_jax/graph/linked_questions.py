@@ -98,9 +98,6 @@ class Mentions:
     again without it. A name of English stop words alone ("Her", "the") never matches, nor does one
     character. A name with one other word, in lower case ("film", "the story"), matches only if the
     text has no other match.
-
-    Args:
-        terms: the nodes of the graph.
     """
 
     def __init__(self, terms: Terms):
@@ -196,9 +193,7 @@ def nearest(name: str, terms: Terms, k: int = 3) -> list[str]:
     """The names most similar to another, by difflib, of those that share most letter trigrams.
 
     Args:
-        name: any text.
         terms: whose names and aliases are compared; ids where a term has no name.
-        k: how many names.
     """
     texts = pa.concat_arrays([pc.coalesce(terms.names, terms.ids), pc.list_flatten(terms.aliases)])
     if not len(texts):

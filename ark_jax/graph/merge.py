@@ -53,7 +53,6 @@ class RowTexts(NamedTuple):
 
         Args:
             group_of_row: int64 `[all rows]`; -1 leaves a row out.
-            count: number of groups.
         """
         groups = group_of_row[self.rows]
         grouped = groups >= 0
@@ -127,7 +126,6 @@ def merge_relations(
     Args:
         ends: int64 `[relations 2]`, in any direction.
         weights: float64 `[relations]`.
-        descriptions: of the relations.
         chunks: ids of the chunks that the relations are from.
     """
     pairs = np.sort(ends, axis=1)

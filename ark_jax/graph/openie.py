@@ -34,11 +34,6 @@ def recorded_replies(
     line above. If a document has several chunks, each record goes to the first chunk that contains
     its entity or head (as a whole word if possible), or to the first chunk of all if none does.
 
-    Args:
-        path: the file.
-        documents: documents that the file must contain.
-        chunks: document id -> its chunks.
-
     Returns:
         chunk id -> reply, which is made on access.
 

@@ -127,7 +127,6 @@ class PathRetriever:
         """At most k paths for each question, best first.
 
         Args:
-            questions: texts.
             topics: names, aliases or ids for each question. A name of several nodes gives all of
                 them. None: they are looked for in the questions, see `topics_in`.
             k: how many paths; a narrow beam may end with fewer.
@@ -150,9 +149,7 @@ class PathRetriever:
         """All paths of the beams as numbers, best first, and their cost; see `beam.search`.
 
         Args:
-            questions: texts.
             topics: nodes for each question.
-            rules: see `BeamRules`.
         """
         return search(questions, topics, self.steps, self.scorer, rules, self.prefilter)
 

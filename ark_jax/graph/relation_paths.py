@@ -65,10 +65,8 @@ def shortest_paths(
     Only nodes on shortest paths are expanded, so that hubs off these paths cost nothing.
 
     Args:
-        steps: of the graph.
         topics: nodes; a repeated one counts once.
         answers: nodes. A topic is not an answer to itself.
-        limits: see `PathLimits`.
 
     Returns:
         The paths, and a sentence if the time or the number of paths ran out, else "".

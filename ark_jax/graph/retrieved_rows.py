@@ -61,7 +61,6 @@ def path_rows(
 
     Args:
         model: folder or hub name of the pair scorer.
-        rules: of the beam search.
         inverse: whether paths also go from tail to head; None: as the model was trained.
         by: how a relation is written; None: as the model was trained.
     """

@@ -22,7 +22,6 @@ class Steps:
     nodes is an ascending int64 array of different indices.
 
     Args:
-        graph: the triples.
         inverse: whether steps also go from tail to head.
         by: how a relation is written: "last" or "whole", see `relation_texts`.
         hub: `options` looks at so many nodes of a set only; 0: at all.

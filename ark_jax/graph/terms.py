@@ -50,7 +50,6 @@ class Terms:
         """Joins ids with their names and aliases. Ids that only the mappings have come last.
 
         Args:
-            ids: different strings.
             names: id -> name. Without it, each id is its own name.
             aliases: id -> other names.
         """
@@ -161,12 +160,7 @@ class _Index:
 
 
 class TermLists:
-    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one.
-
-    Args:
-        folder: holds the files.
-        findings: gets their problems.
-    """
+    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one."""
 
     def __init__(self, folder: Path, findings: Findings):
         self._folder, self._findings = folder, findings

@@ -363,7 +363,6 @@ def local_files(
 
     Args:
         paths: files, globs and, with `recognises`, folders.
-        findings: where problems go.
         recognises: whether a file in a folder is of the kind wanted. All of its files must be.
     """
     files: list[Path] = []

@@ -44,7 +44,6 @@ class TripleIndex:
         Args:
             folder: where the index is kept; None keeps it in memory.
             towers: the document tower embeds the texts.
-            graph: whose triples are indexed.
             by: how a relation is written, see `relation_texts`.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             batch_tokens: as in `Retriever.encode`.
@@ -110,7 +109,6 @@ class TripleIndex:
 
         Args:
             queries: unit vectors `[q e]`.
-            k: number of triples.
 
         Raises:
             ValueError: k is below 1, or the widths differ.

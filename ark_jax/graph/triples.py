@@ -372,7 +372,6 @@ def relation_texts(graph: Triples, by: By = "last") -> list[str]:
     "place of birth". Equal texts get further parts in front until they differ.
 
     Args:
-        graph: the graph.
         by: "last", or "whole" for the ids as they are.
 
     Raises:
@@ -415,7 +414,6 @@ def triple_texts(graph: Triples, rows: np.ndarray, by: By = "last") -> list[str]
     """Triples as "head | relation | tail": names of nodes, or ids where a node has no name.
 
     Args:
-        graph: the graph.
         rows: int [m], rows of it.
         by: as in `relation_texts`.
 

@@ -73,7 +73,6 @@ class Walk:
     """A graph laid out for `personalized_pagerank`, for use in many calls.
 
     Attributes:
-        size: number of nodes.
         incoming: the weights on the host; row i has the edges that lead to node i.
         devices: number of devices of the mesh.
         reversible: whether every edge has the same weight in both directions.

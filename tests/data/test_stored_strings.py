@@ -16,7 +16,7 @@ STRINGS = st.lists(st.text(max_size=3), unique=True, max_size=20)
 def test_every_stored_string_is_found_at_its_position(digest, strings, other, rows):
     blocks = [strings[i : i + rows] for i in range(0, len(strings), rows)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_strings, "hash", digest, raising=False)  # that collides
+        patch.setattr(text_columns, "hash", digest, raising=False)  # that collides
         stored = StoredStrings(pa.chunked_array(blocks, pa.large_string()))
         assert list(stored) == strings and list(stored[1::2]) == strings[1::2]
         assert [stored.position(string) for string in strings] == [*range(len(strings))]

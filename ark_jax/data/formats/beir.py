@@ -81,8 +81,6 @@ def read_queries(
 
     Args:
         path: the folder, or qrels/SPLIT.tsv in it.
-        findings: where problems go.
-        texts: document id -> text.
         claimed: the ids of all documents of the input, those with problems too.
         corpus: the documents of the input, to which judged ones that it lacks are added. None:
             these are problems.
@@ -145,11 +143,6 @@ def write_beir(corpus: Corpus, folder: Path, split: str = "test") -> None:
 
     The documents of a question have the score 1. Its answers and evidence go to the `metadata` of
     the query. Headings and chunks have no place in this format.
-
-    Args:
-        corpus: documents and questions.
-        folder: made if it does not exist.
-        split: the name of the file of judgments.
     """
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:

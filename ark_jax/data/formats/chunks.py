@@ -80,10 +80,7 @@ def place_chunks(
     """Chunks of known documents; each must be where its row says, or is found by its text.
 
     Args:
-        rows: the rows.
-        documents: the documents.
         claimed: the ids of all documents of the input, those with problems too.
-        findings: where problems go.
     """
     lines: dict[str, int] = {}
     latest: dict[str, int] = {}

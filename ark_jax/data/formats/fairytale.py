@@ -111,8 +111,6 @@ def fairytale_questions(
     """Reads a question sheet of FairytaleQA.
 
     Args:
-        story: id of the story.
-        rows: rows of the sheet.
         sections: section number -> texts, or None if the story could not be read.
     """
     questions: list[Question] = []

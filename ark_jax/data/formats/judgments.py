@@ -43,7 +43,6 @@ def relevant_grades(
 
     Args:
         rows: with the fields `COLUMNS`.
-        findings: where problems go.
         place: what a remark names.
         claimed: the ids of all documents of the input, those with problems too; empty if any
             document may be named.

@@ -83,9 +83,6 @@ def pairs_on(
     """The questions, each once and with its first row, on the documents of a corpus.
 
     A row names a document by its text or by its id.
-
-    Args:
-        texts: document id -> text.
     """
     ids: dict[str, str] = {}  # hash of a text -> the first document with it
     for id, text in texts.items():

@@ -79,9 +79,6 @@ def ask(
         role: llm, rewriter, questions, reader or judge.
         stop: strings before which a local model's replies end.
         form: how a local reader gets its prompts; None: as turns of a chat.
-
-    Raises:
-        RuntimeError, ValueError: as `complete.complete`.
     """
     path = reader_path(context) if role == "reader" else ""
     # An error names the section in which its fields are set.

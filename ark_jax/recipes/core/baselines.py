@@ -70,8 +70,6 @@ def doubts_about(
     """Reasons against training, each with what to do instead, in sentences.
 
     Args:
-        table: untrained systems.
-        questions: number of questions in the table.
         metric: the one that leaves something to gain, or nothing.
         harder: what to do if it leaves nothing.
         keeping: how to use an untrained system.

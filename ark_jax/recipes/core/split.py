@@ -39,10 +39,6 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     drawn together; if such questions join most of them, questions are drawn instead. A question
     without an answer cannot be trained on unless `trains_by_marks`: if a share is drawn, it is held
     out.
-
-    Raises:
-        ValueError: the config says in more than one way what is held out, a question of the test
-            set is in the input too, or there are fewer groups of questions than folds.
     """
     settings = config.data
     documents, names = id_set(settings.held_out_documents), id_set(settings.held_out_questions)

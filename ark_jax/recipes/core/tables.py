@@ -50,8 +50,6 @@ def tabulate(
     Args:
         rows: one of each system and question, the questions in one order. None is a question that a
             metric leaves out, for all systems that have the metric.
-        draws: of the bootstrap.
-        flips: of the randomisation test.
         base: the system to compare with; empty: the first one.
         cluster: the column whose equal values are drawn and flipped together; empty: none.
         parts: hybrid -> the part that it is tested against beside the base.
@@ -234,9 +232,6 @@ def save_tables(
 
     Args:
         rows: as `tabulate` takes them, with a column `question`.
-        groups: name -> ids of its questions.
-        columns: the metrics that are shown.
-        measured: all metrics.
         headline: the metric in the last printed line.
     """
     save_rows(rows, folder / "questions.parquet")

@@ -1,7 +1,7 @@
-"""The choice stage: which system ships, decided by questions that trained nothing.
+"""The stages fusion and choice: training questions decide how BM25 is fused, and what ships.
 
-They are training questions that no training stage has learned from. The held-out questions only say
-how good the chosen system is.
+They are, if enough, questions that no training stage has learned from. The held-out questions only
+say how good the chosen system is.
 """
 
 import dataclasses
@@ -10,18 +10,19 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ark_jax.data.evidence import most_chunks
 from ark_jax.data.records import Question
-from ark_jax.evaluate.retrieval import measure
+from ark_jax.evaluate.retrieval import measure, measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core.baselines import held_out_sentences
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import as_text, tabulate
-from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.documents.evaluate import BOTH
 from ark_jax.recipes.documents.retrieve import (
+    BOTH,
     WORDS,
     Systems,
     ids_without_own,
@@ -31,9 +32,81 @@ from ark_jax.recipes.documents.retrieve import (
     search_systems,
 )
 from ark_jax.report.results import metric_heading
-from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
 from ark_jax.retrieval.searcher import Fused, Known
+from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+
+FUSION = "fusion"  # the stage that chooses it
+METRIC = "ndcg@10"
+# Close to 1, too: as shares of the best, cosines differ less than scores of words.
+DENSE_WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+ENOUGH_TO_FUSE = 50  # questions that choose; of fewer, nDCG@10 has a standard error above .05
+
+
+def listed_fusions(depth: int) -> list[Fusion]:
+    """The fusions to choose from; if several are best, the first is chosen."""
+    sums = [
+        Fusion(bm25=round(1 - weight, 2), dense=weight, depth=depth, by="scores")
+        for weight in DENSE_WEIGHTS
+    ]
+    return [Fusion(depth=depth), *sums]
+
+
+def choose_fusion(
+    context: Context,
+    folder: Path,
+    *,
+    systems_of: Callable[[object], Systems],
+    learned: Callable[[Context], Collection[str]],
+) -> dict:
+    """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
+
+    A retriever is too good at questions that it has learned from, and they would give it too much
+    weight. So the other questions choose; all do if these are fewer than `ENOUGH_TO_FUSE`.
+
+    Args:
+        learned: the ids of the training questions that the retriever has learned from.
+    """
+    systems = systems_of(context.config)
+    questions, chunks = load_questions(context, "train"), stored_chunks(context)
+    gold, _ = gold_passages(context, questions, chunks.by_document)
+    judged = [question for question in questions if gold[question.id]]
+    learned_from = learned(context)
+    unlearned = [question for question in judged if question.id not in learned_from]
+    choosing, remark = judged, ""
+    if len(unlearned) >= ENOUGH_TO_FUSE:
+        choosing, remark = unlearned, " that the retriever has not learned from"
+    fusions = listed_fusions(systems.depth)
+    rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
+    if judged:
+        # The documents of all questions are searched, also if some do not choose.
+        own, names = own_results(context, judged, chunks), (WORDS, systems.last)
+        depth = systems.depth + most_chunks(own)
+        found = search_systems(context, folder, names, judged, chunks, depth)
+        parts = [found[name] for name in names]
+        for fusion, row in zip(fusions, rows, strict=True):
+            fused = {"": Fused(parts, depth, fusion.join)}
+            found = ids_without_own(fused, [""], judged, own, systems.depth)[""]
+            run = {question.id: found[question.id] for question in choosing}
+            values = measures(run, {id: gold[id] for id in run}, [METRIC])
+            row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
+    best = max(range(len(fusions)), key=lambda i: rows[i][METRIC])
+    distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
+    save_json(rows, folder / "candidates.json")
+    say(
+        f"  {len(choosing):,} training questions{remark}: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
+    )
+    return {"questions": len(choosing), "by": fusions[best].by, "dense": fusions[best].dense}
+
+
+def chosen_fusion(context: Context, systems: Systems) -> Fusion:
+    """The fusion of a run: what the stage has chosen, else reciprocal ranks."""
+    if context.config.evaluate.fusion == "chosen":
+        return load_fusion(context / FUSION)
+    return Fusion(depth=systems.depth)
+
 
 STAGE = "choice"
 FILE = "choice.json"
@@ -92,7 +165,6 @@ def choose(
     standard error; and if the questions are fewer than `ENOUGH`.
 
     Args:
-        systems_of: config -> the systems that it compares.
         learned: the ids of the training questions that a stage has learned from.
     """
     systems, seed = systems_of(context.config), context.config.seed

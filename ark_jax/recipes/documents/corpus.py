@@ -136,7 +136,6 @@ class SearchedChunks(NamedTuple):
     """The chunks that training questions search.
 
     Attributes:
-        ids: their ids.
         texts: their passages, each read when it is asked for.
         position: chunk id -> its place among them.
     """

@@ -29,7 +29,7 @@ from ark_jax.recipes.core.tables import (
     test_name,
 )
 from ark_jax.recipes.documents import reader, retrieve, written_questions
-from ark_jax.recipes.documents.choose_fusion import chosen_fusion
+from ark_jax.recipes.documents.choice import chosen_fusion
 from ark_jax.recipes.documents.corpus import (
     Passages,
     gold_passages,
@@ -41,6 +41,7 @@ from ark_jax.recipes.documents.corpus import (
 from ark_jax.recipes.documents.reader import fit_all, retrieved_passages
 from ark_jax.recipes.documents.reader_training import answer_likelihoods
 from ark_jax.recipes.documents.retrieve import (
+    BOTH,
     WORDS,
     Systems,
     ids_without_own,
@@ -58,11 +59,7 @@ MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
 def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], Systems]) -> dict:
-    """Retrieves, reads and measures; stores a row per system and question, and the table.
-
-    Args:
-        systems_of: config -> the systems that it compares.
-    """
+    """Retrieves, reads and measures; stores a row per system and question, and the table."""
     systems = systems_of(context.config)
     settings, chunks = context.config.evaluate, stored_chunks(context)
     questions = load_questions(context, "held_out")
@@ -257,11 +254,7 @@ def verdict(
 
 
 def pool_folds(workdirs: Sequence[Path]) -> Pooled:
-    """All systems over the questions of all folds, with intervals and paired tests.
-
-    Raises:
-        ValueError: the runs are not folds of one input, or measured different systems.
-    """
+    """All systems over the questions of all folds, with intervals and paired tests."""
     folders = [workdir / "evaluate" for workdir in workdirs]
     results = [load_json(folder / "metrics.json") for folder in folders]
     by_fold = [load_rows(folder / "questions.parquet") for folder in folders]
@@ -332,7 +325,6 @@ def _leave_out_questions_without_gold(
             row.update(unknown)
 
 
-BOTH = f"{WORDS}+base"
 doubts_about_retrieval = functools.partial(
     doubts_about,
     metric="recall@10",

@@ -28,11 +28,7 @@ FEW_CHUNKS = 10
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Stores documents, their chunks, and the questions of "train" and "held_out".
-
-    Raises:
-        ValueError: an id in the config that the input lacks, or a side of the split is empty.
-    """
+    """Stores documents, their chunks, and the questions of "train" and "held_out"."""
     config, settings = context.config, context.config.data
     corpus = _read_input(settings, settings.tolerate)
     test = _read_test_set(corpus, settings)
@@ -131,11 +127,7 @@ def _advice_on_missing_answers(config) -> str:
 
 
 def describe_input(config) -> str:
-    """The size of the input that `config.data` names, in one line.
-
-    Raises:
-        BadInput: its problems.
-    """
+    """The size of the input that `config.data` names, in one line."""
     corpus = _read_input(config.data, 0)
     return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
 
@@ -191,11 +183,7 @@ def choose_pool(
 
     Args:
         choice: "auto", or one of both.
-        sizes: document id -> number of its chunks.
         setting: the name of the setting in messages.
-
-    Raises:
-        ValueError: the choice is "documents", and a question names none.
     """
     unnamed = sum(not question.documents for question in questions)
     if choice == "documents" and unnamed:

@@ -45,6 +45,7 @@ from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 WORDS = "bm25"
+BOTH = f"{WORDS}+base"
 BASELINES = (WORDS, "full")
 LAST_TUNED = "tuned"  # a part of a hybrid, whatever the config trains
 
@@ -128,21 +129,12 @@ class Systems:
 
     @property
     def depth(self) -> int:
-        """How many chunks a system retrieves for a question.
-
-        Raises:
-            ValueError: an unknown metric.
-        """
+        """How many chunks a system retrieves for a question."""
         cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in self.settings.metrics]
         return max(DEPTH, self.settings.passages, *cutoffs)
 
     def check(self) -> None:
-        """Refuses, before any work, systems and metrics that are unknown or not installed.
-
-        Raises:
-            ValueError: a setting, by name.
-            RuntimeError: ROUGE-L is asked for, and its library is not installed.
-        """
+        """Refuses, before any work, systems and metrics that are unknown or not installed."""
         settings = self.settings
         _ = self.depth
         if unknown := set(settings.answers) - set(answers.ANSWER_COLUMNS):

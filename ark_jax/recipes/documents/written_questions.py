@@ -60,14 +60,7 @@ def reserve_for_test(parts: Split, config) -> Split:
 
 
 def parts_that_need_questions(questions: int, config) -> tuple[str, ...]:
-    """The parts of the split that must have a question of the input.
-
-    Args:
-        questions: the number of questions in the input.
-
-    Raises:
-        ValueError: the input has no question, and none is to be written.
-    """
+    """The parts of the split that must have a question of the input."""
     if not is_writing(config):
         if not questions:
             raise ValueError(f"{config.data.path} holds no question: add some{advice(config)}")
@@ -193,9 +186,6 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
 
     Args:
         join: finds related passages; None: every question is written from one passage.
-
-    Raises:
-        ValueError: no question for training, or for the test, passes.
     """
     materials = materials_to_ask(context, join)
     calls = question_calls(context, materials)

@@ -187,9 +187,6 @@ def gpr(preset: str = "default") -> ConfigDict:
         preset: `default` was chosen on a part of MetaQA's questions
             (configs/metaqa.py). `paper` follows the publication. It needs a language model:
             --config.llm.backend=openai, local or replay.
-
-    Raises:
-        ValueError: no such preset.
     """
     return with_preset(Gpr, PRESETS, preset)
 

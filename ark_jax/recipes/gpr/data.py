@@ -45,12 +45,7 @@ class TestQuestion:
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Stores the graph, and the questions to measure with.
-
-    Raises:
-        BadInput: files have problems that `data.tolerate` does not cover.
-        ValueError: the graph has one triple, or no question is left to measure with.
-    """
+    """Stores the graph, and the questions to measure with."""
     settings = context.config.data
     graph = read_graph(settings)
     if len(graph) < 2:

@@ -47,11 +47,7 @@ Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
 
 @dataclasses.dataclass(frozen=True)
 class Systems:
-    """The names of the systems that a run compares, by kind.
-
-    Attributes:
-        settings: the config.
-    """
+    """The names of the systems that a run compares, by kind."""
 
     settings: object
 
@@ -111,11 +107,7 @@ METRICS = ("answer_triple", "answer_recall")
 
 
 def parse_metric(name: str) -> tuple[str, int]:
-    """("answer_triple", 10) of "answer_triple@10".
-
-    Raises:
-        ValueError: no such metric.
-    """
+    """("answer_triple", 10) of "answer_triple@10"."""
     kind, _, cutoff = name.partition("@")
     if kind not in METRICS or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff)):
         raise ValueError(

@@ -290,11 +290,7 @@ def write_by_triples(
 
 
 def write_questions(context: Context, folder: Path) -> dict:
-    """Stores the questions about the graph's triples, and replies that could not be used.
-
-    Raises:
-        ValueError: no question is left.
-    """
+    """Stores the questions about the graph's triples, and replies that could not be used."""
     triples, tally = asked_triples(context), Tally()
     written = save_questions(_written_questions(context, triples, tally), folder)
     tally.save_quarantine(folder)

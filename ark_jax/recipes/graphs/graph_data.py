@@ -17,11 +17,7 @@ GRAPH = "graph"  # a folder in that of the data stage
 
 
 def read_graph(settings) -> Triples:
-    """The graph that a config's `data` names.
-
-    Raises:
-        BadInput: problems that `tolerate` does not cover.
-    """
+    """The graph that a config's `data` names."""
     graph, findings = Triples.examine(
         [settings.path], settings.names or None, settings.relation_names or None, settings.encoding
     )
@@ -81,11 +77,7 @@ def unused_sections(config) -> list[str]:
 
 
 def describe_graph(config) -> str:
-    """The size of the graph that a config names, in one line.
-
-    Raises:
-        BadInput: its problems.
-    """
+    """The size of the graph that a config names, in one line."""
     graph = read_graph(config.data)
     return f"{len(graph):,} triples, {len(graph.nodes):,} entities"
 

@@ -255,9 +255,6 @@ def star(preset: str = "default") -> ConfigDict:
 
     Args:
         preset: `default`, or `paper`, which follows the publication.
-
-    Raises:
-        ValueError: no such preset.
     """
     return with_preset(Star, PRESETS, preset)
 

@@ -48,12 +48,7 @@ class PathQuestion:
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Stores the graph, the questions to train on, and those to measure with.
-
-    Raises:
-        BadInput: files have problems that `data.tolerate` does not cover.
-        ValueError: no question is left to train on or to measure with.
-    """
+    """Stores the graph, the questions to train on, and those to measure with."""
     settings = context.config.data
     if not settings.questions:
         raise ValueError(
@@ -231,7 +226,6 @@ class QuestionPath:
 
     Attributes:
         part: "train" or "test".
-        question: its id.
         topic, steps, reached, correct: see `graph.relation_paths.GoldPath`.
     """
 
@@ -248,11 +242,7 @@ class QuestionPath:
 
 
 def find_paths(context: Context, folder: Path) -> dict:
-    """Stores a row for each shortest path of each question.
-
-    Raises:
-        ValueError: no training question has a path.
-    """
+    """Stores a row for each shortest path of each question."""
     steps, settings = load_steps(context), context.config.paths
     limits = PathLimits(settings.hops, settings.seconds)
     rows, counts = [], {}

@@ -21,11 +21,7 @@ HEAD, TAIL = "paths frequent in training", "paths rare in training or unseen"
 
 
 def parse_metric(name: str) -> tuple[str, int]:
-    """("hit", 3) of "hit@3"; ("f1", 0) of "f1".
-
-    Raises:
-        ValueError: no such metric.
-    """
+    """("hit", 3) of "hit@3"; ("f1", 0) of "f1"."""
     kind, _, cutoff = name.partition("@")
     if name in OF_ALL:
         return name, 0

@@ -34,7 +34,6 @@ class PathList:
     """One step of a gold path, and the steps that are wrong in its place.
 
     Attributes:
-        question: its id.
         topic: the node where the path begins.
         path: all steps of the gold path.
         taken: how many of them come before the right step, which is the next one, or END.
@@ -115,10 +114,8 @@ class ListMaker:
         never negatives, nor what leads to right answers by itself.
 
         Args:
-            question: its id.
             positives: the paths to learn.
             gold: all paths of the question, also those that are not learned.
-            answers: nodes.
         """
         lists = []
         for path in positives:
@@ -287,7 +284,6 @@ def pair_lists(
     """The lists as texts with weights.
 
     Args:
-        questions: id -> text.
         weights: "both" classes are weighted, "positive" or "none".
         weight_range, weight_scale: see `tail_weights`.
     """
@@ -336,11 +332,7 @@ NEAREST = 1000  # steps that are kept as near ones of each step
 
 
 def mine_lists(context: Context, folder: Path) -> dict:
-    """Stores the lists that are trained on.
-
-    Raises:
-        ValueError: no list has a negative.
-    """
+    """Stores the lists that are trained on."""
     config, steps = context.config, load_steps(context)
     questions, gold = load_questions(context, "train"), load_paths(context, "train")
     rules = ListRules(
