@@ -164,7 +164,7 @@ class WeightlessModel:
         return f"verified: compiles in {seconds:.0f} s, {shown}"
 
     def lowered(self, settings, work: Work, choice: memory.Choice) -> jax.stages.Lowered | None:
-        """The training step for a compiler, with planned shapes; None if `steps` has none for it."""
+        """The training step for a compiler, of planned shapes; None if `steps` has none for it."""
         cfg = dataclasses.replace(self.cfg, remat=choice.remat)
         texts = [
             x._replace(tokens=min(tk.round_up(x.tokens, 64), x.rows * x.length))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ark_jax.graph.triple_rows import ranges
 from ark_jax.graph.triples import Triples
 
 SEARCHES = 64  # breadth-first searches at once: each has one bit of a uint64
@@ -125,18 +126,14 @@ def _incident_triples(
     A self-loop occurs twice.
     """
     bounds, order = graph.incoming
-    out_rows, leaving = _ranges(graph.outgoing, nodes)
-    places, entering = _ranges(bounds, nodes)
-    in_rows = order[places]
+    numbers = np.arange(len(nodes))
+    out_rows, in_rows = (
+        ranges(starts[nodes], starts[nodes + 1]) for starts in (graph.outgoing, bounds)
+    )
+    in_rows = order[in_rows]
+    positions = [np.repeat(numbers, x[nodes + 1] - x[nodes]) for x in (graph.outgoing, bounds)]
     return (
         np.concatenate([out_rows, in_rows]),
-        np.concatenate([leaving, entering]),
+        np.concatenate(positions),
         np.concatenate([graph.tail[out_rows], graph.head[in_rows]]),
     )
-
-
-def _ranges(bounds: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers from `bounds[node]` to `bounds[node + 1]`, and the place of each one's node."""
-    starts, counts = bounds[nodes], bounds[nodes + 1] - bounds[nodes]
-    skipped = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    return skipped + np.arange(counts.sum()), np.repeat(np.arange(len(nodes)), counts)

@@ -44,26 +44,18 @@ def look_up(names: Iterable[str], terms: Terms) -> Lookup:
     again without regard to case.
     """
     pending = list(dict.fromkeys(names))
-    nodes = _terms_of_names(pending, *_names_and_aliases(terms))
+    nodes = _terms_of_names(pending, *terms.names_and_aliases())
     by_id = _terms_of_names(pending, terms.ids, np.arange(len(terms)))
     also_ids = [x for x in pending if x in nodes and set(by_id.get(x, ())) - set(nodes[x])]
     nodes = by_id | nodes
     pending = [name for name in pending if name not in nodes]
     if pending:
-        texts, owners = _names_and_aliases(terms)
+        texts, owners = terms.names_and_aliases()
         texts = _map_texts(str.casefold, [*texts.chunks, terms.ids])
         owners = np.concatenate([owners, np.arange(len(terms))])
         folded = _terms_of_names({name.casefold() for name in pending}, texts, owners)
         nodes |= {name: folded[name.casefold()] for name in pending if name.casefold() in folded}
     return Lookup(nodes, also_ids)
-
-
-def _names_and_aliases(terms: Terms) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """All names and aliases of terms, and the index of the term of each."""
-    named = np.flatnonzero(pc.is_valid(terms.names).to_numpy(zero_copy_only=False))
-    aliased = pc.list_parent_indices(terms.aliases).to_numpy()
-    texts = pa.chunked_array([terms.names.drop_null(), pc.list_flatten(terms.aliases)], TEXT)
-    return texts, np.concatenate([named, aliased])
 
 
 def _map_texts(function: Callable[[str], str], chunks: Iterable[pa.Array]) -> pa.ChunkedArray:
@@ -101,7 +93,7 @@ class Mentions:
     """
 
     def __init__(self, terms: Terms):
-        texts, owners = _names_and_aliases(terms)
+        texts, owners = terms.names_and_aliases()
         self._exact = _NameForms(
             _map_texts(lambda name: " ".join(_TOKEN.findall(name)), texts.chunks), owners
         )
@@ -246,8 +238,8 @@ class Linked:
 def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
     """Finds the nodes of topics and answers.
 
-    A given name is looked up by `name_search.look_up`. The topics of a question that names none are
-    found in its text by the rule of `name_search.Mentions`.
+    A given name is looked up by `look_up`. The topics of a question that names none are
+    found in its text by the rule of `Mentions`.
 
     `counts` has, beside the number of questions:
 

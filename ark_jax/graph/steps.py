@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ark_jax.graph.triple_rows import row_bounds, sort_rows
+from ark_jax.graph.triple_rows import ranges, row_bounds, sort_rows
 from ark_jax.graph.triples import By, Triples, relation_texts
 
 END = -1  # takes the place of a step at the end of a path
@@ -43,6 +43,12 @@ class Steps:
         size = len(self.graph.relations)
         name = self.graph.relations.name(step % size)
         return name if step < size else INVERSE + name
+
+    def text(self, topic: int, path: Sequence[int]) -> str:
+        """The text of a path, as scorers read it; it may end with END."""
+        ended = bool(path) and path[-1] == END
+        names = [self.names[step] for step in (path[:-1] if ended else path)]
+        return path_text(self.graph.nodes.name(topic), names, ended)
 
     def options(self, nodes: np.ndarray) -> np.ndarray:
         """The steps that leave any of the first `hub` of these nodes: int64, ascending."""
@@ -128,7 +134,7 @@ class _Edges:
 
     def _groups(self, nodes: np.ndarray) -> np.ndarray:
         """The numbers of the groups of these nodes, node by node."""
-        return _ranges(self._node_bounds[nodes], self._node_bounds[nodes + 1])
+        return ranges(self._node_bounds[nodes], self._node_bounds[nodes + 1])
 
     def steps_from(self, nodes: np.ndarray) -> np.ndarray:
         """The steps that leave any of these nodes, ascending."""
@@ -138,7 +144,7 @@ class _Edges:
         """The nodes that a step leads to from any of these nodes, ascending."""
         groups = self._groups(nodes)
         groups = groups[self._group_steps[groups] == step]
-        rows = _ranges(self._group_bounds[groups], self._group_bounds[groups + 1])
+        rows = ranges(self._group_bounds[groups], self._group_bounds[groups + 1])
         ends = self._ends[rows].astype(np.int64)
         return ends if len(groups) < 2 else np.unique(ends)  # a group's ends are in order
 
@@ -151,17 +157,8 @@ class _Edges:
         return (
             np.repeat(group_nodes, ends - starts),
             np.repeat(self._group_steps[groups], ends - starts),
-            self._ends[_ranges(starts, ends)].astype(np.int64),
+            self._ends[ranges(starts, ends)].astype(np.int64),
         )
-
-
-def _ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The numbers from each start to its end, one range after the other: int64."""
-    if len(starts) == 1:
-        return np.arange(starts[0], ends[0])
-    sizes = ends - starts
-    offsets = np.cumsum(sizes) - sizes
-    return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
 
 
 def remove_node(nodes: np.ndarray, node: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ark_jax.graph.triple_index import TripleIndex
-from ark_jax.graph.triples import By, Triples, triple_texts
+from ark_jax.graph.triples import By, Triples
 from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval.searcher import Ranking, Scopes
 
@@ -142,7 +142,7 @@ class TripleRetriever:
         A graph of fewer triples gives all of them. Every process must call this.
 
         Args:
-            rules: how far the search goes along the graph, see `triple_walk.walk`. With `hops=1` a
+            rules: how far the search goes along the graph, see `walk`. With `hops=1` a
                 score is the cosine.
 
         Raises:
@@ -172,13 +172,6 @@ class TripleRetriever:
             [self.triple(int(row), float(score)) for row, score in zip(*results, strict=True)]
             for results in zip(rows, scores, strict=True)
         ]
-
-    def facts(
-        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = ALONG_THE_GRAPH
-    ) -> list[list[str]]:
-        """The texts of the k best triples of each question, for `answer_lists.facts_prompt`."""
-        rows, _ = self.search_rows(questions, k=k, rules=rules)
-        return [triple_texts(self.graph, results, self.by) for results in rows]
 
     def triple(self, row: int, score: float) -> Triple:
         """Translates a row of the graph into names."""

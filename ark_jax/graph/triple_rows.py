@@ -110,6 +110,15 @@ def row_bounds(column: np.ndarray, size: int) -> np.ndarray:
     return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
 
 
+def ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The numbers from each start to its end, one range after the other: int64."""
+    if len(starts) == 1:
+        return np.arange(starts[0], ends[0])
+    sizes = ends - starts
+    offsets = np.cumsum(sizes) - sizes
+    return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
+
+
 def value_slice(ascending: np.ndarray, value: int) -> slice:
     """The slice of a sorted array that equals a value."""
     # A value of the array's own type: numpy would copy the array to compare another one.

@@ -234,11 +234,6 @@ def _offsets_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.offsets")
 
 
-def stored_systems(workdir: Path) -> set[str]:
-    """The systems that have vectors on disk, even if these are out of date."""
-    return {path.stem for path in (workdir / FOLDER).glob("*.npy")}
-
-
 def _write_vectors(retriever, passages: Sequence[str], options: dict, unfinished: Path) -> int:
     """Writes vectors to a file for `np.load`, batch by batch; returns the number of cut passages.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ark_jax.data.records import Chunk, Question
 from ark_jax.llm import complete
 from ark_jax.llm.question_pairs import Pair, find_evidence, parse_pairs
+from ark_jax.pipeline.parts import forget_shards
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.core.ask import ask
@@ -207,7 +208,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     save_rows([x.row() for x in pairs], folder / "questions.parquet")
     save_rows([x.row() for x in candidates if x.reason], folder / "dropped.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
-    filter_questions.clear_progress(folder)
+    forget_shards(folder)
     if writes_by_rules(context.config):
         say("  rules leave a name out of a sentence: such questions are weak, a model's are better")
     return {

@@ -34,7 +34,7 @@ from ark_jax.recipes.star.measures import (
     measure_biases,
     rarity_groups,
 )
-from ark_jax.recipes.star.mine import similarities, text_of
+from ark_jax.recipes.star.mine import similarities
 from ark_jax.recipes.star.search import (
     BASE,
     TUNED,
@@ -123,7 +123,7 @@ def _biases_of(
     for question in questions:
         first = [path for found in systems.values() for path in found[question.id][:1]]
         for path in (*first, *gold.get(question.id, ())):
-            text = text_of(steps, path.topic, path.steps)
+            text = steps.text(path.topic, path.steps)
             pairs[question.id, path.topic, path.steps] = (question.question, text)
     values = similarities(context, list(pairs.values()), "paths found") if pairs else ()
     cosines = dict(zip(pairs, map(float, values), strict=True))

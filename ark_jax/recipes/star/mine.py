@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import END, END_TEXT, Steps, path_text
+from ark_jax.graph.steps import END, END_TEXT, Steps
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -300,7 +300,7 @@ def pair_lists(
     return [
         PairList(
             questions[path_list.question],
-            tuple(text_of(steps, path_list.topic, path) for path in path_list.candidates),
+            tuple(steps.text(path_list.topic, path) for path in path_list.candidates),
             (float(gold), *map(float, of_negatives)),
             required=path_list.kinds.count("end"),
         )
@@ -308,13 +308,6 @@ def pair_lists(
             lists, positive, np.split(negative, ends), strict=True
         )
     ]
-
-
-def text_of(steps: Steps, topic: int, path: Sequence[int]) -> str:
-    """The text of a path, as search writes it; it may end with END."""
-    ended = bool(path) and path[-1] == END
-    names = [steps.names[step] for step in (path[:-1] if ended else path)]
-    return path_text(steps.graph.nodes.name(topic), names, ended)
 
 
 def hard_positives(similarities: Sequence[float]) -> list[bool]:
@@ -387,7 +380,7 @@ def _learned_paths(
     cosines = similarities(
         context,
         [
-            (question.question, text_of(steps, path.topic, path.steps))
+            (question.question, steps.text(path.topic, path.steps))
             for question in answerable
             for path in gold[question.id]
         ],
@@ -441,7 +434,7 @@ def _order_negatives(
     scores = similarities(
         context,
         [
-            (texts[path_list.question], text_of(steps, path_list.topic, path))
+            (texts[path_list.question], steps.text(path_list.topic, path))
             for path_list in lists
             for path in path_list.candidates[1:]
         ],
@@ -468,7 +461,7 @@ def _choose_by_own(
     from ark_jax.retrieval.mining import MiningTask
 
     starts = list(itertools.accumulate((len(one.negatives) for one in lists), initial=0))
-    texts = [text_of(steps, one.topic, path) for one in lists for path in one.candidates[1:]]
+    texts = [steps.text(one.topic, path) for one in lists for path in one.candidates[1:]]
     asked = encode(context, "base", list(questions.values()), "query", "questions")
     vectors = dict(zip(questions, asked, strict=True))
     task = MiningTask(
