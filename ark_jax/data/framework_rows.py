@@ -36,9 +36,8 @@ def plain_row(row: InputRow) -> InputRow:
     if values is None:
         return row
     known = {name: value for name, value in values.items() if value is not None}
-    plain = InputRow(row.file, row.line, known, row.unit)
-    plain.names = next((names for name, names in _NAMES.items() if name in row.values), {})
-    plain.problems, plain.remarks = row.problems, row.remarks
+    names = next((names for name, names in _NAMES.items() if name in row.values), None)
+    plain = row.with_values(known, names)
     if "question" in known and "question" not in plain.names:
         for name in _UNREAD:
             if row.values.get(name):

@@ -94,6 +94,15 @@ class InputRow:
         self.problems: list[Problem] = []
         self.remarks: list[Problem] = []
 
+    def with_values(
+        self, values: Mapping[str, object], names: Mapping[str, str] | None = None
+    ) -> "InputRow":
+        """The row with other values and names, and the same lists of problems and remarks."""
+        changed = InputRow(self.file, self.line, values, self.unit)
+        changed.names = names or {}
+        changed.problems, changed.remarks = self.problems, self.remarks
+        return changed
+
     @property
     def ok(self) -> bool:
         return not self.problems

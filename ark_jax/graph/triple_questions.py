@@ -135,10 +135,8 @@ def _by_our_names(row: InputRow) -> InputRow:
     if names["answers"] in row.values:  # a test set may hide them
         answers, entities = {"WebQSP": _webqsp, "CWQ": _cwq, "GrailQA": _grailqa}[form](row)
         values |= {"answers": answers, "entities": entities}
-    plain = InputRow(row.file, row.line, values | {"group": row.values.get("level", "")}, row.unit)
-    plain.names = names | {"group": "level"}
-    plain.problems, plain.remarks = row.problems, row.remarks
-    return plain
+    values["group"] = row.values.get("level", "")
+    return row.with_values(values, names | {"group": "level"})
 
 
 def _answer(part: InputRow, id: str, name: str, kind: str = "") -> dict | str:

@@ -191,20 +191,13 @@ def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
     question = row.text("question")
     field = "answer" if "answer" in row.values and "answers" not in row.values else "answers"
     if isinstance(spans := row.values.get(field), dict):
-        row = _with_values(row, answers=spans.get("text"))
+        row = row.with_values({**row.values, "answers": spans.get("text")})
     if row.values.get(field) == []:
         remark_unanswerable(row)
         return [document], None
     answers = _one_or_more(row, field)
     id = row_id(row, question, document.id)
     return [document], Question(id, question, answers, (document.id,), (document.text,))
-
-
-def _with_values(row: InputRow, **values: object) -> InputRow:
-    """The row with other values, and the same lists of problems and remarks."""
-    changed = InputRow(row.file, row.line, {**row.values, **values}, row.unit)
-    changed.problems, changed.remarks = row.problems, row.remarks
-    return changed
 
 
 def remark_unanswerable(row: InputRow) -> None:
