@@ -123,12 +123,12 @@ def own_chunks(
         same_id: "auto" leaves a document out that has the question's words and is not marked as
             relevant; "leave_out" each that has its id; "keep" none.
     """
-    own = {}
+    excluded = {}
     for question in questions if same_id != "keep" else ():
         group = chunks.get(question.id, ())
         if group and (same_id == "leave_out" or _is_asked(question, group[0])):
-            own[question.id] = frozenset(chunk.id for chunk in group)
-    return own
+            excluded[question.id] = frozenset(chunk.id for chunk in group)
+    return excluded
 
 
 def _is_asked(question: Question, first: Chunk) -> bool:
@@ -139,18 +139,18 @@ def _is_asked(question: Question, first: Chunk) -> bool:
     return asked.startswith(words)
 
 
-def most_chunks(own: Mapping[str, Collection[str]]) -> int:
+def most_chunks(excluded: Mapping[str, Collection[str]]) -> int:
     """How many more chunks a search must find, so that enough are left."""
-    return max(map(len, own.values()), default=0)
+    return max(map(len, excluded.values()), default=0)
 
 
-def left_out(own: Mapping[str, Collection[str]]) -> str:
+def left_out(excluded: Mapping[str, Collection[str]]) -> str:
     """What to say of them; empty if there are none."""
-    if not own:
+    if not excluded:
         return ""
     return (
-        f"{len(own):,} questions are documents of the corpus; each leaves its own out, as in BEIR "
-        "(evaluate.same_id)"
+        f"{len(excluded):,} questions are documents of the corpus; each leaves its own out, as in "
+        "BEIR (evaluate.same_id)"
     )
 
 

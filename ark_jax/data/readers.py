@@ -181,13 +181,13 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
 def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
     """Says if a folder fits another format too, which would read other files of it."""
     later = formats.FORMATS[formats.FORMATS.index(form) + 1 :]
-    others = [other for other in later if other.recognises(path)]
+    others = [rival for rival in later if rival.recognises(path)]
     known = set(form.files(path)) if others else set()
-    for other in others:
-        files = [file for file in other.files(path) if file not in known and not is_about(file)]
+    for rival in others:
+        files = [file for file in rival.files(path) if file not in known and not is_about(file)]
         if files:
             message = (
-                f"fits {other.name or 'Parquet'} too; it is read as {name}, without {len(files):,} "
+                f"fits {rival.name or 'Parquet'} too; it is read as {name}, without {len(files):,} "
                 f"files such as {files[0].name}: move them away, or name one of both"
             )
             findings.remarks.add(path, message, rows=0)

@@ -162,14 +162,14 @@ def titled_page(text: str, headings: Iterable[Heading], title: str = "") -> Page
     """
     headings = [heading for heading in headings if heading.name]
     first = next((heading for heading in headings if heading.level == 1), None)
-    above: list[Heading] = []
+    parents: list[Heading] = []
     sections = []
     for heading in headings:
         if heading is first:
-            above = []
+            parents = []
             continue
-        above = [parent for parent in above if parent.level < heading.level]
-        above.append(heading)
-        path = " > ".join(parent.name for parent in above)
+        parents = [parent for parent in parents if parent.level < heading.level]
+        parents.append(heading)
+        path = " > ".join(parent.name for parent in parents)
         sections.append(Section(heading.start, path))
     return Page(first.name if first else title.strip(), text, tuple(sections))

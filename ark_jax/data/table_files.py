@@ -142,10 +142,10 @@ def csv_rows(
     Args:
         columns: columns that the header must name.
     """
-    problems, header, has_rows, before = findings.problems, [], False, 0
+    problems, header, has_rows, total = findings.problems, [], False, 0
     for line, cells in csv_cells(path, findings, delimiter):
         if not header:
-            header, before = cells, problems.total
+            header, total = cells, problems.total
             if fault := _header_fault(header, columns):
                 problems.stop(path, fault[1], line, fault[0])
                 return
@@ -162,7 +162,7 @@ def csv_rows(
                 "cells that hold the delimiter or line breaks in quotes"
             )
             problems.add(path, message, line)
-    if header and not has_rows and problems.total == before:
+    if header and not has_rows and problems.total == total:
         problems.add(path, "holds no row below the header; add one or delete the file")
 
 

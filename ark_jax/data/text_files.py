@@ -175,8 +175,8 @@ def _invalid_byte(number: int, line: str, encoding: str) -> str:
     """The problem of a line with an invalid byte, for which a surrogate stands, and the fix."""
     start = SURROGATE.search(line).start()
     name = "UTF-8" if encoding == UTF8 else encoding
-    before = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
-    place = f"byte {len(before) + 1} of line {number} (0x{ord(line[start]) & 0xFF:02x})"
+    head = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
+    place = f"byte {len(head) + 1} of line {number} (0x{ord(line[start]) & 0xFF:02x})"
     return f"{place} is not {name}; save the file as UTF-8"
 
 

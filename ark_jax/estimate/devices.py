@@ -129,8 +129,8 @@ class WeightlessModel:
         for i, texts in enumerate(work.step):
             recomputed = (choice.remat == "all") + (choice.pieces > 1 and texts is work.step[-1])
             # Completions see their prompt, which is computed once for all of them.
-            after = work.step[0].mean if i and work.written else 0
-            flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + recomputed)
+            prefix = work.step[0].mean if i and work.written else 0
+            flops += self.flops(texts.count, texts.mean, after=prefix) * (BACKWARD + recomputed)
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 
     def holds(self, work: Work) -> float:
@@ -258,7 +258,7 @@ def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
         shapes = (rows, width), (width, ffn), (ffn, width)
         arrays = [jnp.ones(shape, kind) for shape in shapes]
         dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
-        run = jax.jit(lambda x, up, down: dot(dot(x, up).astype(kind), down).astype(kind))
+        run = jax.jit(lambda x, wide, down: dot(dot(x, wide).astype(kind), down).astype(kind))
         run(*arrays).block_until_ready()
         times, end = [], time.monotonic() + 0.35
         while len(times) < 3 or time.monotonic() < end:

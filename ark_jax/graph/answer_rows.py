@@ -60,9 +60,9 @@ def _distance_masks(graph: Triples, topics: Sequence[Sequence[int]], limit: int)
     bounds, order = graph.incoming
     heads_in_order = graph.head[order]
     reached = masks[0].copy()
-    for before, mask in itertools.pairwise(masks):
-        _merge_masks(mask, before[graph.tail], graph.outgoing)
-        _merge_masks(mask, before[heads_in_order], bounds)
+    for nearer, mask in itertools.pairwise(masks):
+        _merge_masks(mask, nearer[graph.tail], graph.outgoing)
+        _merge_masks(mask, nearer[heads_in_order], bounds)
         mask &= ~reached
         if not mask.any():
             break
@@ -95,8 +95,8 @@ def _supporting_rows(
     question_number = np.cumsum(np.diff(questions, prepend=questions[:1]) != 0)  # from 0
     for part in _question_slices(question_number, graph.degrees()[answers]):
         rows, pair, far_ends = _incident_triples(graph, answers[part])
-        before = masks[distances[part][pair] - 1, far_ends]
-        supports = _has_bit(before, bits[part][pair])
+        reaching = masks[distances[part][pair] - 1, far_ends]
+        supports = _has_bit(reaching, bits[part][pair])
         # A triple between two answers occurs twice.
         keys = np.unique(questions[part][pair[supports]] * len(graph) + rows[supports])
         owners, rows = np.divmod(keys, len(graph))
@@ -112,8 +112,8 @@ def _has_bit(numbers: np.ndarray, bits: np.ndarray) -> np.ndarray:
 def _question_slices(question_number: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
     """Slices of about MOST_ROWS triples each that keep the pairs of a question together."""
     first = np.flatnonzero(np.diff(question_number, prepend=-1))  # pair of each question
-    before = (np.cumsum(sizes) - sizes)[first] // MOST_ROWS
-    starts = first[np.flatnonzero(np.diff(before, prepend=-1))]
+    block = (np.cumsum(sizes) - sizes)[first] // MOST_ROWS
+    starts = first[np.flatnonzero(np.diff(block, prepend=-1))]
     for start, end in itertools.pairwise([*starts.tolist(), len(question_number)]):
         yield slice(start, end)
 

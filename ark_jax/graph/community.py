@@ -232,10 +232,10 @@ class SeedFinder:
             "question": lambda: self._names.nodes_named_in(question_words),
             "embedding": lambda: self.nearest(f"{question} {' '.join(answers)}"),
         }
-        most = {"model": None, "shared": PAIRS}  # the other rules have `limit`
+        limits = {"model": None, "shared": PAIRS}  # the other rules have `limit`
         for rule, ranked in rules.items():
             allowed = (int(i) for i in ranked() if within is None or i in within)
-            if nodes := list(itertools.islice(allowed, most.get(rule, limit))):
+            if nodes := list(itertools.islice(allowed, limits.get(rule, limit))):
                 return Seeds(list(dict.fromkeys(nodes)), rule)
         return Seeds([], "embedding")
 

@@ -43,12 +43,12 @@ _HEAD = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _MARK = r"<\|\s*complete\s*\|>"
-_AFTER = "[\"'”’\\]*`,.;]*"  # what models write after the last parenthesis
-_END = re.compile(rf"{_MARK}|\){_AFTER}\s*##", re.IGNORECASE)
+_CLOSING = "[\"'”’\\]*`,.;]*"  # what models write after the last parenthesis
+_END = re.compile(rf"{_MARK}|\){_CLOSING}\s*##", re.IGNORECASE)
 _BARE_END = re.compile(rf"{_MARK}|##|\n[ \t\r]*\n", re.IGNORECASE)
 _LINE_END = re.compile(rf"{_MARK}|\n", re.IGNORECASE)
 _LOOSE_END = re.compile(r"##[ \t\r]*$", re.MULTILINE)
-_PARENTHESIS = re.compile(rf"\(|\)(?P<ends_line>{_AFTER}[ \t\r]*$)?", re.MULTILINE)
+_PARENTHESIS = re.compile(rf"\(|\)(?P<ends_line>{_CLOSING}[ \t\r]*$)?", re.MULTILINE)
 
 UNKNOWN = "unknown"  # the type of a node without a description
 _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

@@ -352,12 +352,12 @@ def _ambiguous_names(names: Mapping[str, Sequence[int]], graph: Triples) -> list
     lines = []
     for name, nodes in list(names.items())[:LISTED]:
         ids = ", ".join(graph.nodes.ids[node].as_py() for node in nodes[:LISTED])
-        more = f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else ""
-        lines.append(f"{name!r} may be {len(nodes):,} nodes, all are taken: {ids}{more}")
+        rest = f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else ""
+        lines.append(f"{name!r} may be {len(nodes):,} nodes, all are taken: {ids}{rest}")
     return _with_count_of_rest(lines, len(names), "names lead to several nodes")
 
 
 def _with_count_of_rest(lines: list[str], total: int, kind: str) -> list[str]:
     """Some remarks of a kind, and one that says how many more there are."""
-    more = total - len(lines)
-    return lines + ([f"{more:,} more {kind}"] if more else [])
+    rest = total - len(lines)
+    return lines + ([f"{rest:,} more {kind}"] if rest else [])

@@ -55,13 +55,13 @@ class StepSettings:
         if not path.is_file():
             return cls()
         values = hf.read_json(path)
-        inverse, by = values.get("inverse"), values.get("relations")
-        if not isinstance(inverse, bool) or by not in typing.get_args(By):
+        inverse, relations = values.get("inverse"), values.get("relations")
+        if not isinstance(inverse, bool) or relations not in typing.get_args(By):
             raise ValueError(
-                f'{path}: inverse={inverse!r}, relations={by!r}: must be true or false, and "last" '
-                'or "whole"; fetch the file again'
+                f"{path}: inverse={inverse!r}, relations={relations!r}: must be true or false, and "
+                '"last" or "whole"; fetch the file again'
             )
-        return cls(inverse, by)
+        return cls(inverse, relations)
 
     def write(self, folder: FilePath) -> None:
         text = json.dumps({"inverse": self.inverse, "relations": self.by}, indent=2)

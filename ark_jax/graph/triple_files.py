@@ -201,20 +201,20 @@ def _take_freebase_names(rows: TripleRows, names: Names) -> None:
         return
     head, relation, tail = (joined_chunks(chunks).cast(TEXT) for chunks in rows.columns)
     is_name = pc.is_in(relation, known)
-    given = []
+    named = []
     for id, kind, text in zip(
         *(c.filter(is_name).to_pylist() for c in (head, relation, tail)), strict=True
     ):
         literal = _LITERAL.fullmatch(text)
         language = literal[2] or "en" if literal else "en"
-        given.append(
+        named.append(
             (language != "en", kind != FREEBASE_NAMES[0], id, literal[1] if literal else text)
         )
-    for _, is_alias, id, text in sorted(given, key=lambda name: name[:2]):
+    for _, is_alias, id, text in sorted(named, key=lambda name: name[:2]):
         names.add(id, text, alias=is_alias)
     for chunks, column in zip(rows.columns, (head, relation, tail), strict=True):
         chunks[:] = column.filter(pc.invert(is_name)).chunks
-    message = f"{len(given):,} triples name nodes of Freebase; they are names, not facts"
+    message = f"{len(named):,} triples name nodes of Freebase; they are names, not facts"
     rows.findings.remarks.add(rows.path, message, rows=0)
 
 

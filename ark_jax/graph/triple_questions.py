@@ -152,8 +152,8 @@ def _webqsp(row: InputRow) -> tuple[list, list]:
     answers, topics = [], []
     for parse in row.objects("Parses"):
         topics += filter(None, [parse.values.get("TopicEntityMid")])
-        given = parse.objects("Answers", required=False)
-        answers += [_answer(x, "AnswerArgument", "EntityName", "AnswerType") for x in given]
+        objects = parse.objects("Answers", required=False)
+        answers += [_answer(x, "AnswerArgument", "EntityName", "AnswerType") for x in objects]
     return answers, topics
 
 
@@ -169,8 +169,8 @@ def _cwq(row: InputRow) -> tuple[list, list]:
 
 def _grailqa(row: InputRow) -> tuple[list, list]:
     """The answers of a question of GrailQA, and the entities of its graph query."""
-    given = row.objects("answer")
-    answers = [_answer(x, "answer_argument", "entity_name", "answer_type") for x in given]
+    objects = row.objects("answer")
+    answers = [_answer(x, "answer_argument", "entity_name", "answer_type") for x in objects]
     query = row.values.get("graph_query")
     if not isinstance(query, dict):
         row.add_problem("graph_query", "is missing or no object", "copy the row as it is published")

@@ -10,7 +10,7 @@ from ark_jax.data.spool import Documents, Spool
 
 LONGEST_GAP = 1_000_000  # characters; more is a mistake
 _GAP = "\ud800"  # no text of a row has it
-BETWEEN = "\n\n"  # separates chunks of one document that do not say where they start
+SEPARATOR = "\n\n"  # separates chunks of one document that do not say where they start
 
 
 def chunk_row(row: InputRow) -> tuple[Chunk, int | None]:
@@ -53,15 +53,15 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
     return documents, chunks
 
 
-def _insert_chunk(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
+def _insert_chunk(known: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
     """Inserts a chunk into the text of its document."""
     if start is None:
-        start = len(before) + len(BETWEEN) if before else 0
-    if start > len(before) + LONGEST_GAP:
+        start = len(known) + len(SEPARATOR) if known else 0
+    if start > len(known) + LONGEST_GAP:
         defect = f"{start} is far behind the chunks before it"
         row.add_problem("start", defect, "count characters from the start of the document")
-        return before, start
-    padded = before.ljust(start, _GAP)
+        return known, start
+    padded = known.ljust(start, _GAP)
     overlap = min(len(padded) - start, len(text))
     if any(a not in (b, _GAP) for a, b in zip(padded[start:], text, strict=False)):
         defect = f"{start} is inside an earlier chunk of the document with other text"

@@ -42,8 +42,8 @@ class _Files:
                 getattr(found, _kind(file)).append(file)
         if path.is_dir():
             return found
-        own = {kind: [file for file in getattr(found, kind) if file == path] for kind in _TABLES}
-        return dataclasses.replace(found, **own, others=[])
+        named = {kind: [file for file in getattr(found, kind) if file == path] for kind in _TABLES}
+        return dataclasses.replace(found, **named, others=[])
 
 
 def _kind(path: Path) -> str:

@@ -22,7 +22,7 @@ from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
 # Beside files of rows, such a file describes them.
-ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
+DESCRIBING = ("readme", "license", "licence", "copying", "changelog", "notice")
 WITHOUT_TEXT = ("image/", "audio/", "video/", "font/", "text/css", "text/javascript")
 NAMED = 5  # files of an unknown suffix that a remark names
 RARE = 3  # suffixes of one file each that have a remark each
@@ -44,7 +44,7 @@ def recognises(path: Path) -> bool:
 
 def is_about(file: Path) -> bool:
     """Whether a file describes the others, as a README does."""
-    return file.stem.lower().startswith(ABOUT)
+    return file.stem.lower().startswith(DESCRIBING)
 
 
 def all_files(folder: Path, repeats: list[Path] | None = None) -> Iterator[Path]:
@@ -76,8 +76,8 @@ def all_files(folder: Path, repeats: list[Path] | None = None) -> Iterator[Path]
     targets: set[str] = set()
     for link in linked_files:
         target = os.path.realpath(link)
-        above, name = os.path.split(target)
-        is_walked = above in walked and name[0] != "." and Path(name).suffix == link.suffix
+        parent, name = os.path.split(target)
+        is_walked = parent in walked and name[0] != "." and Path(name).suffix == link.suffix
         if target in targets or (is_walked and os.path.exists(target)):
             repeats.append(link)
         else:

@@ -21,7 +21,7 @@ from ark_jax.data.table_files import SUFFIXES
 from ark_jax.data.text_files import head_text, is_trec_judgments, read_text, text_lines
 
 # Beside them, files of these suffixes are never TREC's.
-_OTHER = {*SUFFIXES, *CONVERTERS} - {".txt"}
+_FOREIGN = {*SUFFIXES, *CONVERTERS} - {".txt"}
 _SEEN = 20  # files of a folder, of which one must hold TREC's documents
 _DOCUMENTS = re.compile(r"\s*(<\?xml.*?\?>\s*)?(<(?!doc>)\w+>\s*)?<doc>\s*<docno>", re.I | re.S)
 _TOPICS = re.compile(
@@ -66,7 +66,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 def _kind(path: Path) -> str:
     """What a file holds, by its head: "documents", "topics", "judgments" or "others"."""
-    if path.suffix.lower() in _OTHER or not path.is_file():
+    if path.suffix.lower() in _FOREIGN or not path.is_file():
         return "others"
     head = head_text(path)
     if _DOCUMENTS.match(head):
@@ -78,7 +78,7 @@ def _kind(path: Path) -> str:
 
 def recognises(path: Path) -> bool:
     """Whether a path is a file of documents or topics, or a folder with one among its first."""
-    files = (file for file in _files_of(path) if file.suffix.lower() not in _OTHER)
+    files = (file for file in _files_of(path) if file.suffix.lower() not in _FOREIGN)
     kinds = map(_kind, itertools.islice(files, _SEEN))
     return any(kind in ("documents", "topics") for kind in kinds)
 

@@ -123,22 +123,22 @@ def conclusion(
     name = shipped["system"]
     means = {x: statistics.fmean(row[metric] for row in rows[x].values()) for x in rows}
     best = lambda systems: max(systems, key=means.__getitem__)
-    against = {}
+    tests = {}
     winner = best((name, *rows))
-    for other in dict.fromkeys((base, best(compared), winner)):
-        if other == name:
+    for rival in dict.fromkeys((base, best(compared), winner)):
+        if rival == name:
             continue
-        if other == evaluated.get("base", "base"):  # as in the table
-            against[other] = shipped["values"][metric]["against_base"]
+        if rival == evaluated.get("base", "base"):  # as in the table
+            tests[rival] = shipped["values"][metric]["against_base"]
         else:
-            pair = [*rows[other].values(), *rows[name].values()]
+            pair = [*rows[rival].values(), *rows[name].values()]
             _, tested = tabulate(pair, (metric,), seed=seed, cluster=cluster)
-            against[other] = tested["values"][metric]["against_base"]
+            tests[rival] = tested["values"][metric]["against_base"]
     rank = f"highest of {len(rows)} systems" if winner == name else f"below {winner}"
     return [
         f"{name} ships, unchosen, {rank} in {metric_heading(metric)}: no question was set aside "
         "to choose by.",
-        *held_out_sentences(metric, len(rows[name]), means[name], against),
+        *held_out_sentences(metric, len(rows[name]), means[name], tests),
     ]
 
 
@@ -161,10 +161,10 @@ def held_out_sentences(
         f"On {questions:,} held-out questions its {metric_heading(metric)} is {mean:.3f}; "
         f"{'; '.join(details)}."
     ]
-    if below := [x for x, tested in against.items() if tested["difference"] < 0]:
-        best = min(below, key=lambda x: against[x]["difference"])
+    if better := [x for x, tested in against.items() if tested["difference"] < 0]:
+        best = min(better, key=lambda x: against[x]["difference"])
         said.append(
-            f"There it is below {' and '.join(below)}: have more questions, or keep {best}."
+            f"There it is below {' and '.join(better)}: have more questions, or keep {best}."
         )
     elif against and is_trained:
         nearest = min(against, key=lambda x: against[x]["difference"])

@@ -50,8 +50,8 @@ def load_retriever(context: Context, system: str = "base"):
     if system == "base":  # the config decides, whatever the folder declares
         kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
         open_model = kind.from_pretrained
-        given = {kind: prompt for kind, prompt in settings.prompts.items() if prompt}
-        options |= {"prompts": given} if given else {}
+        named = {kind: prompt for kind, prompt in settings.prompts.items() if prompt}
+        options |= {"prompts": named} if named else {}
     return context.model("retriever", open_model, path, **options)
 
 

@@ -81,13 +81,13 @@ def choose_fusion(
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
         # The documents of all questions are searched, also if some do not choose.
-        own, names = own_results(context, judged, chunks), (WORDS, systems.last)
-        depth = systems.depth + most_chunks(own)
+        excluded, names = own_results(context, judged, chunks), (WORDS, systems.last)
+        depth = systems.depth + most_chunks(excluded)
         found = search_systems(context, folder, names, judged, chunks, depth)
         parts = [found[name] for name in names]
         for fusion, row in zip(fusions, rows, strict=True):
             fused = {"": Fused(parts, depth, fusion.join)}
-            found = ids_without_own(fused, [""], judged, own, systems.depth)[""]
+            found = ids_without_own(fused, [""], judged, excluded, systems.depth)[""]
             run = {question.id: found[question.id] for question in choosing}
             values = measures(run, {id: gold[id] for id in run}, [METRIC])
             row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
@@ -112,7 +112,7 @@ STAGE = "choice"
 FILE = "choice.json"
 ENOUGH = 10  # questions that choose; fewer choose badly (notebooks/README.md, "What ships")
 GOOD = 40  # questions that choose well
-MOST = 0.3  # share of the questions that may be left out of training so that they choose
+LARGEST_SHARE = 0.3  # share of the questions that may be left out of training so that they choose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,12 +225,12 @@ def measure_rows(
     systems: Systems,
 ) -> list[dict]:
     """A row for each system and question, "base" first, as `tabulate` takes them."""
-    own = own_results(context, questions, stored_chunks(context))
-    depth = systems.depth + most_chunks(own)
+    excluded = own_results(context, questions, stored_chunks(context))
+    depth = systems.depth + most_chunks(excluded)
     searchers = {name: candidate.searcher(parts, depth) for name, candidate in known.items()}
     order = ["base", *(name for name in known if name != "base")]
     names = [name for name in order if name in known]
-    found = ids_without_own(searchers, names, questions, own, systems.depth)
+    found = ids_without_own(searchers, names, questions, excluded, systems.depth)
     return [
         {"system": name, "question": id, **measure(ranked, gold[id], [METRIC])}
         for name, rankings in found.items()
@@ -255,19 +255,19 @@ def _test_on_held_out(
     if WORDS not in parts:
         return {}
     rows = measure_rows(context, shown, parts, judged, gold, systems)
-    against = {}
-    for other in ("base", WORDS, BOTH):
-        pair = [row for row in rows if row["system"] in (name, other)]
-        for row in tabulate(pair, [METRIC], seed=seed, base=other):
+    tests = {}
+    for rival in ("base", WORDS, BOTH):
+        pair = [row for row in rows if row["system"] in (name, rival)]
+        for row in tabulate(pair, [METRIC], seed=seed, base=rival):
             if row["system"] == name:
                 mean = row["values"][METRIC]["mean"]
-                if name != other:
-                    against[other] = row["values"][METRIC]["against_base"]
-    return {"questions": len(judged), "mean": mean, "against": against}
+                if name != rival:
+                    tests[rival] = row["values"][METRIC]["against_base"]
+    return {"questions": len(judged), "mean": mean, "against": tests}
 
 
 def share_that_chooses(questions: int) -> float:
-    """The share of questions that leaves `GOOD` to choose by, from 0.1 to `MOST`.
+    """The share of questions that leaves `GOOD` to choose by, from 0.1 to `LARGEST_SHARE`.
 
     Args:
         questions: the number of training questions with a known passage.
@@ -275,9 +275,9 @@ def share_that_chooses(questions: int) -> float:
     Returns:
         The share; 0 if it leaves fewer than `ENOUGH`.
     """
-    if questions * MOST < ENOUGH:
+    if questions * LARGEST_SHARE < ENOUGH:
         return 0.0
-    return min(MOST, max(0.1, math.ceil(100 * GOOD / questions) / 100))
+    return min(LARGEST_SHARE, max(0.1, math.ceil(100 * GOOD / questions) / 100))
 
 
 def _why_unchosen(questions: int, share: float) -> str:
@@ -286,8 +286,8 @@ def _why_unchosen(questions: int, share: float) -> str:
     if not questions:
         reason = "every question with a known passage was trained on, so none is left to choose by"
         return f"{reason} ({fix})"
-    few = f"only {questions:,} questions trained nothing"
-    return f"{few}, and fewer than {ENOUGH} choose badly ({fix})"
+    shortage = f"only {questions:,} questions trained nothing"
+    return f"{shortage}, and fewer than {ENOUGH} choose badly ({fix})"
 
 
 def load_choice(context: Context, stage: str = STAGE) -> dict:

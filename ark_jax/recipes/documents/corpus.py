@@ -302,8 +302,8 @@ def _system_digest(context: Context, system: str) -> str:
 def _stored_cut_count(path: Path, key: str) -> int | None:
     """How many passages were cut for the stored vectors; None if these are not valid for `key`."""
     try:
-        about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        fits, digest, cut = about["key"] == key, about["sha256"], int(about["cut"])
+        stored = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        fits, digest, cut = stored["key"] == key, stored["sha256"], int(stored["cut"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if not fits or not path.is_file():
@@ -322,11 +322,11 @@ def _vectors_digest(path: Path) -> str:
 
 def _replace_stored(path: Path, key: str, cut: int) -> None:
     """Replaces a system's stored vectors; a kill at any moment leaves no wrong description."""
-    about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
-    about.unlink(missing_ok=True)
+    description, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
+    description.unlink(missing_ok=True)
     os.replace(unfinished, path)
     _offsets_file(path).unlink(missing_ok=True)
     if _offsets_file(unfinished).is_file():
         os.replace(_offsets_file(unfinished), _offsets_file(path))
     row = {"key": key, "sha256": _vectors_digest(path), "cut": cut}
-    about.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    description.write_text(json.dumps(row) + "\n", encoding="utf-8")

@@ -346,11 +346,11 @@ def measure_baselines(context: Context, folder: Path) -> dict:
     searchers: dict[str, Searcher] = {
         name: load_search(ranked_file(folder, name), judged) for name in names
     }
-    own = own_results(context, judged, chunks)
+    excluded = own_results(context, judged, chunks)
     parts = [searchers[WORDS], searchers["base"]]
-    searchers[BOTH] = Fused(parts, systems.depth + most_chunks(own))
+    searchers[BOTH] = Fused(parts, systems.depth + most_chunks(excluded))
     shown = [*first, BOTH, *names[len(first) :]]
-    found = ids_without_own(searchers, shown, judged, own, systems.depth)
+    found = ids_without_own(searchers, shown, judged, excluded, systems.depth)
     rows = [
         {"system": name, "question": id, **measure(ranked, gold[id], RETRIEVAL)}
         for name, rankings in found.items()

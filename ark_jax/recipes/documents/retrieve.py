@@ -240,10 +240,10 @@ def retrieve_all(
     Args:
         fusion: of BM25 and the last tuned retriever; None: by reciprocal ranks, as other hybrids.
     """
-    own = own_results(context, questions, chunks)
-    fusion, depth = fusion or Fusion(), systems.depth + most_chunks(own)
-    if own:
-        say(f"  {left_out(own)}")
+    excluded = own_results(context, questions, chunks)
+    fusion, depth = fusion or Fusion(), systems.depth + most_chunks(excluded)
+    if excluded:
+        say(f"  {left_out(excluded)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
     searchers |= search_systems(context, folder, systems.tuned, questions, chunks, depth)
@@ -257,7 +257,7 @@ def retrieve_all(
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
-    return ids_without_own(searchers, systems.names, questions, own, systems.depth)
+    return ids_without_own(searchers, systems.names, questions, excluded, systems.depth)
 
 
 def search_systems(
@@ -282,7 +282,7 @@ def ids_without_own(
     searchers: Mapping[str, Searcher],
     names: Sequence[str],
     questions: Sequence[Question],
-    own: Mapping[str, Collection[str]],
+    excluded: Mapping[str, Collection[str]],
     k: int,
 ) -> dict[str, Rankings]:
     """system -> question -> the ids of its first k chunks that are not the question's own.
@@ -290,9 +290,9 @@ def ids_without_own(
     Args:
         own: as `own_results` returns it.
     """
-    found = ids_found(searchers, names, questions, k + most_chunks(own))
+    found = ids_found(searchers, names, questions, k + most_chunks(excluded))
     return {
-        name: {id: without(ids, own.get(id, ()), k) for id, ids in of_system.items()}
+        name: {id: without(ids, excluded.get(id, ()), k) for id, ids in of_system.items()}
         for name, of_system in found.items()
     }
 
@@ -304,9 +304,9 @@ def own_results(
     return own_chunks(questions, chunks.by_document, context.config.evaluate.same_id)
 
 
-def without(ids: Sequence[str], own: Collection[str], k: int) -> list[str]:
+def without(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
     """The first k ids that are not a question's own."""
-    return [id for id in ids if id not in own][:k]
+    return [id for id in ids if id not in excluded][:k]
 
 
 def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:

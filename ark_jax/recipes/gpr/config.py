@@ -196,11 +196,11 @@ def study(config: ConfigDict) -> dict[str, dict]:
 
     All runs share the questions, and train for as many steps.
     """
-    same = ("train.epochs", "train.batch")
+    shared = ("train.epochs", "train.batch")
     paper = {
         name: value
         for name, value in PRESETS["paper"].items()
-        if name.startswith("train.") and name not in same
+        if name.startswith("train.") and name not in shared
     }
     return {
         "infonce": INFO_NCE,

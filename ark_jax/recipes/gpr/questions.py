@@ -85,8 +85,8 @@ def _filled_wordings(
     """
     texts: list[str] = []
     for i in range(len(wordings.cut)):
-        before, after = wordings.cut[(start + i) % len(wordings.cut)]
-        text = before + name + after
+        head, tail = wordings.cut[(start + i) % len(wordings.cut)]
+        text = head + name + tail
         if not any(contains_words(text, answer) for answer in answers):
             texts.append(text)
             if len(texts) == count:

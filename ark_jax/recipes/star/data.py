@@ -296,8 +296,8 @@ def _find_shortest_paths(
 
 def load_paths(context: Context, part: str) -> dict[str, list[GoldPath]]:
     """question -> its shortest paths, for each question of a part that has some."""
-    out: dict[str, list[GoldPath]] = {}
+    paths: dict[str, list[GoldPath]] = {}
     for row in load_rows(context / "paths" / PATHS_FILE, QuestionPath):
         if row.part == part:
-            out.setdefault(row.question, []).append(row.gold)
-    return out
+            paths.setdefault(row.question, []).append(row.gold)
+    return paths

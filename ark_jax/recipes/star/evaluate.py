@@ -165,9 +165,9 @@ def path_fact(steps: Steps, path: FoundPath) -> str:
     """
     name, entities = steps.graph.nodes.name, steps.reach(path.topic, path.steps).tolist()
     shown = "; ".join(name(node) for node in entities[:ENTITIES])
-    more = f"; and {len(entities) - ENTITIES:,} more" if len(entities) > ENTITIES else ""
+    rest = f"; and {len(entities) - ENTITIES:,} more" if len(entities) > ENTITIES else ""
     relations = ", ".join(steps.names[step] for step in path.steps)
-    return f"{name(path.topic)} | {relations} | {shown}{more}"
+    return f"{name(path.topic)} | {relations} | {shown}{rest}"
 
 
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)

@@ -421,15 +421,15 @@ def _order_negatives(
     rules: ListRules,
 ) -> list[PathList]:
     """The lists with their best negatives, best first; all if the scorer chooses them later."""
-    by = context.config.mine.by
-    limit = 0 if by == "previous" else rules.negatives
+    judge = context.config.mine.by
+    limit = 0 if judge == "previous" else rules.negatives
     if rules.choose == "random":
         return [
             with_order(path_list, [0.0] * len(path_list.negatives), rules, limit)
             for path_list in lists
         ]
     texts = {question.id: question.question for question in questions}
-    if own_functions.is_own(by):
+    if own_functions.is_own(judge):
         return _choose_by_own(context, lists, texts, steps, limit)
     scores = similarities(
         context,

@@ -38,8 +38,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     path = measure(config.retriever.path, texts)
     question = measure(config.retriever.path, train, lambda x: x.question)
     # A cosine reads paths alone, since questions are few.
-    both = Texts(0, path.mean + question.mean, path.longest + question.longest)
-    pair = path if config.train.head == "cosine" else both
+    joined = Texts(0, path.mean + question.mean, path.longest + question.longest)
+    pair = path if config.train.head == "cosine" else joined
     in_list = 1 + config.mine.negatives
     chosen = 0
     if config.data.validation:
@@ -85,8 +85,8 @@ def _count_lists(paths: Mapping[str, Sequence[GoldPath]]) -> int:
 
 def _count_pairs(test: Sequence[PathQuestion], steps: Steps, config) -> int:
     """The pairs that a search over all test questions scores, estimated from an even sample."""
-    every = max(math.ceil(len(test) / SAMPLE), 1)
-    sample = test[::every]
+    stride = max(math.ceil(len(test) / SAMPLE), 1)
+    sample = test[::stride]
     if not sample:
         return 0
     rules = BeamRules(config.search.beam, config.paths.hops, config.search.keep)
