@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ark_jax.data.converters import first_sheet
 from ark_jax.data.framework_rows import plain_row
 from ark_jax.data.json_files import json_rows, parse_json
-from ark_jax.data.office_files import first_sheet
 from ark_jax.data.problems import AS_IT_IS, Findings, Reading
 from ark_jax.data.records import Unreadable
 from ark_jax.data.rows import InputRow

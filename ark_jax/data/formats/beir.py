@@ -7,8 +7,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
-from ark_jax.data.formats.judgments import COLUMNS, relevant_grades
+from ark_jax.data.formats.base import (
+    COLUMNS,
+    Format,
+    complete_corpus,
+    relevant_grades,
+    remark_empty,
+)
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings

@@ -9,8 +9,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ark_jax.data.converters import CONVERTERS
-from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
-from ark_jax.data.formats.judgments import Grades, relevant_grades, report_unasked, trec_rows
+from ark_jax.data.formats.base import (
+    Format,
+    Grades,
+    complete_corpus,
+    relevant_grades,
+    remark_empty,
+    report_unasked,
+    trec_rows,
+)
 from ark_jax.data.formats.pages import all_files
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.problems import Findings

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.readers import read_scores
 from ark_jax.data.records import Question
+from ark_jax.data.spool import StoredChunks
 from ark_jax.data.table_files import SUFFIXES
 from ark_jax.models.weight_names import CLASSIFIERS, DECODERS
 from ark_jax.pipeline.manifest import read_manifest

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import __version__
-from ark_jax.data.chunk_files import StoredChunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.data.spool import StoredChunks, record_blocks
 from ark_jax.data.text_columns import LookedUp
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
 from ark_jax.pipeline.manifest import read_manifest

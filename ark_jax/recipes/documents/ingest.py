@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import StoredChunks, save_chunks
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.problems import Reading
 from ark_jax.data.records import Chunk, Corpus, Document, Question
+from ark_jax.data.spool import StoredChunks, save_chunks
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json

@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import StoredChunks
 from ark_jax.evaluate import answers, retrieval
 from ark_jax.llm import complete
 from ark_jax.pipeline.parts import stored_rows

@@ -226,15 +226,12 @@ class Tally:
     quarantined: list[dict] = dataclasses.field(default_factory=list)
     usage: Usage = dataclasses.field(default_factory=lambda: Usage(0))
 
-    def drop(self, reason: str) -> None:
-        self.dropped[reason] += 1
-
     def count_obstacles(self, obstacles: Iterable[str]) -> None:
         """Counts ends that cannot be asked for: NAMELESS or LEAK. "" is no obstacle."""
         for obstacle in obstacles:
             self.nameless += obstacle == NAMELESS
             if obstacle == LEAK:
-                self.drop(LEAK)
+                self.dropped[LEAK] += 1
                 self.unasked += 1
 
     def quarantine(self, item: str, reason: str, texts: Sequence[str]) -> None:

@@ -15,8 +15,8 @@ from support.documents_alone import documents_alone, make_world_without_question
 from support.paths import REPOSITORY
 from support.world import call, environment, outputs
 
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Chunk
+from ark_jax.data.spool import StoredChunks
 from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
