@@ -56,15 +56,12 @@ def marked_passages(
     """
     passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
     for question in (question for question in questions if question.evidence):
-        holders = question.documents or _documents_with_evidence(question.evidence, texts)
+        holders = question.documents or [
+            id for id, text in texts.items() if any(x in text for x in question.evidence)
+        ]
         pool = [chunk for document in holders for chunk in chunks.get(document, ())]
         passages[question.id] = gold_chunks(question.evidence, texts, pool)
     return passages
-
-
-def _documents_with_evidence(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """The documents in which a passage of the evidence occurs."""
-    return [id for id, text in texts.items() if any(passage in text for passage in evidence)]
 
 
 def needed_passages(

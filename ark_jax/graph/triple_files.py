@@ -293,16 +293,13 @@ def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.add(path, message)
-    elif (faultless := _faultless(path, findings)) is not None and len(faultless[0]):
+    elif not findings.reading.encoding and (
+        (faultless := faultless_columns(path)) and len(faultless[0])
+    ):
         findings.problems.rows += len(faultless[0])
         rows.add_columns(faultless)
     else:
         rows.add_triples(valid_rows(text_triples(path, findings), path, findings))
-
-
-def _faultless(path: Path, findings: Findings) -> tuple[pa.ChunkedArray, ...] | None:
-    """The columns of a file of UTF-8 without faults; None for another, which goes row by row."""
-    return None if findings.reading.encoding else faultless_columns(path)
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:

@@ -56,11 +56,30 @@ def row_id(row: InputRow, *content: str) -> str:
     return row.text(row.key) if row.key in row.values else hashed_id(*content)
 
 
-def remark_empty(path: Path, count: int, findings: Findings) -> None:
-    """Says how many documents of a benchmark hold no text."""
-    if count:
-        message = f"{count:,} documents hold no text; they stay, and no search finds them"
-        findings.remarks.add(path, message, rows=0)
+def read_benchmark(
+    rows: Iterable[InputRow],
+    document_of: Callable[[InputRow], Document],
+    key: str,
+    place: Path,
+    findings: Findings,
+) -> tuple[Documents, dict[str, int]]:
+    """The documents of a benchmark, also those without text; and id -> line of all its rows.
+
+    Args:
+        key: the field of the id.
+        place: what a remark names.
+    """
+    documents, lines, empty = Documents(), {}, 0
+    for row in rows:
+        document = document_of(row)
+        row.claim_id(lines, key, document.id)
+        if findings.settle(row):
+            empty += not document.text.strip()
+            documents.append(document)
+    if empty:
+        message = f"{empty:,} documents hold no text; they stay, and no search finds them"
+        findings.remarks.add(place, message, rows=0)
+    return documents, lines
 
 
 def complete_corpus(

@@ -11,8 +11,8 @@ from ark_jax.data.formats.base import (
     COLUMNS,
     Format,
     complete_corpus,
+    read_benchmark,
     relevant_grades,
-    remark_empty,
 )
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import json_rows
@@ -55,14 +55,9 @@ def read(path: Path, findings: Findings) -> Corpus:
     evidence; a query without them and without a relevant document is passed over.
     """
     root, judgments = _root_and_judgments(path)
-    documents, lines, empty = Documents(), {}, 0
-    for row in json_rows(root / "corpus.jsonl", findings):
-        document = _beir_document(row)
-        row.claim_id(lines, "_id", document.id)
-        if findings.settle(row):
-            empty += not document.text.strip()
-            documents.append(document)
-    remark_empty(root / "corpus.jsonl", empty, findings)
+    place = root / "corpus.jsonl"
+    rows = json_rows(place, findings)
+    documents, lines = read_benchmark(rows, _beir_document, "_id", place, findings)
     questions = []
     if _has_queries(root, judgments):
         questions = read_queries(path, findings, documents.texts, lines, documents)

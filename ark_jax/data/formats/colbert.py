@@ -10,8 +10,8 @@ from ark_jax.data.formats.base import (
     Format,
     Grades,
     complete_corpus,
+    read_benchmark,
     relevant_grades,
-    remark_empty,
     report_unasked,
     trec_rows,
 )
@@ -88,18 +88,16 @@ def files(path: Path) -> list[Path]:
 def read(path: Path, findings: Findings) -> Corpus:
     """Reads passages and, if they lie beside them, queries, judgments and triples."""
     found = _Files.at(path)
-    documents, lines, empty = Documents(), {}, 0
-    for row in _numbered(found.passages, findings):
+
+    def passage(row: InputRow) -> Document:
         title = row.text("title", required=False, blank=True)
-        document = Document(row.text("id"), title, row.text("text", blank=True))
-        row.claim_id(lines, "id", document.id)
-        if findings.settle(row):
-            empty += not document.text.strip()
-            documents.append(document)
+        return Document(row.text("id"), title, row.text("text", blank=True))
+
+    rows = _numbered(found.passages, findings)
+    documents, lines = read_benchmark(rows, passage, "id", path, findings)
     if not found.passages:
         message = "holds queries and no passages; put them beside collection.tsv"
         findings.problems.add(path, message)
-    remark_empty(path, empty, findings)
     if found.others:
         message = f"{len(found.others):,} files ({found.others[0].name}, ...) are not ColBERT's"
         findings.remarks.add(path, f"{message}; they are not read", rows=len(found.others))

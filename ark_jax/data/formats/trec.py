@@ -13,8 +13,8 @@ from ark_jax.data.formats.base import (
     Format,
     Grades,
     complete_corpus,
+    read_benchmark,
     relevant_grades,
-    remark_empty,
     report_unasked,
     trec_rows,
 )
@@ -103,17 +103,12 @@ def read(path: Path, findings: Findings) -> Corpus:
     A document without text stays.
     """
     found = _Collection.at(path)
-    documents, lines, empty = Documents(), {}, 0
-    for row in itertools.chain.from_iterable(_documents(x, findings) for x in found.documents):
-        document = Document(row.text("docno"), row.values["title"], row.values["text"])
-        row.claim_id(lines, "docno", document.id)
-        if findings.settle(row):
-            empty += not (document.text or document.title)
-            documents.append(document)
+    rows = itertools.chain.from_iterable(_documents(x, findings) for x in found.documents)
+    stored = lambda row: Document(row.text("docno"), row.values["title"], row.values["text"])
+    documents, lines = read_benchmark(rows, stored, "docno", path, findings)
     if not found.documents:
         message = "holds topics and no documents; put them into the folder of the documents"
         findings.problems.add(path, message)
-    remark_empty(path, empty, findings)
     others = [file for file in found.others if file.suffix.lower() not in CONVERTERS]
     if path.is_dir() and others:
         message = f"{len(others):,} files ({others[0].name}, ...) are not TREC's; they are not read"

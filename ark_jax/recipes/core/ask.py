@@ -154,9 +154,10 @@ class _LocalWriter:
         self, lm, conversations: Conversations, receive: Receive, first_place: int, label: str
     ) -> int:
         """Returns how many prompts fit the model."""
+        prompt = lambda turns: self.form.for_model(lm, *turns) if self.form else lm.chat([*turns])
         return write_replies(
             lm,
-            [self._as_prompt(lm, turns) for turns in conversations],
+            list(map(prompt, conversations)),
             receive,
             max_new_tokens=self.settings.max_tokens,
             fix=f"set config.{self._limit} or config.data.chunk_tokens lower",
@@ -168,9 +169,6 @@ class _LocalWriter:
             batch_tokens=self.context.config.generator.batch_tokens,
             label=label,
         )
-
-    def _as_prompt(self, lm, turns: tuple[str, ...]) -> str:
-        return self.form.for_model(lm, *turns) if self.form else lm.chat(list(turns))
 
     @property
     def _limit(self) -> str:

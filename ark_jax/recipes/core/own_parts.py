@@ -131,25 +131,18 @@ def answer_all(
         passages: (system, question) -> the passages to answer from.
     """
     replies = {}
+
+    def answer_rows(system: str) -> list[dict]:
+        texts = answer(backend, [(one.question, passages[system, one.id]) for one in questions])
+        pairs = zip(questions, texts, strict=True)
+        return [{"question": one.id, "answer": text} for one, text in pairs]
+
     for system in dict.fromkeys(system for system, _ in passages):
-        rows = functools.partial(_answer_rows, backend, passages, system, questions)
+        rows = functools.partial(answer_rows, system)
         stored = stored_rows(folder / f"answers-{system}.parquet", rows)
         say(f"  read answers: {len(stored):,} of {system}")
         replies |= {(system, row["question"]): row["answer"] for row in stored}
     return replies
-
-
-def _answer_rows(
-    backend: str,
-    passages: Mapping[tuple[str, str], Sequence[str]],
-    system: str,
-    questions: Sequence[Question],
-) -> list[dict]:
-    """The stored rows of a system: `question`, its id, and `answer`."""
-    answers = answer(backend, [(one.question, passages[system, one.id]) for one in questions])
-    return [
-        {"question": one.id, "answer": text} for one, text in zip(questions, answers, strict=True)
-    ]
 
 
 def answer(backend: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax import __version__
-from ark_jax.graph.triple_retriever import WalkRules
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
@@ -50,12 +49,6 @@ class Systems:
     """The names of the systems that a run compares, by kind."""
 
     settings: object
-
-    @property
-    def walk(self) -> WalkRules:
-        """How the systems of `walked` search."""
-        search = self.settings.search
-        return WalkRules(hops=search.hops, share=search.share)
 
     def walked(self, system: str) -> list[str]:
         """The system that searches the graph from what `system` retrieves; [] for one hop."""
@@ -192,17 +185,20 @@ def _search_by_vectors(
     """Stores what a retriever finds by cosines and along the graph: system -> what it found."""
 
     @functools.cache
-    def make_searcher() -> Callable[[WalkRules], Searcher]:
-        from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever
+    def make_searcher() -> Callable[..., Searcher]:
+        """Called with `hops`, and `share`."""
+        from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever, WalkRules
 
         graph, towers, config = load_graph(context), load(), context.config
         index = _open_index(context, towers, graph, vectors)
         limits = (config.data.relations, config.retriever.batch_tokens)
-        return functools.partial(AlongGraph, TripleRetriever(towers, graph, index, *limits))
+        retriever = TripleRetriever(towers, graph, index, *limits)
+        return lambda **rules: AlongGraph(retriever, WalkRules(**rules))
 
     def stored_search(system: str) -> Known:
-        rules = systems.walk if system != name else WalkRules(hops=1)
-        make = lambda: make_searcher()(rules)
+        search = systems.settings.search
+        rules = {"hops": 1} if system == name else {"hops": search.hops, "share": search.share}
+        make = lambda: make_searcher()(**rules)
         return search_once(_ranking_file(folder, system), load_test(context), make, systems.depth)
 
     return {system: stored_search(system) for system in [name, *systems.walked(name)]}

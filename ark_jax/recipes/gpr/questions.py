@@ -225,21 +225,6 @@ def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
     return LEAK if gives_away else ""
 
 
-def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
-    """A triple as a prompt shows it; `texts` are those of all relations."""
-    triple = fact.triple
-    head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
-    ends = " and ".join(fact.sides)
-    return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
-
-
-def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[AskedEnd]:
-    """What is asked for each side of the triple with this number in the prompt."""
-    for side in fact.sides:
-        known, wanted = fact.triple.ends(side)
-        yield AskedEnd(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
-
-
 def write_by_triples(
     context: Context, triples: AskedTriples, tally: Tally
 ) -> Iterator[MaskedQuestion]:

@@ -147,7 +147,9 @@ class ListMaker:
         chosen: dict[int, str] = {}
         seen = {positive}
         for step, kind in self._candidates(nodes, taken, positive, rng):
-            if step in seen or (kind in FILLED and self._is_full(chosen)):
+            # Others are filled in only where those that leave the nodes reached are too few.
+            full = self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
+            if step in seen or (kind in FILLED and full):
                 continue
             seen.add(step)
             if (*prefix, step) in right:
@@ -159,10 +161,6 @@ class ListMaker:
         return PathList(
             question, path.topic, path.steps, taken, tuple(chosen), tuple(chosen.values())
         )
-
-    def _is_full(self, chosen: Mapping[int, str]) -> bool:
-        """Whether steps that leave the nodes reached suffice, so that no others are filled in."""
-        return self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
 
     def _candidates(
         self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
