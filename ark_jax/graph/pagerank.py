@@ -276,14 +276,7 @@ def _iterate(
     """
     block, columns = _spec(spread, 2), _spec(spread, 1)
 
-    def iterate_shard(
-        edges: Edges,
-        source: Float[jax.Array, "n c"],
-        gain: ArrayLike,
-        bound: Float[jax.Array, " c"],
-        damping: ArrayLike,
-        limit: ArrayLike,
-    ):
+    def iterate_shard(edges: Edges, source, gain, bound, damping, limit):
         return _Iteration(edges, source, bound, damping, spread, reversible).run(gain, limit)
 
     return jax.shard_map(
@@ -439,12 +432,7 @@ def _residual(
 ) -> tuple[Float[jax.Array, "rows c"], Float[jax.Array, " c"]]:
     """source + (1 - a) P v - v, and the largest entry of each column in terms of ranks."""
 
-    def shard_residual(
-        edges: Edges,
-        source: Float[jax.Array, "n c"],
-        v: Float[jax.Array, "n c"],
-        damping: ArrayLike,
-    ):
+    def shard_residual(edges: Edges, source: jax.Array, v: jax.Array, damping: ArrayLike):
         rows = _gathered(v, jnp.zeros((STATISTICS, v.shape[1]), v.dtype)) if spread else v
         strength = edges.strength[:, None]
         residual = source + damping / strength * edges.incoming_sums(rows) - v
