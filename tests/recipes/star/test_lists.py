@@ -15,7 +15,6 @@ from ark_jax.recipes.star.mine import (
     hard_positives,
     pair_lists,
     tail_weights,
-    text_of,
     with_counts,
     with_order,
 )
@@ -253,8 +252,8 @@ def test_pair_lists_hold_the_texts_of_search_and_their_weights(weights):
 
 
 def test_paths_are_written_as_in_search():
-    assert text_of(STEPS, NODE["a"], (STEP["starred"], END)) == "a, starred, end"
-    assert text_of(STEPS, NODE["a"], ()) == "a"
+    assert STEPS.text(NODE["a"], (STEP["starred"], END)) == "a, starred, end"
+    assert STEPS.text(NODE["a"], ()) == "a"
 
 
 def test_hard_positives_are_at_least_as_similar_as_the_mean():
