@@ -287,7 +287,7 @@ PAPER = Source(
             "models/pair_heads.py",
             "none, since a softmax follows",
         ),
-        Step("section 4.1", "all shortest paths", "graph/relation_paths.py"),
+        Step("section 4.1", "all shortest paths", "graph/steps.py"),
         Step("algorithm 1", "those above the mean", "recipes/star/mine.py"),
         Step("algorithm 2", "near and drawn negatives", "recipes/star/mine.py", "END is one, too"),
         Step("section 4.1", "softmax over a list", "train/losses.py"),

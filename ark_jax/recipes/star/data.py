@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.graph.linked_questions import Linked, link
-from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, PathLimits, Steps, shortest_paths
 from ark_jax.graph.triple_questions import TripleQuestion, read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
@@ -226,7 +225,7 @@ class QuestionPath:
 
     Attributes:
         part: "train" or "test".
-        topic, steps, reached, correct: see `graph.relation_paths.GoldPath`.
+        topic, steps, reached, correct: see `graph.steps.GoldPath`.
     """
 
     part: str

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ark_jax.graph.beam import FoundPath
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, Steps
 from ark_jax.recipes.star.data import PathQuestion
 from ark_jax.recipes.star.search import count_paths
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import END, END_TEXT, Steps
+from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows

@@ -8,8 +8,7 @@ import numpy as np
 
 from ark_jax.estimate.work import Texts, Work, measure
 from ark_jax.graph.beam import BeamRules, search
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import END, END_TEXT, Steps
+from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps

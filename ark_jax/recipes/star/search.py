@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.graph.beam import BeamRules, FoundPath, Scorer, search
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, Steps
 from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json

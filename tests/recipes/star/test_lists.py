@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
-from ark_jax.graph.steps import END, Steps
+from ark_jax.graph.steps import END, GoldPath, PathLimits, Steps, shortest_paths
 from ark_jax.graph.triples import Triples
 from ark_jax.recipes.star.config import star
 from ark_jax.recipes.star.mine import (
