@@ -183,19 +183,34 @@ def _add_without_text(
         findings.remarks.add(place, message, rows=0)
 
 
-def report_unasked(
-    path: Path, unasked: Collection[str], count: int, name: str, findings: Findings
-) -> None:
-    """Says which judged questions are not there; a problem if they are all of `count`.
+def judged_questions(
+    asked: Iterable[tuple[InputRow, Question]],
+    judged: Collection[str],
+    path: Path,
+    names: tuple[str, str],
+    findings: Findings,
+) -> Iterator[tuple[InputRow, Question]]:
+    """The questions with a relevant document; the others, and judged ones that are absent, count.
 
     Args:
-        name: what the format calls questions.
+        judged: ids of questions; if none of them is asked, that is a problem.
+        names: what the format calls a question and a document, in plural and singular.
     """
+    unasked, passed_over, (questions, document) = dict.fromkeys(judged), 0, names
+    for row, question in asked:
+        unasked.pop(question.id, None)
+        if row.ok and not question.documents:
+            passed_over += 1
+        else:
+            yield row, question
+    if passed_over:
+        message = f"{passed_over:,} {questions} have no relevant {document}; they are passed over"
+        findings.remarks.add(path, message, rows=passed_over)
     if not unasked:
         return
-    message = f"{len(unasked):,} judged {name}, such as {next(iter(unasked))!r}, are not found"
-    if len(unasked) == count:
-        fix = f"{name} and judgments must use the same ids"
+    message = f"{len(unasked):,} judged {questions}, such as {next(iter(unasked))!r}, are not found"
+    if len(unasked) == len(judged):
+        fix = f"{questions} and judgments must use the same ids"
         findings.problems.add(path, f"{message}, which are all of them; {fix}")
     else:
         findings.remarks.add(path, f"{message}; their judgments are passed over", rows=0)

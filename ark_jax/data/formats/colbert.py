@@ -10,9 +10,9 @@ from ark_jax.data.formats.base import (
     Format,
     Grades,
     complete_corpus,
+    judged_questions,
     read_benchmark,
     relevant_grades,
-    report_unasked,
     trec_rows,
 )
 from ark_jax.data.formats.questions import check_questions
@@ -155,20 +155,15 @@ def _asked(
         for query, positive, *others in _triples(file, findings, claimed):
             positives.setdefault(query, {})[positive] = None
             negatives.setdefault(query, {}).update(dict.fromkeys(others))
-    unasked, passed_over = dict.fromkeys(positives), 0
-    for row in _numbered(found.queries, findings):
-        id, text = row.text("id"), row.text("text")
-        unasked.pop(id, None)
-        relevant = positives.get(id, {})
-        if row.ok and not relevant:
-            passed_over += 1
-            continue
-        others = tuple(name for name in negatives.get(id, ()) if name not in relevant)
-        yield row, Question(id, text, (), tuple(relevant), negatives=others)
-    if passed_over:
-        message = f"{passed_over:,} queries have no relevant passage; they are passed over"
-        findings.remarks.add(path, message, rows=passed_over)
-    report_unasked(path, unasked, len(positives), "queries", findings)
+
+    def queries() -> Iterator[tuple[InputRow, Question]]:
+        for row in _numbered(found.queries, findings):
+            id, text = row.text("id"), row.text("text")
+            relevant = positives.get(id, {})
+            others = tuple(name for name in negatives.get(id, ()) if name not in relevant)
+            yield row, Question(id, text, (), tuple(relevant), negatives=others)
+
+    yield from judged_questions(queries(), positives, path, ("queries", "passage"), findings)
 
 
 def _triples(path: Path, findings: Findings, claimed: Collection[str]) -> Iterator[list[str]]:

@@ -13,9 +13,9 @@ from ark_jax.data.formats.base import (
     Format,
     Grades,
     complete_corpus,
+    judged_questions,
     read_benchmark,
     relevant_grades,
-    report_unasked,
     trec_rows,
 )
 from ark_jax.data.formats.pages import all_files
@@ -189,20 +189,14 @@ def _asked(
         return
     rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in found.judgments)
     grades = relevant_grades(rows, findings, path, claimed, documents, "the documents")
-    unasked, passed_over = dict.fromkeys(grades), 0
-    for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in found.topics):
-        id = row.text("id")
-        id = id if id in grades else id.lstrip("0") or id
-        unasked.pop(id, None)
-        question = Question(id, text, (), tuple(grades.get(id, ())))
-        if row.ok and not question.documents:
-            passed_over += 1
-            continue
-        yield row, question
-    if passed_over:
-        message = f"{passed_over:,} topics have no relevant document; they are passed over"
-        findings.remarks.add(path, message, rows=passed_over)
-    report_unasked(path, unasked, len(grades), "topics", findings)
+
+    def topics() -> Iterator[tuple[InputRow, Question]]:
+        for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in found.topics):
+            id = row.text("id")
+            id = id if id in grades else id.lstrip("0") or id
+            yield row, Question(id, text, (), tuple(grades.get(id, ())))
+
+    yield from judged_questions(topics(), grades, path, ("topics", "document"), findings)
 
 
 def _topics(path: Path, findings: Findings) -> Iterator[tuple[InputRow, str]]:

@@ -65,7 +65,7 @@ def doubts_about(
     *,
     harder: str = "ask harder questions",
     keeping: str = "",
-    more: str = "",
+    advice: str = "",
 ) -> list[str]:
     """Reasons against training, each with what to do instead, in sentences.
 
@@ -73,7 +73,7 @@ def doubts_about(
         metric: the one that leaves something to gain, or nothing.
         harder: what to do if it leaves nothing.
         keeping: how to use an untrained system.
-        more: what else to do if questions are too few.
+        advice: what else to do if questions are too few.
     """
     value = lambda row: row["values"].get(metric, {"mean": 0.0})["mean"]
     all_means = lambda row: sum(x["mean"] for x in row["values"].values() if x)
@@ -86,7 +86,7 @@ def doubts_about(
     if questions < ENOUGH:
         doubts.append(
             f"{questions:,} questions tell no gain below {smallest_difference(questions):.2f} from "
-            f"chance, and training may gain less: ask at least {ENOUGH} to tell {GAIN}{more}"
+            f"chance, and training may gain less: ask at least {ENOUGH} to tell {GAIN}{advice}"
         )
     return doubts
 

@@ -330,7 +330,7 @@ doubts_about_retrieval = functools.partial(
     metric="recall@10",
     harder="ask harder questions, search a larger pool",
     keeping=" (ark-jax index MODEL CORPUS --out=DIR)",
-    more=", or hold each question out once (ark-jax sweep, sweep=folds)",
+    advice=", or hold each question out once (ark-jax sweep, sweep=folds)",
 )
 
 
