@@ -120,7 +120,8 @@ def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -
     Scores are stored shard by shard, so that a killed run goes on.
     """
     margin = context.config.questions.margin
-    (shards := folder / FOLDER).mkdir(exist_ok=True)
+    shards = folder / FOLDER
+    shards.mkdir(exist_ok=True)
     scores = _answer_likelihoods(context, shards, candidates)
     checked = []
     for x in candidates:
