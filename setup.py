@@ -51,6 +51,7 @@ setup(
     package_data={
         "ark_jax": ["py.typed"],
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
+        "ark_jax.estimate": ["*.txtpb"],
         "ark_jax.text": ["templates/*.txt"],
         "ark_jax.report": ["*.html", "*.css", "*.js"],
         "ark_jax.serve": ["*.html", "*.css", "*.js", "*.json"],

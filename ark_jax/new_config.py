@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ark_jax.data.reading import Reading
+    from ark_jax.data.problems import Reading
     from ark_jax.data.records import Question
 
 WIDTH = 90  # columns of a comment

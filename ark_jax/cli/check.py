@@ -8,7 +8,7 @@ from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.runtime.log import say
 
 if TYPE_CHECKING:
-    from ark_jax.data.reading import Reading
+    from ark_jax.data.problems import Reading
 
 
 def _nonempty_path(text: str) -> str:
@@ -33,7 +33,7 @@ class ReadingFlags(Flags):
 
     def reading(self) -> "Reading":
         """How to read documents. Raises ValueError for an invalid flag."""
-        from ark_jax.data.reading import Reading
+        from ark_jax.data.problems import Reading
 
         return Reading(self.encoding, self.columns, self.tolerate or 0.0)
 

@@ -182,7 +182,7 @@ class Baselines(Comparing):
 
     def make_comparison(self) -> "Comparison":
         from ark_jax.recipes.core import models
-        from ark_jax.recipes.documents.baselines import doubts_about_retrieval
+        from ark_jax.recipes.documents.evaluate import doubts_about_retrieval
 
         model = self.model or models.default_path("retriever")
         models.fetch_demo_models([model])

@@ -74,7 +74,7 @@ class Retrieve(Flags):
         from ark_jax.graph.beam import BeamRules
         from ark_jax.graph.retrieved_rows import path_rows, triple_rows
         from ark_jax.graph.triple_questions import read_questions
-        from ark_jax.graph.triple_walk import WalkRules
+        from ark_jax.graph.triple_retriever import WalkRules
         from ark_jax.graph.triples import Triples
         from ark_jax.models.pair_folder import scores_pairs
 

@@ -28,7 +28,7 @@ from ark_jax.compare.rankings import (
 )
 from ark_jax.data import readers
 from ark_jax.data.evidence import left_out, most_chunks, own_chunks
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
 from ark_jax.evaluate.significance import detectable_difference

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ark_jax.data import readers
 from ark_jax.data.evidence import needed_passages
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.retrieval import Gold
 from ark_jax.index.index import Index

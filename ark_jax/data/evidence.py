@@ -19,11 +19,6 @@ def gold_chunks(
     of them counts. If chunk borders cut a passage so that no chunk has half, the chunks that share
     most of it hold it.
 
-    Args:
-        evidence: verbatim passages.
-        documents: document id -> text.
-        chunks: the chunks to search.
-
     Returns:
         For each passage that occurs in a chunk, the ids of the chunks that hold it.
     """
@@ -57,20 +52,16 @@ def marked_passages(
     The evidence of a question without documents is looked for in the whole corpus.
 
     Args:
-        chunks: document id -> its chunks.
         texts: document id -> text; only evidence needs them.
     """
     passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
     for question in (question for question in questions if question.evidence):
-        holders = question.documents or _documents_with_evidence(question.evidence, texts)
+        holders = question.documents or [
+            id for id, text in texts.items() if any(x in text for x in question.evidence)
+        ]
         pool = [chunk for document in holders for chunk in chunks.get(document, ())]
         passages[question.id] = gold_chunks(question.evidence, texts, pool)
     return passages
-
-
-def _documents_with_evidence(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """The documents in which a passage of the evidence occurs."""
-    return [id for id, text in texts.items() if any(passage in text for passage in evidence)]
 
 
 def needed_passages(
@@ -109,7 +100,6 @@ def with_documents(
 
     Args:
         passages: question -> its passages, each as the ids of the chunks that hold it.
-        chunks: document id -> its chunks.
     """
     completed = dict(passages)
     for question in questions:
@@ -127,16 +117,15 @@ def own_chunks(
     Some benchmarks draw their questions from the corpus, and BEIR leaves each one's own out.
 
     Args:
-        chunks: document id -> its chunks.
         same_id: "auto" leaves a document out that has the question's words and is not marked as
             relevant; "leave_out" each that has its id; "keep" none.
     """
-    own = {}
+    excluded = {}
     for question in questions if same_id != "keep" else ():
         group = chunks.get(question.id, ())
         if group and (same_id == "leave_out" or _is_asked(question, group[0])):
-            own[question.id] = frozenset(chunk.id for chunk in group)
-    return own
+            excluded[question.id] = frozenset(chunk.id for chunk in group)
+    return excluded
 
 
 def _is_asked(question: Question, first: Chunk) -> bool:
@@ -147,18 +136,18 @@ def _is_asked(question: Question, first: Chunk) -> bool:
     return asked.startswith(words)
 
 
-def most_chunks(own: Mapping[str, Collection[str]]) -> int:
+def most_chunks(excluded: Mapping[str, Collection[str]]) -> int:
     """How many more chunks a search must find, so that enough are left."""
-    return max(map(len, own.values()), default=0)
+    return max(map(len, excluded.values()), default=0)
 
 
-def left_out(own: Mapping[str, Collection[str]]) -> str:
+def left_out(excluded: Mapping[str, Collection[str]]) -> str:
     """What to say of them; empty if there are none."""
-    if not own:
+    if not excluded:
         return ""
     return (
-        f"{len(own):,} questions are documents of the corpus; each leaves its own out, as in BEIR "
-        "(evaluate.same_id)"
+        f"{len(excluded):,} questions are documents of the corpus; each leaves its own out, as in "
+        "BEIR (evaluate.same_id)"
     )
 
 
@@ -187,9 +176,6 @@ def count_absent_answers(
     """How many questions have no answer that occurs in one of their documents, and how many count.
 
     Case is ignored. Questions without answers or documents do not count.
-
-    Args:
-        documents: document id -> text.
     """
     # Questions on the same documents follow one another.
     folded = functools.lru_cache(64)(lambda document: documents.get(document, "").casefold())
@@ -215,7 +201,6 @@ def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[
 
     Args:
         answers: accepted answers; empty ones are ignored.
-        chunks: the chunks to search.
 
     Returns:
         `[[chunk id, ...]]`, or `[]` if no chunk contains an answer.
@@ -229,9 +214,6 @@ def chunks_with_answers(
     """question -> the chunks of its documents that contain an answer; see `answer_chunks`.
 
     A question without documents takes them from the whole corpus.
-
-    Args:
-        chunks: document id -> its chunks.
     """
     holders: dict[str, list[list[str]]] = {}
     for question in questions:

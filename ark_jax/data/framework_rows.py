@@ -36,17 +36,16 @@ def plain_row(row: InputRow) -> InputRow:
     if values is None:
         return row
     known = {name: value for name, value in values.items() if value is not None}
-    plain = InputRow(row.file, row.line, known, row.unit)
-    plain.names = next((names for name, names in _NAMES.items() if name in row.values), {})
-    plain.problems, plain.remarks = row.problems, row.remarks
+    names = next((names for name, names in _NAMES.items() if name in row.values), None)
+    plain = row.with_values(known, names)
     if "question" in known and "question" not in plain.names:
         for name in _UNREAD:
             if row.values.get(name):
                 plain.remark_unread(name, "is not read; question and answers are")
     if chat := _turns(row.values):
-        more = len([role for role, _ in chat if role == "user"]) - 1
-        if more:
-            plain.add_remark("messages", f"{more} further turns", "they are passed over")
+        turns = len([role for role, _ in chat if role == "user"]) - 1
+        if turns:
+            plain.add_remark("messages", f"{turns} further turns", "they are passed over")
     return plain
 
 
@@ -69,8 +68,8 @@ def _plain_values(values: Mapping[str, object]) -> dict[str, object] | None:
     ):
         if question in values and isinstance(values.get(answer), dict):
             # Normalised aliases are the same words.
-            given = {name.lower(): value for name, value in values[answer].items()}
-            value, aliases = given.get("value"), _flat([given.get("aliases", [])])
+            lowered = {name.lower(): value for name, value in values[answer].items()}
+            value, aliases = lowered.get("value"), _flat([lowered.get("aliases", [])])
             answers = [value, *(alias for alias in aliases if alias != value)]
             return {"id": values.get(id), "question": values[question], "answers": answers}
     if {"query", "retrieval_gt"} <= values.keys():  # AutoRAG's questions
@@ -138,9 +137,9 @@ def _is_alpaca(values: Mapping[str, object]) -> bool:
 
 def _instruction(values: Mapping[str, object]) -> dict[str, object]:
     """A question of an instruction and its input; `text`, the prompt, shows a second reading."""
-    instruction, given = values["instruction"], values.get("input") or ""
-    has_both = isinstance(instruction, str) and given.strip()
-    question = f"{instruction}\n{given}" if has_both else instruction
+    instruction, context = values["instruction"], values.get("input") or ""
+    has_both = isinstance(instruction, str) and context.strip()
+    question = f"{instruction}\n{context}" if has_both else instruction
     plain = {name: values.get(name) for name in ("id", "group", "text")}
     return {**plain, "question": question, "answer": values["output"]}
 

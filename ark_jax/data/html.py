@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from lxml import etree, html
 
-from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
+from ark_jax.data.records import Heading, Page, Unreadable, titled_page
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 # Elements are named in one string each, for a list of them would fill a page.
@@ -64,7 +64,7 @@ def html_parts(data: bytes) -> tuple[str, str, list[Heading]]:
 def _content(root) -> Iterator:
     """The main part of the page, or all of it."""
     mains = root.xpath("//main | //*[@role='main']")
-    mains = [main for main in mains if not any(above in mains for above in main.iterancestors())]
+    mains = [main for main in mains if not any(parent in mains for parent in main.iterancestors())]
     yield from mains or [root]
 
 
@@ -116,8 +116,8 @@ class _Builder:
 
     def raise_number(self, text: str) -> None:
         """Marks the number that follows, if it stands right behind a letter or digit: 2^30."""
-        before = self.parts[-1][-1:] if self.parts else ""
-        if text[:1].isdigit() and before.isalnum() and not (self._break or self._blank):
+        letter = self.parts[-1][-1:] if self.parts else ""
+        if text[:1].isdigit() and letter.isalnum() and not (self._break or self._blank):
             self._add("^")
 
     def _separate(self) -> None:
@@ -191,7 +191,7 @@ def _is_dropped(element, tag: str) -> bool:
     if tag in DROPPED or element.get("role") in DROPPED_ROLES or element.get("hidden") is not None:
         return True
     if tag in MARGINS:
-        return not any(above.tag in ("article", "main") for above in element.iterancestors())
+        return not any(parent.tag in ("article", "main") for parent in element.iterancestors())
     # The sign beside a heading that links to the heading itself.
     is_permalink = tag == "a" and (element.get("href") or "").startswith("#")
     return is_permalink and bool(_PERMALINK.fullmatch(element.text_content()))

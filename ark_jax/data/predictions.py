@@ -98,15 +98,7 @@ def read_answers(path: Path, system: str = "") -> dict[str, str]:
 def _read(
     path: Path, system: str, field: str, word: str, take: Callable[[InputRow, str], None]
 ) -> None:
-    """Takes each row of a system, with its question.
-
-    Args:
-        field: what a row without one holds in a JSON object.
-        word: that names the file on the command line.
-
-    Raises:
-        BadInput: the file has problems, or holds other systems.
-    """
+    """Takes each row of a system, with its question."""
     findings, seen = Findings(), {}
     if not path.is_file():
         findings.problems.add(path, missing_file(path))

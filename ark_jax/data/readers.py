@@ -17,8 +17,7 @@ from ark_jax.data.formats import beir
 from ark_jax.data.formats.pages import is_about
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.formats.rows import parsed_pairs
-from ark_jax.data.problems import Findings, Problems
-from ark_jax.data.reading import AS_IT_IS, Reading
+from ark_jax.data.problems import AS_IT_IS, Findings, Problems, Reading
 from ark_jax.data.records import BadInput, Corpus, Problem, Question
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import QUESTIONS, SUFFIXES, distinct_stems, named_file, rows_of
@@ -78,7 +77,6 @@ def read(
 
     Args:
         questions: what `read_questions` reads, instead of questions that come with the documents.
-        reading: how to read the files.
     """
     corpus, problems = _read(path, questions, reading)
     if problems.rows and (unseen := reading.unseen()):
@@ -183,13 +181,13 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
 def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
     """Says if a folder fits another format too, which would read other files of it."""
     later = formats.FORMATS[formats.FORMATS.index(form) + 1 :]
-    others = [other for other in later if other.recognises(path)]
+    others = [rival for rival in later if rival.recognises(path)]
     known = set(form.files(path)) if others else set()
-    for other in others:
-        files = [file for file in other.files(path) if file not in known and not is_about(file)]
+    for rival in others:
+        files = [file for file in rival.files(path) if file not in known and not is_about(file)]
         if files:
             message = (
-                f"fits {other.name or 'Parquet'} too; it is read as {name}, without {len(files):,} "
+                f"fits {rival.name or 'Parquet'} too; it is read as {name}, without {len(files):,} "
                 f"files such as {files[0].name}: move them away, or name one of both"
             )
             findings.remarks.add(path, message, rows=0)
@@ -258,7 +256,6 @@ def read_test(
     Args:
         path: anything that `read` or `read_questions` reads, or several as of `split_paths`.
         texts: document id -> text of the input.
-        reading: how to read the files.
 
     Returns:
         Questions with the documents of the test set, and problems. A document that has another text

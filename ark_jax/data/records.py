@@ -1,8 +1,9 @@
-"""Records of the input: documents, chunks, questions with answers, and problems found in files."""
+"""Records of the input: documents, pages of files, chunks, questions, and problems in files."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,6 @@ class BadInput(ValueError):
     """Raised for input with problems, before any work is done.
 
     Args:
-        problems: all problems found.
         advice: a line on what to do about all of them.
     """
 
@@ -131,3 +131,45 @@ class BadInput(ValueError):
         if advice:
             lines.append(advice)
         super().__init__("\n".join(lines))
+
+
+class Heading(NamedTuple):
+    level: int  # from 1
+    start: int  # offset in the text
+    name: str
+
+
+class Page(NamedTuple):
+    """The text of a file; `title` is empty if the file has none.
+
+    `remark` is what its user should know of how it was read.
+    """
+
+    title: str
+    text: str
+    sections: tuple[Section, ...] = ()
+    remark: str = ""
+
+
+class Unreadable(Exception):
+    """A file that cannot be converted; the message says why, and what to do."""
+
+
+def titled_page(text: str, headings: Iterable[Heading], title: str = "") -> Page:
+    """A page whose first heading of level 1 is its title, or else `title`.
+
+    The heading that is the title starts no section.
+    """
+    headings = [heading for heading in headings if heading.name]
+    first = next((heading for heading in headings if heading.level == 1), None)
+    parents: list[Heading] = []
+    sections = []
+    for heading in headings:
+        if heading is first:
+            parents = []
+            continue
+        parents = [parent for parent in parents if parent.level < heading.level]
+        parents.append(heading)
+        path = " > ".join(parent.name for parent in parents)
+        sections.append(Section(heading.start, path))
+    return Page(first.name if first else title.strip(), text, tuple(sections))

@@ -53,7 +53,6 @@ def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:
     """The defect of a value that should be text, and the fix; None for valid text.
 
     Args:
-        value: the value of a field.
         blank: whether the text may be empty.
     """
     if not isinstance(value, str):
@@ -76,9 +75,7 @@ class InputRow:
     messages would call it something else.
 
     Args:
-        file: path of the file.
         line: number of the line or row, from 1.
-        values: field -> value.
         unit: "line", or "row" if `line` counts the elements of an array.
         columns: of the table that holds the row, if one does.
     """
@@ -96,6 +93,15 @@ class InputRow:
         self.names: Mapping[str, str] = {}
         self.problems: list[Problem] = []
         self.remarks: list[Problem] = []
+
+    def with_values(
+        self, values: Mapping[str, object], names: Mapping[str, str] | None = None
+    ) -> "InputRow":
+        """The row with other values and names, and the same lists of problems and remarks."""
+        changed = InputRow(self.file, self.line, values, self.unit)
+        changed.names = names or {}
+        changed.problems, changed.remarks = self.problems, self.remarks
+        return changed
 
     @property
     def ok(self) -> bool:

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ark_jax.data.converters import first_sheet
 from ark_jax.data.framework_rows import plain_row
-from ark_jax.data.headings import Unreadable
 from ark_jax.data.json_files import json_rows, parse_json
-from ark_jax.data.office_files import first_sheet
-from ark_jax.data.problems import Findings
-from ark_jax.data.reading import AS_IT_IS, Reading
+from ark_jax.data.problems import AS_IT_IS, Findings, Reading
+from ark_jax.data.records import Unreadable
 from ark_jax.data.rows import InputRow
 from ark_jax.data.text_files import begins_as_json, head_text, is_arrow, is_parquet, text_lines
 
@@ -141,15 +140,12 @@ def csv_rows(
     """The rows of a CSV file with a header, each with the line where it begins.
 
     Args:
-        path: the file.
         columns: columns that the header must name.
-        findings: where problems go.
-        delimiter: the character between two cells.
     """
-    problems, header, has_rows, before = findings.problems, [], False, 0
+    problems, header, has_rows, total = findings.problems, [], False, 0
     for line, cells in csv_cells(path, findings, delimiter):
         if not header:
-            header, before = cells, problems.total
+            header, total = cells, problems.total
             if fault := _header_fault(header, columns):
                 problems.stop(path, fault[1], line, fault[0])
                 return
@@ -166,7 +162,7 @@ def csv_rows(
                 "cells that hold the delimiter or line breaks in quotes"
             )
             problems.add(path, message, line)
-    if header and not has_rows and problems.total == before:
+    if header and not has_rows and problems.total == total:
         problems.add(path, "holds no row below the header; add one or delete the file")
 
 
@@ -226,8 +222,6 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
     """The rows of a Parquet or Arrow file. A null is a field that is missing, a number an id.
 
     Args:
-        path: the file.
-        findings: where problems go.
         leave_out: a column that is not read.
     """
     import pyarrow as pa

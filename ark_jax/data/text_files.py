@@ -105,7 +105,6 @@ def encoding_and_remark(path: Path, named: str) -> tuple[str, str]:
     """The encoding of a file, and a remark on it; "" if it is UTF-8 or named.
 
     Args:
-        path: the file.
         named: the encoding that the user names, or "".
 
     Raises:
@@ -130,7 +129,6 @@ def text_lines(path: Path, findings: Findings, newline: str = "\n") -> Iterator[
     Invalid bytes are reported and become surrogates, which no row accepts.
 
     Args:
-        path: the file.
         findings: where problems go, and how the user says to read the file.
         newline: as for `open`. JSON strings may contain other line separators than "\\n".
     """
@@ -177,8 +175,8 @@ def _invalid_byte(number: int, line: str, encoding: str) -> str:
     """The problem of a line with an invalid byte, for which a surrogate stands, and the fix."""
     start = SURROGATE.search(line).start()
     name = "UTF-8" if encoding == UTF8 else encoding
-    before = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
-    place = f"byte {len(before) + 1} of line {number} (0x{ord(line[start]) & 0xFF:02x})"
+    head = line[:start].encode("utf-8" if encoding == UTF8 else encoding, "replace")
+    place = f"byte {len(head) + 1} of line {number} (0x{ord(line[start]) & 0xFF:02x})"
     return f"{place} is not {name}; save the file as UTF-8"
 
 

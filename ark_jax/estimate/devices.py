@@ -129,8 +129,8 @@ class WeightlessModel:
         for i, texts in enumerate(work.step):
             recomputed = (choice.remat == "all") + (choice.pieces > 1 and texts is work.step[-1])
             # Completions see their prompt, which is computed once for all of them.
-            after = work.step[0].mean if i and work.written else 0
-            flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + recomputed)
+            prefix = work.step[0].mean if i and work.written else 0
+            flops += self.flops(texts.count, texts.mean, after=prefix) * (BACKWARD + recomputed)
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 
     def holds(self, work: Work) -> float:
@@ -149,11 +149,7 @@ class WeightlessModel:
         return f"about {memory.gib(held)} a device of {memory.gib(available)}: {fits}"
 
     def verify(self, settings, work: Work, choice: memory.Choice) -> str:
-        """What the compiler of the mesh's devices says about a training step, for the plan.
-
-        Args:
-            settings: of `config.train`.
-        """
+        """What the compiler of the mesh's devices says about a training step, for the plan."""
         lowered = self.lowered(settings, work, choice)
         if lowered is None:
             return "not verified: a step of this kind cannot be compiled without its texts yet"
@@ -168,11 +164,7 @@ class WeightlessModel:
         return f"verified: compiles in {seconds:.0f} s, {shown}"
 
     def lowered(self, settings, work: Work, choice: memory.Choice) -> jax.stages.Lowered | None:
-        """The training step for a compiler, with planned shapes; None if `steps` has none for it.
-
-        Args:
-            settings: of `config.train`.
-        """
+        """The training step for a compiler, of planned shapes; None if `steps` has none for it."""
         cfg = dataclasses.replace(self.cfg, remat=choice.remat)
         texts = [
             x._replace(tokens=min(tk.round_up(x.tokens, 64), x.rows * x.length))
@@ -269,7 +261,7 @@ def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
         shapes = (rows, width), (width, ffn), (ffn, width)
         arrays = [jnp.ones(shape, kind) for shape in shapes]
         dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
-        run = jax.jit(lambda x, up, down: dot(dot(x, up).astype(kind), down).astype(kind))
+        run = jax.jit(lambda x, wide, down: dot(dot(x, wide).astype(kind), down).astype(kind))
         run(*arrays).block_until_ready()
         times, end = [], time.monotonic() + 0.35
         while len(times) < 3 or time.monotonic() < end:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ark_jax.estimate.work import ENDPOINT_SPEED, Work
+from ark_jax.estimate.work import CHARACTERS, ENDPOINT_SPEED, Work, known_model, write_stand_in
 from ark_jax.pipeline import named
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
@@ -199,11 +199,7 @@ def _device_costs(
 def _device_notes(
     left: Sequence[Work], speeds: Sequence[str], memory: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """Notes on the speed of devices, memory, and the number of updates.
-
-    Args:
-        memory: how work fits in memory -> the stages that do so.
-    """
+    """Notes on the speed of devices, memory, and the number of updates."""
     notes = [
         f"device: {' and '.join(speeds)}; times leave out compiling, searching, saving, "
         "the host's work, other retrievers and rerankers, and what devices exchange"
@@ -246,11 +242,7 @@ def _with_local_models(recipe: Recipe, config, scratch: Path) -> tuple:
 
     A well-known model that is not here gets a folder in `scratch`, with its sizes and a stand-in
     for its tokenizer.
-
-    Raises:
-        ValueError: another model is not here; a plan downloads nothing.
     """
-    from ark_jax.estimate import known_models
     from ark_jax.models import hf
 
     local, missing = config.copy_and_resolve_references(), {}
@@ -264,16 +256,16 @@ def _with_local_models(recipe: Recipe, config, scratch: Path) -> tuple:
         except FileNotFoundError:
             if not is_hub:
                 raise
-            if not known_models.known_model(name):
+            if not known_model(name):
                 raise ValueError(
                     f"{field}={name!r} is not on this machine, and a plan downloads nothing: fetch "
                     f"it with `hf download {name}`, or give a folder as --config.{field}"
                 ) from None
-            folder, missing[name] = known_models.write_stand_in(name, scratch), None
+            folder, missing[name] = write_stand_in(name, scratch), None
         local[section].path = str(folder)
     return local, [
         f"{name} is not on this machine: planned from its published sizes, with a stand-in for its "
-        f"tokenizer of about {known_models.CHARACTERS} characters a token"
+        f"tokenizer of about {CHARACTERS} characters a token"
         for name in missing
     ]
 
@@ -314,9 +306,6 @@ def _scratch_workdir(
     """A temporary workdir with links to finished stages, where the prepared stages have run.
 
     Yields its context and the names of the finished stages.
-
-    Args:
-        local: the config that prepared stages run with.
     """
     stages = recipe.stages(config)
     done = set()

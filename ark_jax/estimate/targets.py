@@ -6,6 +6,7 @@ with `pip install 'ark_jax[aot]'`; only `compiling_for` needs them.
 
 import contextlib
 import dataclasses
+import importlib.resources
 import importlib.util
 import os
 import re
@@ -41,43 +42,6 @@ GPUS = {
     "h200": Device("gpu", 9.0, "NVIDIA H200"),
 }
 HOST = 8  # GPUs of a machine; links between machines are slower
-# What NVIDIA publishes of an H100 SXM, in the form in which XLA's compiler asks for it.
-H100 = """
-platform_name: "CUDA"
-device_description_str: "NVIDIA H100 80GB HBM3"
-dnn_version_info { major: 9 minor: 12 }
-gpu_device_info {
-  name: "NVIDIA H100 80GB HBM3"
-  device_vendor: "NVIDIA Corporation"
-  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
-  core_count: 132
-  fpus_per_core: 128
-  threads_per_warp: 32
-  threads_per_block_limit: 1024
-  threads_per_core_limit: 2048
-  registers_per_block_limit: 65536
-  registers_per_core_limit: 65536
-  shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  shared_memory_per_core: 233472
-  thread_dim_limit_x: 1024
-  thread_dim_limit_y: 1024
-  thread_dim_limit_z: 64
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  clock_rate_ghz: 1.98
-  l2_cache_size: 52428800
-  device_memory_size: 84942979072
-  memory_bandwidth: 3352320000000
-  device_address_bits: 64
-  ecc_enabled: true
-  driver_version: "13.0.0"
-  runtime_version: "13.0.0"
-  compile_time_toolkit_version: "13.0.0"
-  dnn_version: "9.12.0"
-}
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +126,8 @@ def compiling_for(target: Target, shape: Sequence[int] | None = None) -> Iterato
     if target.device.platform == "tpu":
         described = topologies.get_topology_desc(target.topology, "tpu")
     else:
-        options = {"topology": target.topology, "target_config": H100}
+        gpu = importlib.resources.files("ark_jax.estimate").joinpath("h100.txtpb").read_text()
+        options = {"topology": target.topology, "target_config": gpu}
         described = topologies.get_topology_desc(platform="cuda", **options)
     mesh = layout.make_mesh(shape, described.devices)
     with assuming(target.device), _cudnn_of(target), jax.set_mesh(mesh):

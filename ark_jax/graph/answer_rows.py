@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ark_jax.graph.triple_rows import ranges
 from ark_jax.graph.triples import Triples
 
 SEARCHES = 64  # breadth-first searches at once: each has one bit of a uint64
@@ -59,9 +60,9 @@ def _distance_masks(graph: Triples, topics: Sequence[Sequence[int]], limit: int)
     bounds, order = graph.incoming
     heads_in_order = graph.head[order]
     reached = masks[0].copy()
-    for before, mask in itertools.pairwise(masks):
-        _merge_masks(mask, before[graph.tail], graph.outgoing)
-        _merge_masks(mask, before[heads_in_order], bounds)
+    for nearer, mask in itertools.pairwise(masks):
+        _merge_masks(mask, nearer[graph.tail], graph.outgoing)
+        _merge_masks(mask, nearer[heads_in_order], bounds)
         mask &= ~reached
         if not mask.any():
             break
@@ -70,13 +71,7 @@ def _distance_masks(graph: Triples, topics: Sequence[Sequence[int]], limit: int)
 
 
 def _merge_masks(masks: np.ndarray, neighbours: np.ndarray, bounds: np.ndarray) -> None:
-    """Sets in each node's mask the bits that its neighbours have.
-
-    Args:
-        masks: of each node, `[n]`; changed in place.
-        neighbours: masks; those of a node's neighbours are from `bounds[node]` to
-            `bounds[node + 1]`.
-    """
+    """Sets in each node's mask the bits of its neighbours, which end at `bounds[node + 1]`."""
     with_neighbours = np.flatnonzero(np.diff(bounds))
     if len(with_neighbours):
         masks[with_neighbours] |= np.bitwise_or.reduceat(neighbours, bounds[with_neighbours])
@@ -87,10 +82,7 @@ def _supporting_rows(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields each question that has supporting triples, and the rows of these, ascending.
 
-    Args:
-        masks: see `_distance_masks`.
-        pairs: `[any 3]`: number of the question, bit of its topics, and node of an answer. The
-            pairs of a question follow one another.
+    A row of `pairs` `[any 3]` is a question, the bit of its topics, and the node of an answer.
     """
     questions, bits, answers = pairs.T
     distances = np.zeros(len(pairs), np.int64)  # 0: a topic, or a node that no path reaches
@@ -103,8 +95,8 @@ def _supporting_rows(
     question_number = np.cumsum(np.diff(questions, prepend=questions[:1]) != 0)  # from 0
     for part in _question_slices(question_number, graph.degrees()[answers]):
         rows, pair, far_ends = _incident_triples(graph, answers[part])
-        before = masks[distances[part][pair] - 1, far_ends]
-        supports = _has_bit(before, bits[part][pair])
+        reaching = masks[distances[part][pair] - 1, far_ends]
+        supports = _has_bit(reaching, bits[part][pair])
         # A triple between two answers occurs twice.
         keys = np.unique(questions[part][pair[supports]] * len(graph) + rows[supports])
         owners, rows = np.divmod(keys, len(graph))
@@ -118,15 +110,10 @@ def _has_bit(numbers: np.ndarray, bits: np.ndarray) -> np.ndarray:
 
 
 def _question_slices(question_number: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
-    """Slices of about MOST_ROWS triples each that keep the pairs of a question together.
-
-    Args:
-        question_number: of each pair, ascending from 0.
-        sizes: number of triples of each pair.
-    """
+    """Slices of about MOST_ROWS triples each that keep the pairs of a question together."""
     first = np.flatnonzero(np.diff(question_number, prepend=-1))  # pair of each question
-    before = (np.cumsum(sizes) - sizes)[first] // MOST_ROWS
-    starts = first[np.flatnonzero(np.diff(before, prepend=-1))]
+    block = (np.cumsum(sizes) - sizes)[first] // MOST_ROWS
+    starts = first[np.flatnonzero(np.diff(block, prepend=-1))]
     for start, end in itertools.pairwise([*starts.tolist(), len(question_number)]):
         yield slice(start, end)
 
@@ -139,22 +126,14 @@ def _incident_triples(
     A self-loop occurs twice.
     """
     bounds, order = graph.incoming
-    out_rows, leaving = _ranges(graph.outgoing, nodes)
-    places, entering = _ranges(bounds, nodes)
-    in_rows = order[places]
+    numbers = np.arange(len(nodes))
+    out_rows, in_rows = (
+        ranges(starts[nodes], starts[nodes + 1]) for starts in (graph.outgoing, bounds)
+    )
+    in_rows = order[in_rows]
+    positions = [np.repeat(numbers, x[nodes + 1] - x[nodes]) for x in (graph.outgoing, bounds)]
     return (
         np.concatenate([out_rows, in_rows]),
-        np.concatenate([leaving, entering]),
+        np.concatenate(positions),
         np.concatenate([graph.tail[out_rows], graph.head[in_rows]]),
     )
-
-
-def _ranges(bounds: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers from `bounds[node]` to `bounds[node + 1]` of each node.
-
-    Returns:
-        These numbers, node by node, and the position in `nodes` that each belongs to.
-    """
-    starts, counts = bounds[nodes], bounds[nodes + 1] - bounds[nodes]
-    skipped = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    return skipped + np.arange(counts.sum()), np.repeat(np.arange(len(nodes)), counts)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ark_jax.graph.steps import END, Steps, path_text, remove_node
+from ark_jax.graph.steps import END, Steps, remove_node
 
 # The last digits of a float32 score depend on the rest of its batch. Scores are rounded, so that
 # equal candidates stay equal and the order of relations decides.
@@ -75,7 +75,6 @@ class _Beam:
 
     question: str
     topic: int
-    name: str
     paths: list[Candidate] = dataclasses.field(default_factory=lambda: [()])
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     ended: list[FoundPath] = dataclasses.field(default_factory=list)
@@ -103,11 +102,9 @@ def search(
     by steps; END goes first.
 
     Args:
-        questions: texts.
         topics: nodes for each question; a repeated one counts once.
         steps: the relations of the graph.
         scorer: scores pairs of a question and a path's text, higher is better.
-        rules: see `BeamRules`.
         prefilter: a cheaper scorer, for candidates of more than `rules.keep`; None: all are scored
             by `scorer`. It never drops END.
 
@@ -121,9 +118,8 @@ def search(
         )
     for topic in (topic for listed in topics for topic in listed):
         steps.check(topic)
-    name = steps.graph.nodes.name
     beams_by_question = [
-        [_Beam(question, topic, name(topic)) for topic in dict.fromkeys(listed)]
+        [_Beam(question, topic) for topic in dict.fromkeys(listed)]
         for question, listed in zip(questions, topics, strict=True)
     ]
     result = BeamResult([])
@@ -191,19 +187,12 @@ def _score_paths(
     rows: dict[tuple[str, str], int] = {}  # pair -> its place among the scores
     rows_by_beam = []
     for beam in beams:
-        texts = (_candidate_text(beam.name, path, steps) for path in select_paths(beam))
+        texts = (steps.text(beam.topic, path) for path in select_paths(beam))
         rows_by_beam.append([rows.setdefault((beam.question, text), len(rows)) for text in texts])
     if not rows:
         return [[] for _ in beams], 0
     scores = np.asarray(scorer.score(list(rows)), np.float64).round(DIGITS).tolist()
     return [[scores[row] for row in beam_rows] for beam_rows in rows_by_beam], len(rows)
-
-
-def _candidate_text(topic_name: str, path: Candidate, steps: Steps) -> str:
-    """The text of a path, which a scorer reads beside the question."""
-    ended = path[-1] == END
-    relations = [steps.names[step] for step in (path[:-1] if ended else path)]
-    return path_text(topic_name, relations, ended)
 
 
 def _best_first(

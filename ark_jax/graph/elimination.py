@@ -23,7 +23,7 @@ from ark_jax.graph.walk import incoming_of_graph
 
 CORE = 1024  # most nodes of a matrix that is solved as a dense one
 LARGE_CORE = 4096  # the same, if more than an eighth of its entries are not 0
-FEW = 4  # most neighbours of the nodes that are removed first
+LOWEST = 4  # most neighbours of the nodes that are removed first
 GROWTH = 2  # if the matrix grows by a larger factor, elimination does not pay
 LEVELS = 64  # only graphs in which nearly all nodes are neighbours need more
 BLOCK = 1 << 24  # values that are held at once
@@ -65,7 +65,7 @@ class Elimination:
         degree = adjacency.sum(axis=0)
         strength = np.where(degree == 0, 1, degree)
         matrix = (scipy.sparse.diags_array(strength) - (1 - teleport) * adjacency).tocsr()
-        largest, limit, levels = GROWTH * matrix.nnz, FEW, []
+        largest, limit, levels = GROWTH * matrix.nnz, LOWEST, []
         while not levels or not _fits_core(matrix):
             nodes = _independent_nodes(matrix, limit)
             if len(nodes) < matrix.shape[0] / 10:
@@ -108,13 +108,7 @@ class Elimination:
         strongest: float,
         floor: float,
     ) -> Float[np.ndarray, " n"]:
-        """Ranks of all nodes, not yet scaled, from the values of the nodes after the first level.
-
-        Args:
-            sources: the right side of the first level, `[1 l]`.
-            strongest: the highest strength in the first level.
-            floor: ranks of the first level below it may be 0.
-        """
+        """Ranks of all nodes, unscaled, from the values of those after the first level."""
         level = self.levels[0]
         if floor > 0:
             near = np.flatnonzero(values * strongest >= floor)

@@ -43,12 +43,12 @@ _HEAD = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _MARK = r"<\|\s*complete\s*\|>"
-_AFTER = "[\"'”’\\]*`,.;]*"  # what models write after the last parenthesis
-_END = re.compile(rf"{_MARK}|\){_AFTER}\s*##", re.IGNORECASE)
+_CLOSING = "[\"'”’\\]*`,.;]*"  # what models write after the last parenthesis
+_END = re.compile(rf"{_MARK}|\){_CLOSING}\s*##", re.IGNORECASE)
 _BARE_END = re.compile(rf"{_MARK}|##|\n[ \t\r]*\n", re.IGNORECASE)
 _LINE_END = re.compile(rf"{_MARK}|\n", re.IGNORECASE)
 _LOOSE_END = re.compile(r"##[ \t\r]*$", re.MULTILINE)
-_PARENTHESIS = re.compile(rf"\(|\)(?P<ends_line>{_AFTER}[ \t\r]*$)?", re.MULTILINE)
+_PARENTHESIS = re.compile(rf"\(|\)(?P<ends_line>{_CLOSING}[ \t\r]*$)?", re.MULTILINE)
 
 UNKNOWN = "unknown"  # the type of a node without a description
 _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -118,10 +118,6 @@ def parse_reply(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], l
     A record that is cut off by the end of the reply is read if it has all its fields, for a
     relation including the strength.
 
-    Args:
-        reply: the text of the reply.
-        chunk: id of the chunk that the model was shown.
-
     Returns:
         The entities, the relations, and the parts that could not be read, each with a reason.
     """
@@ -181,11 +177,7 @@ def _tuple_records(text: str, chunk: str) -> Iterator[Entity | Relation | Quaran
 
 
 def _split_record(text: str, head: re.Match) -> tuple[str, str, bool]:
-    """Splits the text after a head.
-
-    Returns:
-        The fields of the record, the text after it, and whether the record has an end.
-    """
+    """Splits the text after a head."""
     is_line = "#" in (head["delimiter"] or "")  # LightRAG's newer form
     pattern = _LINE_END if is_line else _BARE_END if head["bare"] else _END
     end = pattern.search(text) or _LOOSE_END.search(text)
@@ -271,11 +263,7 @@ def _broken_json(text: str) -> Iterator:
 
 
 def _repaired(piece: str, *, cut_off: bool) -> object:
-    """The object or list of a broken piece of JSON; the piece itself if it is beyond repair.
-
-    Args:
-        cut_off: whether the reply ends with this piece, which must then be closed.
-    """
+    """The object or list of a broken piece of JSON; the piece itself if it is beyond repair."""
     inner, closed, _ = piece.rpartition("}" if piece[0] == "{" else "]")
     if cut_off and not closed:
         return piece

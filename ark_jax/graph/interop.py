@@ -68,7 +68,7 @@ class GraphFormats:
         return graph
 
     @classmethod
-    def from_networkx(cls, graph):
+    def from_networkx(cls, graph, source: str = "networkx graph"):
         """Converts any networkx graph, directed or not, with or without parallel edges.
 
         Names are the attribute "name" if all nodes have one and all differ, else the nodes as
@@ -77,10 +77,50 @@ class GraphFormats:
         An edge with a similarity and without a weight is a similarity edge; of parallel ones the
         highest counts. Any other edge is a relation, with weight 1 by default.
 
+        Args:
+            source: what errors call the graph.
+
         Raises:
             ValueError: names repeat, or a weight, similarity or list is invalid.
         """
-        return _from_networkx(cls, graph, "networkx graph")
+        index = {node: i for i, node in enumerate(graph)}
+        names = [name for _, name in graph.nodes(data="name") if isinstance(name, str)]
+        if len(set(names)) < len(graph):
+            names = [str(node) for node in graph]
+        check_unique(source, "name", names)
+        types, descriptions, chunks = [], [], []
+        for node, data in graph.nodes(data=True):
+            place = f"{source}: node {node!r}"
+            kind = data.get("type", data.get("entity_type"))
+            types.append(UNKNOWN if kind is None else str(kind))
+            descriptions.append(_text_list(place, data, "descriptions", "description"))
+            chunks.append(_text_list(place, data, "chunks", "source_id"))
+        ends, weights, edge_descriptions, edge_chunks, similar, loops = [], [], [], [], {}, 0
+        for a, b, data in graph.edges(data=True):
+            place = f"{source}: edge {a!r} to {b!r}"
+            if a == b:
+                loops += 1
+                continue
+            pair = min(index[a], index[b]), max(index[a], index[b])
+            if "similarity" in data:
+                similar[pair] = max(
+                    _number(place, data, "similarity", -math.inf), similar.get(pair, -math.inf)
+                )
+            if "weight" in data or "similarity" not in data:
+                ends.append(pair)
+                weights.append(_number(place, {"weight": 1.0, **data}, "weight", 0.0))
+                edge_descriptions.append(_text_list(place, data, "descriptions", "description"))
+                edge_chunks.append(_text_list(place, data, "chunks", "source_id"))
+        _log_loops(source, loops)
+        graph = cls.from_columns(
+            names, types, descriptions, chunks, ends, weights, edge_descriptions, edge_chunks
+        )
+        pairs = sorted(similar)
+        return dataclasses.replace(
+            graph,
+            similar=np.array(pairs, np.int32).reshape(-1, 2),
+            cosines=np.array([similar[pair] for pair in pairs], np.float32),
+        )
 
     def to_graphml(self, path: str | Path) -> None:
         """Writes a GraphML file for networkx, igraph and Gephi.
@@ -129,7 +169,7 @@ class GraphFormats:
             raise ValueError(f"{path} is not GraphML that networkx can read: {e}") from e
         if graphs > 1:  # networkx reads the first
             raise ValueError(f"{path} holds {graphs} graphs: write each to a file of its own")
-        return _from_networkx(cls, graph, str(path))
+        return cls.from_networkx(graph, str(path))
 
     def to_graphrag(self, folder: str | Path) -> None:
         """Writes entities.parquet and relationships.parquet with the columns of GraphRAG 3.1.
@@ -311,54 +351,8 @@ def _edge_attributes(graph) -> Iterator[tuple[str, str, dict]]:
         yield names[a], names[b], {"similarity": cosine}
 
 
-def _from_networkx(cls, graph, source: str):
-    """See `GraphFormats.from_networkx`; `source` is what errors call the graph."""
-    index = {node: i for i, node in enumerate(graph)}
-    names = [name for _, name in graph.nodes(data="name") if isinstance(name, str)]
-    if len(set(names)) < len(graph):
-        names = [str(node) for node in graph]
-    check_unique(source, "name", names)
-    types, descriptions, chunks = [], [], []
-    for node, data in graph.nodes(data=True):
-        place = f"{source}: node {node!r}"
-        kind = data.get("type", data.get("entity_type"))
-        types.append(UNKNOWN if kind is None else str(kind))
-        descriptions.append(_text_list(place, data, "descriptions", "description"))
-        chunks.append(_text_list(place, data, "chunks", "source_id"))
-    ends, weights, edge_descriptions, edge_chunks, similar, loops = [], [], [], [], {}, 0
-    for a, b, data in graph.edges(data=True):
-        place = f"{source}: edge {a!r} to {b!r}"
-        if a == b:
-            loops += 1
-            continue
-        pair = min(index[a], index[b]), max(index[a], index[b])
-        if "similarity" in data:
-            similar[pair] = max(
-                _number(place, data, "similarity", -math.inf), similar.get(pair, -math.inf)
-            )
-        if "weight" in data or "similarity" not in data:
-            ends.append(pair)
-            weights.append(_number(place, {"weight": 1.0, **data}, "weight", 0.0))
-            edge_descriptions.append(_text_list(place, data, "descriptions", "description"))
-            edge_chunks.append(_text_list(place, data, "chunks", "source_id"))
-    _log_loops(source, loops)
-    graph = cls.from_columns(
-        names, types, descriptions, chunks, ends, weights, edge_descriptions, edge_chunks
-    )
-    pairs = sorted(similar)
-    return dataclasses.replace(
-        graph,
-        similar=np.array(pairs, np.int32).reshape(-1, 2),
-        cosines=np.array([similar[pair] for pair in pairs], np.float32),
-    )
-
-
 def _text_list(place: str, data: Mapping, field: str, graphrag_field: str) -> list[str]:
-    """The list of texts in `field`, or without it the parts of nano-graphrag's text.
-
-    Raises:
-        ValueError: the field holds something else.
-    """
+    """The list of texts in `field`, or without it the parts of nano-graphrag's text."""
     if field not in data:
         return list(
             dict.fromkeys(

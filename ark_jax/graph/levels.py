@@ -118,15 +118,7 @@ def _draw_valid(
     draw: Callable[[np.ndarray], np.ndarray],
     is_valid: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Draws a row for each of the questions 0 to `count` - 1, again until it is valid.
-
-    Args:
-        draw: question numbers -> a row for each, or NONE.
-        is_valid: question numbers, their rows -> whether each row may be kept.
-
-    Returns:
-        Rows, int64 `[count]`; NONE for a question that has none after ROUNDS.
-    """
+    """Draws a row for each of `count` questions, again until it is valid; NONE after ROUNDS."""
     rows = np.full(count, NONE, np.int64)
     for _ in range(ROUNDS):
         open_numbers = np.flatnonzero(rows == NONE)

@@ -53,7 +53,6 @@ class RowTexts(NamedTuple):
 
         Args:
             group_of_row: int64 `[all rows]`; -1 leaves a row out.
-            count: number of groups.
         """
         groups = group_of_row[self.rows]
         grouped = groups >= 0
@@ -127,7 +126,6 @@ def merge_relations(
     Args:
         ends: int64 `[relations 2]`, in any direction.
         weights: float64 `[relations]`.
-        descriptions: of the relations.
         chunks: ids of the chunks that the relations are from.
     """
     pairs = np.sort(ends, axis=1)
@@ -164,13 +162,7 @@ def _position(texts: pa.Array, text: str) -> int:
 
 
 def _most_frequent(groups: np.ndarray, codes: np.ndarray, texts: pa.Array) -> pa.Array:
-    """The most frequent text of each group, of equals the first by code point.
-
-    Args:
-        groups: the group of each record; every number from 0 to the largest occurs.
-        codes: the position in `texts` of each record's text.
-        texts: distinct texts.
-    """
+    """The most frequent text of each group, of equals the first by code point."""
     by_rank = pc.sort_indices(texts).to_numpy().astype(np.int64)  # bytes of UTF-8 have this order
     ranks = np.empty_like(by_rank)
     ranks[by_rank] = np.arange(len(by_rank))

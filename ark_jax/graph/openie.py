@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ark_jax.data.records import Chunk, Document
-from ark_jax.data.stored_strings import LookedUp
+from ark_jax.data.text_columns import LookedUp
 from ark_jax.graph.store import fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
@@ -33,11 +33,6 @@ def recorded_replies(
     [[head, relation, tail]]}]}`. A passage is a document's text, with or without the title in a
     line above. If a document has several chunks, each record goes to the first chunk that contains
     its entity or head (as a whole word if possible), or to the first chunk of all if none does.
-
-    Args:
-        path: the file.
-        documents: documents that the file must contain.
-        chunks: document id -> its chunks.
 
     Returns:
         chunk id -> reply, which is made on access.
@@ -71,11 +66,7 @@ def recorded_replies(
 
 
 def _entries(path: Path) -> list:
-    """The items of the file's list "docs", see `_entry_or_object`.
-
-    Raises:
-        ValueError: the file cannot be read, or has no such list.
-    """
+    """The items of the file's list "docs", see `_entry_or_object`."""
     try:
         text = path.expanduser().read_text(encoding="utf-8-sig")
         value = json.loads(text, object_hook=_entry_or_object)

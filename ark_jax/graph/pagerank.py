@@ -19,7 +19,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
 from ark_jax import layout
-from ark_jax.graph import float_pairs
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import STATISTICS, Edges, Walk
 from ark_jax.runtime.accelerator import device_in_use
@@ -40,7 +39,6 @@ def personalized_pagerank(
     teleport: float,
     tolerance: float,
     max_iterations: int = 1000,
-    weight: np.ndarray | None = None,
     dtype: str = "float32",
 ) -> Float[np.ndarray, "c n"]:
     """Computes PageRank vectors, one for each seed set; each sums to 1.
@@ -58,10 +56,9 @@ def personalized_pagerank(
             teleport.
         tolerance: bound on the L∞ norm of the residual, as in Algorithm 1.
         max_iterations: largest number of steps.
-        weight: one number ≥ 0 per edge of `graph.neighbours()`; None gives all edges weight 1.
         dtype: "float32" or "float64". In float32 the residual of an entry may exceed the bound by
             2e-6 of the entry. In float64 corrections are computed in float32, and judged and summed
-            in float64, on TPUs in pairs of float32.
+            in float64, for TPUs on the host.
 
     Returns:
         `[c n]` in `dtype`.
@@ -76,9 +73,7 @@ def personalized_pagerank(
         raise ValueError(f"tolerance={tolerance}: must be above 0")
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype={dtype!r}: must be float32 or float64")
-    if weight is not None and isinstance(graph, Walk):
-        raise ValueError("weight: give it to the Walk")
-    walk = graph if isinstance(graph, Walk) else Walk(graph, weight=weight)
+    walk = graph if isinstance(graph, Walk) else Walk(graph)
     sets = _distinct_nodes(seeds, walk.size)
     ranks = np.empty((len(sets), walk.size), dtype)
     step = block_size(walk)
@@ -195,37 +190,52 @@ def emulates_float64() -> bool:
 def _refine(
     walk: Walk, iterate: Callable, source: np.ndarray, v, damping: float, bound: np.ndarray
 ):
-    """Improves `v` to float64: residuals in float64, corrections in float32.
+    """Improves `v` to float64, and says which columns are still above the bound.
 
-    Each correction adds about five digits.
-
-    Returns:
-        The improved `v`, and which columns are still above the bound.
+    Residuals are in float64, corrections in float32; each adds about five digits. Where devices
+    have no float64, all but the corrections is computed on the host.
     """
-    spread = walk.shard == "nodes"
+    spread, reversible = walk.shard == "nodes", walk.reversible
     if emulates_float64():
-        # The default tolerance of 1e-13 is out of float32's reach, and TPUs have no float64.
-        block = _spec(spread, 2)
-        return float_pairs.refine(
-            walk, iterate, source, v, damping, bound, block=block, corrections=CORRECTIONS
-        )
+        residual_of = lambda v: _host_residual(walk, source, v, damping)
+        return _correct(residual_of, iterate, layout.fetch, layout.fetch(v), bound)
     with jax.enable_x64(True):
-        edges = walk.edges("float64")
-        source = layout.put(source, _spec(spread, 2))
-        v = v.astype("float64")
-        for _ in range(CORRECTIONS):
-            residual, norm = _residual(
-                edges, source, v, damping, spread=spread, reversible=walk.reversible
-            )
-            norm = layout.fetch(norm)
-            if np.all(norm < bound):
-                break
-            scale = np.maximum(norm, np.finfo(np.float64).tiny)
-            relative_bound = np.clip(bound / scale / 2, 1e-5, 1.0)
-            correction, _ = iterate((residual / scale).astype("float32"), 1.0, relative_bound)
-            # A settled column stays as it is, so that no column depends on its block.
-            v = v + correction.astype("float64") * np.where(norm < bound, 0, scale)
-        return v, ~(norm < bound)  # also if the norm is NaN
+        edges, placed = walk.edges("float64"), layout.put(source, _spec(spread, 2))
+
+        def residual_of(v):
+            options = {"spread": spread, "reversible": reversible}
+            residual, norm = _residual(edges, placed, v, damping, **options)
+            return residual, layout.fetch(norm)
+
+        return _correct(residual_of, iterate, lambda x: x, v, bound)
+
+
+def _correct(
+    residual_of: Callable, iterate: Callable, place: Callable, v, bound: np.ndarray
+) -> tuple:
+    """Corrects `v`; `place` puts a correction where the residuals are computed."""
+    v = v.astype("float64")
+    for _ in range(CORRECTIONS):
+        residual, norm = residual_of(v)
+        if np.all(norm < bound):
+            break
+        scale = np.maximum(norm, np.finfo(np.float64).tiny)
+        relative_bound = np.clip(bound / scale / 2, 1e-5, 1.0)
+        correction, _ = iterate((residual / scale).astype("float32"), 1.0, relative_bound)
+        # A settled column stays as it is, so that no column depends on its block.
+        v = v + place(correction).astype("float64") * np.where(norm < bound, 0, scale)
+    return v, ~(norm < bound)  # also if the norm is NaN
+
+
+def _host_residual(
+    walk: Walk, source: np.ndarray, v: np.ndarray, damping: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `_residual`."""
+    strength, incoming = walk.strength[:, None], np.zeros_like(v)
+    incoming[walk.node_rows] = walk.incoming @ v[walk.node_rows]
+    residual = source + damping / strength * incoming - v
+    norm, total = np.abs(residual * strength).max(0), (residual * strength).sum(0)
+    return residual, norm if walk.reversible else norm + np.abs(total)
 
 
 @jax.jit
@@ -263,21 +273,10 @@ def _iterate(
     The ranks are v times the strengths of the nodes. In this scale a step of the walk is a plain
     sum if all weights are 1. A device holds all rows of its columns, or its rows of all columns
     (`spread`).
-
-    Returns:
-        v, and which columns have not settled. For a settled column v is the iterate whose residual
-        was judged, whatever later steps other columns need, so no column depends on its block.
     """
     block, columns = _spec(spread, 2), _spec(spread, 1)
 
-    def iterate_shard(
-        edges: Edges,
-        source: Float[jax.Array, "n c"],
-        gain: ArrayLike,
-        bound: Float[jax.Array, " c"],
-        damping: ArrayLike,
-        limit: ArrayLike,
-    ):
+    def iterate_shard(edges: Edges, source, gain, bound, damping, limit):
         return _Iteration(edges, source, bound, damping, spread, reversible).run(gain, limit)
 
     return jax.shard_map(
@@ -385,12 +384,7 @@ class _Iteration:
         return rows, jnp.stack([parts[:, 0].max(0), parts[:, 1].sum(0)])
 
     def judge(self, plain, v):
-        """Statistics of a step from `v` to `plain`.
-
-        Returns:
-            The largest change of a rank less what float32 cannot resolve, and the sum of the
-            changes; for a reversible walk the sum of their squares over the strengths instead.
-        """
+        """Statistics of a step from `v` to `plain`."""
         strength = self.edges.strength[:, None]
         change = (plain - v) * strength
         unresolved = RESOLUTION * strength * jnp.abs(plain)
@@ -438,12 +432,7 @@ def _residual(
 ) -> tuple[Float[jax.Array, "rows c"], Float[jax.Array, " c"]]:
     """source + (1 - a) P v - v, and the largest entry of each column in terms of ranks."""
 
-    def shard_residual(
-        edges: Edges,
-        source: Float[jax.Array, "n c"],
-        v: Float[jax.Array, "n c"],
-        damping: ArrayLike,
-    ):
+    def shard_residual(edges: Edges, source: jax.Array, v: jax.Array, damping: ArrayLike):
         rows = _gathered(v, jnp.zeros((STATISTICS, v.shape[1]), v.dtype)) if spread else v
         strength = edges.strength[:, None]
         residual = source + damping / strength * edges.incoming_sums(rows) - v

@@ -52,8 +52,6 @@ def read_columns(
     """Reads columns of a Parquet file and casts numbers to the widths in `types`.
 
     Args:
-        path: the file.
-        types: column -> type.
         nullable: columns that may have empty cells.
 
     Raises:

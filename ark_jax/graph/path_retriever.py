@@ -9,10 +9,9 @@ from pathlib import Path as FilePath
 from typing import NamedTuple
 
 from ark_jax.graph.beam import BeamResult, BeamRules, FoundPath, Scorer, search
-from ark_jax.graph.name_search import Mentions, look_up, nearest
+from ark_jax.graph.linked_questions import Mentions, look_up, nearest
 from ark_jax.graph.steps import HUB, Steps
-from ark_jax.graph.triple_texts import By
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import By, Triples
 from ark_jax.models import hf
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.runtime.shown import Records, one_line, record_html
@@ -58,13 +57,13 @@ class StepSettings:
         if not path.is_file():
             return cls()
         values = hf.read_json(path)
-        inverse, by = values.get("inverse"), values.get("relations")
-        if not isinstance(inverse, bool) or by not in typing.get_args(By):
+        inverse, relations = values.get("inverse"), values.get("relations")
+        if not isinstance(inverse, bool) or relations not in typing.get_args(By):
             raise ValueError(
-                f'{path}: inverse={inverse!r}, relations={by!r}: must be true or false, and "last" '
-                'or "whole"; fetch the file again'
+                f"{path}: inverse={inverse!r}, relations={relations!r}: must be true or false, and "
+                '"last" or "whole"; fetch the file again'
             )
-        return cls(inverse, by)
+        return cls(inverse, relations)
 
     def write(self, folder: FilePath) -> None:
         text = json.dumps({"inverse": self.inverse, "relations": self.by}, indent=2)
@@ -131,7 +130,6 @@ class PathRetriever:
         """At most k paths for each question, best first.
 
         Args:
-            questions: texts.
             topics: names, aliases or ids for each question. A name of several nodes gives all of
                 them. None: they are looked for in the questions, see `topics_in`.
             k: how many paths; a narrow beam may end with fewer.
@@ -154,9 +152,7 @@ class PathRetriever:
         """All paths of the beams as numbers, best first, and their cost; see `beam.search`.
 
         Args:
-            questions: texts.
             topics: nodes for each question.
-            rules: see `BeamRules`.
         """
         return search(questions, topics, self.steps, self.scorer, rules, self.prefilter)
 

@@ -11,10 +11,8 @@ from ark_jax.graph.beam import BeamRules
 from ark_jax.graph.linked_questions import link
 from ark_jax.graph.path_retriever import PathRetriever
 from ark_jax.graph.triple_questions import TripleQuestion
-from ark_jax.graph.triple_retriever import TripleRetriever
-from ark_jax.graph.triple_texts import By
-from ark_jax.graph.triple_walk import WalkRules
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triple_retriever import TripleRetriever, WalkRules
+from ark_jax.graph.triples import By, Triples
 from ark_jax.runtime import log
 
 BATCH = 1024  # questions that are searched at once
@@ -63,7 +61,6 @@ def path_rows(
 
     Args:
         model: folder or hub name of the pair scorer.
-        rules: of the beam search.
         inverse: whether paths also go from tail to head; None: as the model was trained.
         by: how a relation is written; None: as the model was trained.
     """

@@ -108,8 +108,6 @@ class KnowledgeGraph(GraphFormats):
         The end of a relation without a record of its own becomes a node. Self-loops are dropped.
 
         Args:
-            entities: extracted entities.
-            relations: extracted relations.
             fold: name -> the form that decides whether names are equal, "" for an invalid name.
                 Another function may reproduce another system's graph, or keep names apart by case
                 or article.

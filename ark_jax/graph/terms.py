@@ -50,7 +50,6 @@ class Terms:
         """Joins ids with their names and aliases. Ids that only the mappings have come last.
 
         Args:
-            ids: different strings.
             names: id -> name. Without it, each id is its own name.
             aliases: id -> other names.
         """
@@ -120,13 +119,20 @@ class Terms:
         texts, terms = self._texts()
         return _Index(pa.array([text.casefold() for text in texts.to_pylist()], TEXT), terms)
 
-    def _texts(self) -> tuple[pa.Array, np.ndarray]:
-        """All names, aliases and ids, and the term of each."""
+    def names_and_aliases(self) -> tuple[pa.ChunkedArray, np.ndarray]:
+        """All names and aliases, and the term of each."""
         named = np.flatnonzero(pc.is_valid(self.names).to_numpy(zero_copy_only=False))
         aliased = pc.list_parent_indices(self.aliases).to_numpy()
-        texts = [self.ids, self.names.drop_null(), pc.list_flatten(self.aliases)]
-        terms = np.concatenate([np.arange(len(self)), named, aliased])
-        return pa.concat_arrays(texts), terms
+        texts = pa.chunked_array([self.names.drop_null(), pc.list_flatten(self.aliases)], TEXT)
+        return texts, np.concatenate([named, aliased])
+
+    def _texts(self) -> tuple[pa.Array, np.ndarray]:
+        """All ids, names and aliases, and the term of each."""
+        texts, terms = self.names_and_aliases()
+        return (
+            pa.concat_arrays([self.ids, *texts.chunks]),
+            np.concatenate([np.arange(len(self)), terms]),
+        )
 
 
 @dataclasses.dataclass
@@ -161,12 +167,7 @@ class _Index:
 
 
 class TermLists:
-    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one.
-
-    Args:
-        folder: holds the files.
-        findings: gets their problems.
-    """
+    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one."""
 
     def __init__(self, folder: Path, findings: Findings):
         self._folder, self._findings = folder, findings

@@ -18,9 +18,10 @@ type.object.name and common.topic.alias give names, and are no facts of the grap
 
 import dataclasses
 import glob
+import gzip
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,8 +29,7 @@ import pyarrow.compute as pc
 
 from ark_jax.data.formats.pairs import are_triples_of_sentences, is_pair
 from ark_jax.data.json_files import json_rows
-from ark_jax.data.problems import Findings
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Findings, Reading
 from ark_jax.data.text_files import (
     begins_as_json,
     filled_lines,
@@ -38,7 +38,6 @@ from ark_jax.data.text_files import (
     unreadable_file,
 )
 from ark_jax.graph.parquet import TEXT
-from ark_jax.graph.rdf_files import FREEBASE_NAMES, n_triples
 from ark_jax.graph.terms import Names
 from ark_jax.graph.triple_parquet import has_triples, parquet_columns
 from ark_jax.graph.triple_rows import (
@@ -54,6 +53,86 @@ from ark_jax.graph.triple_rows import (
     valid_rows,
 )
 from ark_jax.runtime import storage
+
+FREEBASE = "http://rdf.freebase.com/ns/"
+FREEBASE_NAMES = ("type.object.name", "common.topic.alias")  # relations to a name, to an alias
+_LABELS = {  # predicate -> whether it gives a name, or an alias alone
+    "http://www.w3.org/2000/01/rdf-schema#label": True,
+    "http://www.w3.org/2004/02/skos/core#prefLabel": True,
+    "http://www.w3.org/2004/02/skos/core#altLabel": False,
+}
+
+
+def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[str, str, str]]:
+    """The triples of an N-Triples file, whose ids are terms as N-Triples writes them.
+
+    A literal keeps its language or datatype in its id, and its text is its name. The name of an IRI
+    is its rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
+    """
+    try:
+        import pyoxigraph
+    except ImportError:
+        message = "is N-Triples, which pyoxigraph reads; run: pip install 'ark-jax[graphs]'"
+        findings.problems.add(path, message)
+        return
+    opener: Callable = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            quads = pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES)
+            for quad in _readable_quads(quads, path, findings):
+                is_name = _term_id(quad.predicate) in FREEBASE_NAMES  # a file of TSV has them too
+                if isinstance(quad.object, pyoxigraph.Literal) and not is_name:
+                    _name_literal(quad, names)
+                yield _term_id(quad.subject), _term_id(quad.predicate), _term_id(quad.object)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        findings.problems.stop(path, f"cannot be read ({reason}); copy it again")
+
+
+def _readable_quads(quads: Iterator, path: Path, findings: Findings) -> Iterator:
+    """Yields the quads of a parser; what it cannot read becomes a problem.
+
+    Reading continues after a broken line, but not after bytes that are not UTF-8.
+    """
+    last = 0
+    while True:
+        try:
+            quad = next(quads)
+        except StopIteration:
+            return
+        except SyntaxError as error:
+            findings.problems.rows += 1
+            reason = error.args[0].partition(": ")[2].partition(" (line")[0]
+            line = error.lineno or 0
+            if "UTF-8" in reason or line <= last:
+                message = f"{reason}; save the file as UTF-8: nothing after it was read"
+                if "UTF-8" in reason:
+                    findings.problems.stop(path, message, line)
+                return
+            last = line
+            findings.problems.add(path, f"is not N-Triples ({reason}); mend the line", line)
+            continue
+        findings.problems.rows += 1
+        yield quad
+
+
+def _term_id(term) -> str:
+    """An IRI without its angle brackets; any other term as N-Triples writes it.
+
+    Of Freebase's IRIs it is the mid or the relation, by which questions name them.
+    """
+    return term.value.removeprefix(FREEBASE) if type(term).__name__ == "NamedNode" else str(term)
+
+
+def _name_literal(quad, names: Names) -> None:
+    """Adds the text of a literal as its name, and a label as a name or alias of its subject."""
+    text = " ".join(quad.object.value.split())
+    if not text:
+        return
+    names.names.setdefault(str(quad.object), text)
+    if (named := _LABELS.get(quad.predicate.value)) is not None:
+        names.add(_term_id(quad.subject), text, alias=not named)
+
 
 _BATCH = 1 << 16
 LONGEST_RELATION = 8  # words
@@ -122,20 +201,20 @@ def _take_freebase_names(rows: TripleRows, names: Names) -> None:
         return
     head, relation, tail = (joined_chunks(chunks).cast(TEXT) for chunks in rows.columns)
     is_name = pc.is_in(relation, known)
-    given = []
+    named = []
     for id, kind, text in zip(
         *(c.filter(is_name).to_pylist() for c in (head, relation, tail)), strict=True
     ):
         literal = _LITERAL.fullmatch(text)
         language = literal[2] or "en" if literal else "en"
-        given.append(
+        named.append(
             (language != "en", kind != FREEBASE_NAMES[0], id, literal[1] if literal else text)
         )
-    for _, is_alias, id, text in sorted(given, key=lambda name: name[:2]):
+    for _, is_alias, id, text in sorted(named, key=lambda name: name[:2]):
         names.add(id, text, alias=is_alias)
     for chunks, column in zip(rows.columns, (head, relation, tail), strict=True):
         chunks[:] = column.filter(pc.invert(is_name)).chunks
-    message = f"{len(given):,} triples name nodes of Freebase; they are names, not facts"
+    message = f"{len(named):,} triples name nodes of Freebase; they are names, not facts"
     rows.findings.remarks.add(rows.path, message, rows=0)
 
 
@@ -170,11 +249,7 @@ def recognises(path: Path) -> bool:
 
 
 def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
-    """Whether a text file names columns of triples, or most of its first lines look like triples.
-
-    Args:
-        lines: the first lines that are not empty.
-    """
+    """Whether a text file names columns of triples, or most of its first lines are triples."""
     separator, fields = first_fields(path)
     first = [field.strip().lower() for field in fields]
     if part_positions(first):
@@ -218,16 +293,13 @@ def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.add(path, message)
-    elif (faultless := _faultless(path, findings)) is not None and len(faultless[0]):
+    elif not findings.reading.encoding and (
+        (faultless := faultless_columns(path)) and len(faultless[0])
+    ):
         findings.problems.rows += len(faultless[0])
         rows.add_columns(faultless)
     else:
         rows.add_triples(valid_rows(text_triples(path, findings), path, findings))
-
-
-def _faultless(path: Path, findings: Findings) -> tuple[pa.ChunkedArray, ...] | None:
-    """The columns of a file of UTF-8 without faults; None for another, which goes row by row."""
-    return None if findings.reading.encoding else faultless_columns(path)
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
@@ -288,7 +360,6 @@ def local_files(
 
     Args:
         paths: files, globs and, with `recognises`, folders.
-        findings: where problems go.
         recognises: whether a file in a folder is of the kind wanted. All of its files must be.
     """
     files: list[Path] = []

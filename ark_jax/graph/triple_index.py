@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.triple_texts import By, triple_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import By, Triples, triple_texts
 from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval import dense, vector_files
 from ark_jax.runtime.log import say
@@ -45,7 +44,6 @@ class TripleIndex:
         Args:
             folder: where the index is kept; None keeps it in memory.
             towers: the document tower embeds the texts.
-            graph: whose triples are indexed.
             by: how a relation is written, see `relation_texts`.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
             batch_tokens: as in `Retriever.encode`.
@@ -111,7 +109,6 @@ class TripleIndex:
 
         Args:
             queries: unit vectors `[q e]`.
-            k: number of triples.
 
         Raises:
             ValueError: k is below 1, or the widths differ.
@@ -134,12 +131,7 @@ class TripleIndex:
 
 
 def _distinct_texts(graph: Triples, by: By) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The different texts of a graph's triples, in order of appearance.
-
-    Returns:
-        The key of each text, S16 `[t]`; the first triple of each text, `[t]`; and the text of each
-        triple, `[m]`.
-    """
+    """The key of each different text, its first triple, and the text of each triple."""
     keys = np.empty(len(graph), vector_files.KEY)
     for start in range(0, len(graph), _BATCH):
         rows = np.arange(start, min(start + _BATCH, len(graph)))

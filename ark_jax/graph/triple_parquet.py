@@ -58,7 +58,8 @@ def _read_parts(path: Path, names: Sequence[str], findings: Findings) -> list[pa
         kind = column.type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
-        if not (pa.types.is_integer(kind) or _is_text(kind)):
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not (pa.types.is_integer(kind) or is_text):
             message = f"is of type {kind}; give strings or whole numbers"
             findings.problems.add(path, message, 0, part)
             return []
@@ -66,10 +67,6 @@ def _read_parts(path: Path, names: Sequence[str], findings: Findings) -> list[pa
         columns.append(column if stays else column.cast(TEXT))
     findings.problems.rows += len(columns[0])
     return columns
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _has_graphs(schema: pa.Schema) -> bool:
@@ -114,14 +111,7 @@ def _graph_triples(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray
 def _drop_faulty(
     columns: list[pa.ChunkedArray], rows: np.ndarray | None, path: Path, findings: Findings
 ) -> list[pa.ChunkedArray]:
-    """The columns without triples that have a fault.
-
-    Args:
-        columns: head, relation and tail.
-        rows: int [m], the row from 0 of each triple; None if each has its own.
-        path: the file that problems name.
-        findings: gets the problems.
-    """
+    """The columns without triples that have a fault."""
     problems_by_row: dict[int, list[Problem]] = collections.defaultdict(list)
     for part, column in zip(PARTS, columns, strict=True):
         # Most names are valid at first sight. Only the others are checked one by one, and rows

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.json_files import json_rows
-from ark_jax.data.problems import Findings
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Findings, Reading
 from ark_jax.data.rows import InputRow, has_surrogate, text_fault
 from ark_jax.data.table_files import distinct_stems, parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import begins_as_json, filled_lines, is_parquet
@@ -136,10 +135,8 @@ def _by_our_names(row: InputRow) -> InputRow:
     if names["answers"] in row.values:  # a test set may hide them
         answers, entities = {"WebQSP": _webqsp, "CWQ": _cwq, "GrailQA": _grailqa}[form](row)
         values |= {"answers": answers, "entities": entities}
-    plain = InputRow(row.file, row.line, values | {"group": row.values.get("level", "")}, row.unit)
-    plain.names = names | {"group": "level"}
-    plain.problems, plain.remarks = row.problems, row.remarks
-    return plain
+    values["group"] = row.values.get("level", "")
+    return row.with_values(values, names | {"group": "level"})
 
 
 def _answer(part: InputRow, id: str, name: str, kind: str = "") -> dict | str:
@@ -155,8 +152,8 @@ def _webqsp(row: InputRow) -> tuple[list, list]:
     answers, topics = [], []
     for parse in row.objects("Parses"):
         topics += filter(None, [parse.values.get("TopicEntityMid")])
-        given = parse.objects("Answers", required=False)
-        answers += [_answer(x, "AnswerArgument", "EntityName", "AnswerType") for x in given]
+        objects = parse.objects("Answers", required=False)
+        answers += [_answer(x, "AnswerArgument", "EntityName", "AnswerType") for x in objects]
     return answers, topics
 
 
@@ -172,8 +169,8 @@ def _cwq(row: InputRow) -> tuple[list, list]:
 
 def _grailqa(row: InputRow) -> tuple[list, list]:
     """The answers of a question of GrailQA, and the entities of its graph query."""
-    given = row.objects("answer")
-    answers = [_answer(x, "answer_argument", "entity_name", "answer_type") for x in given]
+    objects = row.objects("answer")
+    answers = [_answer(x, "answer_argument", "entity_name", "answer_type") for x in objects]
     query = row.values.get("graph_query")
     if not isinstance(query, dict):
         row.add_problem("graph_query", "is missing or no object", "copy the row as it is published")
@@ -248,11 +245,7 @@ def _text_questions(
 
 
 def _line_fault(fields: Sequence[str], width: int) -> str:
-    """What is wrong with the fields of a line, and the fix; empty if nothing is.
-
-    Args:
-        width: number of fields of the first line.
-    """
+    """What is wrong with the fields of a line, and the fix; empty if nothing is."""
     if width > 3 or (width == 3 and not (len(fields) >= 3 and is_question_path(fields))):
         return "is not a MetaQA or PathQuestion question; write JSONL with `question` and `answers`"
     if len(fields) != width:

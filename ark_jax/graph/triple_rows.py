@@ -110,6 +110,15 @@ def row_bounds(column: np.ndarray, size: int) -> np.ndarray:
     return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
 
 
+def ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The numbers from each start to its end, one range after the other: int64."""
+    if len(starts) == 1:
+        return np.arange(starts[0], ends[0])
+    sizes = ends - starts
+    offsets = np.cumsum(sizes) - sizes
+    return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
+
+
 def value_slice(ascending: np.ndarray, value: int) -> slice:
     """The slice of a sorted array that equals a value."""
     # A value of the array's own type: numpy would copy the array to compare another one.
@@ -299,11 +308,7 @@ def remark_graphs(path: Path, count: int, findings: Findings) -> None:
 
 
 def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:
-    """The triples of a question's graph; faults become problems.
-
-    Args:
-        kind: "graph" or "subgraph.tuples", see `json_kind`.
-    """
+    """The triples of a question's graph; faults become problems."""
     triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
     for i, triple in enumerate(triples if isinstance(triples, list) else []):
         if not isinstance(triple, list) or len(triple) != 3:

@@ -8,19 +8,18 @@ from.
 import collections
 import dataclasses
 import functools
-import warnings
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput, Problem
-from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
-from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
 from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
 from ark_jax.graph.triple_rows import (
@@ -39,7 +38,6 @@ from ark_jax.graph.triple_rows import (
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_copy, local_path
 
-Direction = Literal["out", "in", "both"]
 _BATCH = 1 << 16
 _TERM_TYPES = {"id": TEXT, "name": TEXT, "aliases": TEXTS}
 
@@ -150,43 +148,6 @@ class Triples:
         )
 
     @classmethod
-    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "Triples":
-        """Makes a graph of entities and relations that were extracted from documents.
-
-        A node's id is the folded name (`store.fold`), its name the most frequent spelling, and its
-        aliases the others. A relation is its description, or else its keywords. A record without a
-        name or description is left out, and a warning says how many are.
-        """
-        spellings: dict[str, collections.Counter[str]] = {}
-        left_out = 0
-
-        def node(name: str) -> str:
-            """The id of a node; counts this spelling of it, unless it folds to nothing."""
-            key = fold(name)
-            if key:
-                spellings.setdefault(key, collections.Counter())[name] += 1
-            return key
-
-        for entity in entities:
-            left_out += not node(entity.name)
-        rows = []
-        for record in relations:
-            ends = fold(record.source), fold(record.target)
-            text = " ".join((record.description or record.keywords).split())
-            if not (all(ends) and text):
-                left_out += 1
-                continue
-            rows.append((node(record.source), text, node(record.target)))
-        if left_out:
-            warnings.warn(
-                f"{left_out:,} records without a name or description are left out", stacklevel=2
-            )
-        ranked = {id: sorted(c, key=lambda name: (-c[name], name)) for id, c in spellings.items()}
-        names = {id: spelled[0] for id, spelled in ranked.items()}
-        aliases = {id: spelled[1:] for id, spelled in ranked.items() if spelled[1:]}
-        return cls.from_triples(rows, names, aliases)
-
-    @classmethod
     def read(
         cls,
         *paths: str | Path,
@@ -270,37 +231,16 @@ class Triples:
         themselves in order of tail, relation and head, int64 [m]."""
         return row_bounds(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
 
-    def rows(self, node: int, direction: Direction = "both") -> np.ndarray:
-        """The rows with a node as head ("out"), as tail ("in") or as either: int64, ascending.
+    def rows(self, node: int) -> np.ndarray:
+        """The rows with a node as head or tail: int64, ascending.
 
         Raises:
             IndexError: there is no such node.
-            ValueError: the direction is another word.
         """
         self._check_index(node, self.nodes, "node")
-        self._check_direction(direction)
-        parts = []
-        if direction != "in":
-            parts.append(np.arange(self.outgoing[node], self.outgoing[node + 1]))
-        if direction != "out":
-            bounds, order = self.incoming
-            parts.append(np.sort(order[bounds[node] : bounds[node + 1]]))
-        return parts[0] if len(parts) == 1 else np.union1d(*parts)  # a self-loop counts once
-
-    def neighbours(self, node: int, direction: Direction = "both") -> np.ndarray:
-        """The nodes that share a triple with a node, ascending; errors as `rows`.
-
-        A node is its own neighbour if it has a self-loop.
-        """
-        self._check_index(node, self.nodes, "node")
-        self._check_direction(direction)
-        ends = []
-        if direction != "in":
-            ends.append(self.tail[self.outgoing[node] : self.outgoing[node + 1]])
-        if direction != "out":
-            bounds, order = self.incoming
-            ends.append(self.head[order[bounds[node] : bounds[node + 1]]])
-        return np.unique(np.concatenate(ends))
+        bounds, order = self.incoming
+        leaving = np.arange(self.outgoing[node], self.outgoing[node + 1])
+        return np.union1d(leaving, order[bounds[node] : bounds[node + 1]])  # a loop counts once
 
     def tails(self, head: int, relation: int) -> np.ndarray:
         """All t of triples (head, relation, t), ascending.
@@ -313,25 +253,11 @@ class Triples:
         rows = slice(self.outgoing[head], self.outgoing[head + 1])
         return self.tail[rows][value_slice(self.relation[rows], relation)]
 
-    def heads(self, relation: int, tail: int) -> np.ndarray:
-        """All h of triples (h, relation, tail), ascending; errors as `tails`."""
-        self._check_index(tail, self.nodes, "node")
-        self._check_index(relation, self.relations, "relation")
-        bounds, order = self.incoming
-        rows = order[bounds[tail] : bounds[tail + 1]]
-        return self.head[rows[value_slice(self.relation[rows], relation)]]
-
     @staticmethod
     def _check_index(index: int, terms: Terms, kind: str) -> None:
         """Raises IndexError if there is no such node or relation."""
         if not 0 <= index < len(terms):
             raise IndexError(f"{kind} {index}: this graph has {len(terms):,}, from 0")
-
-    @staticmethod
-    def _check_direction(direction: str) -> None:
-        """Raises ValueError if this is not a `Direction`."""
-        if direction not in ("out", "in", "both"):
-            raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
 
     def find(self, name: str) -> list[int]:
         """All nodes with this name, alias or id, as `Terms.find`."""
@@ -429,3 +355,84 @@ def _raise_for_bad_triple(rows: Sequence[object]) -> None:
         for part, value in zip(PARTS, row, strict=True):
             if fault := name_fault(value):
                 raise ValueError(f"triples[{i}]: {part} {fault[0]}; {fault[1]}")
+
+
+By = Literal["last", "whole"]
+_TEXTS_AT_ONCE = 1 << 16
+# What separates the parts of an id: `people.person.spouse`, `__people__person`, an IRI. A blank
+# makes it a phrase, and a dot before a digit a number: neither is divided.
+_MARKS = re.compile(r"[/#:]+|__+|\.+(?=[^\W\d_])")
+
+
+def relation_texts(graph: Triples, by: By = "last") -> list[str]:
+    """A text for each relation.
+
+    The text is the name of the relation, or its id if it has none. "last" shortens a dotted or
+    slashed id to its last part with blanks for underscores: `people.person.place_of_birth` becomes
+    "place of birth". Equal texts get further parts in front until they differ.
+
+    Args:
+        by: "last", or "whole" for the ids as they are.
+
+    Raises:
+        ValueError: `by` is another word.
+    """
+    if by not in ("last", "whole"):
+        raise ValueError(f"by is {by!r}: give 'last' or 'whole'")
+    ids, names = graph.relations.ids.to_pylist(), graph.relations.names.to_pylist()
+    texts = [name or id for id, name in zip(ids, names, strict=True)]
+    if by == "last":
+        short = {i: _id_parts(id) for i, id in enumerate(ids) if texts[i] == id}
+        for i, text in _shortest_distinct(short, taken=texts).items():
+            texts[i] = text
+    return texts
+
+
+def _id_parts(id: str) -> list[str]:
+    """The parts of an id; a phrase is one part."""
+    pieces = [id] if re.search(r"\s", id) else _MARKS.split(id)
+    words = (" ".join(piece.replace("_", " ").split()) for piece in pieces)
+    return [piece for piece in words if piece] or [id]
+
+
+def _shortest_distinct(parts: dict[int, list[str]], taken: list[str]) -> dict[int, str]:
+    """For each relation, the fewest last parts that no other text equals, or else its whole id."""
+    names = {text for i, text in enumerate(taken) if i not in parts}
+    lengths = dict.fromkeys(parts, 1)
+    while True:
+        texts = {i: " ".join(parts[i][-lengths[i] :]) for i in parts}
+        counts = collections.Counter(texts.values())
+        equal = [i for i, text in texts.items() if counts[text] > 1 or text in names]
+        longer = [i for i in equal if lengths[i] < len(parts[i])]
+        if not longer:
+            return texts | {i: taken[i] for i in equal}
+        for i in longer:
+            lengths[i] += 1
+
+
+def triple_texts(graph: Triples, rows: np.ndarray, by: By = "last") -> list[str]:
+    """Triples as "head | relation | tail": names of nodes, or ids where a node has no name.
+
+    Args:
+        rows: int [m], rows of it.
+        by: as in `relation_texts`.
+
+    Raises:
+        IndexError: there is no such row.
+        ValueError: `by` is another word.
+    """
+    rows = np.asarray(rows)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(graph):
+        raise IndexError(f"rows {rows.min()} to {rows.max()}: this graph has {len(graph):,}")
+    relations = pa.array(relation_texts(graph, by), pa.string())
+    nodes = pc.coalesce(graph.nodes.names, graph.nodes.ids)
+    texts: list[str] = []
+    for start in range(0, len(rows), _TEXTS_AT_ONCE):
+        batch = rows[start : start + _TEXTS_AT_ONCE]
+        parts = (
+            nodes.take(pa.array(graph.head[batch])),
+            relations.take(pa.array(graph.relation[batch])),
+            nodes.take(pa.array(graph.tail[batch])),
+        )
+        texts += pc.binary_join_element_wise(*parts, " | ").to_pylist()
+    return texts

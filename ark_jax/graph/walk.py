@@ -73,7 +73,7 @@ class Walk:
     """A graph laid out for `personalized_pagerank`, for use in many calls.
 
     Attributes:
-        size: number of nodes.
+        incoming: the weights on the host; row i has the edges that lead to node i.
         devices: number of devices of the mesh.
         reversible: whether every edge has the same weight in both directions.
         node_rows: the row of each node, int64 `[n]`. All arrays below are ordered by row.
@@ -81,34 +81,27 @@ class Walk:
         strength: sums of outgoing weights, 1 for dangling rows.
     """
 
-    def __init__(
-        self,
-        graph: KnowledgeGraph | scipy.sparse.sparray,
-        *,
-        weight: np.ndarray | None = None,
-        shard: str = "seeds",
-    ):
+    def __init__(self, graph: KnowledgeGraph | scipy.sparse.sparray, *, shard: str = "seeds"):
         """
         Args:
             graph: a KnowledgeGraph, whose edges have weight 1 in both directions; or a square
                 matrix whose entry (i, j) is the weight of an edge from i to j. Repeated entries are
                 summed.
-            weight: for a KnowledgeGraph, one finite number ≥ 0 per edge of `graph.neighbours()`.
             shard: "seeds" or "nodes". With "seeds", every device holds the graph and walks from its
                 own seed sets without communication. With "nodes", every device holds a share of the
                 nodes and their incoming edges, and the ranks are gathered once per step; this is
                 for graphs larger than a device.
 
         Raises:
-            ValueError: `shard` is unknown, a weight is negative or not finite, or a shape is wrong.
+            ValueError: `shard` is unknown, a weight is negative or not finite, or the matrix is not
+                square.
         """
         if shard not in ("seeds", "nodes"):
             raise ValueError(f"shard={shard!r}: must be seeds or nodes")
         self.shard = shard
-        incoming = _rescaled(_incoming(graph, weight))
+        self.incoming = incoming = _rescaled(_incoming(graph))
         self.size = incoming.shape[0]
-        unweighted = isinstance(graph, KnowledgeGraph) and weight is None
-        self.reversible = unweighted or _is_symmetric(incoming)
+        self.reversible = isinstance(graph, KnowledgeGraph) or _is_symmetric(incoming)
         layout.enter_mesh()
         self.devices = jax.sharding.get_mesh().size
         self._lay_out(incoming)
@@ -159,14 +152,13 @@ class Walk:
         return layout.put(x, P(layout.AXES) if self.shard == "nodes" else P())
 
     def edges(self, dtype: str) -> Edges:
-        """The tables on the devices, with weights in `dtype`; "rest" is what float32 drops."""
+        """The tables on the devices, with weights in `dtype`."""
         if dtype not in self._placed:
-            cast = _float32_rest if dtype == "rest" else lambda x: x.astype(dtype)
             narrow, wide = (
-                (sources, None if weights is None else self._put(cast(weights)))
+                (sources, None if weights is None else self._put(weights.astype(dtype)))
                 for sources, weights in self._tables
             )
-            strength = self._put(cast(self.strength))
+            strength = self._put(self.strength.astype(dtype))
             self._placed[dtype] = Edges(narrow, wide, self._owner, strength)
         return self._placed[dtype]
 
@@ -206,11 +198,6 @@ class _TableBuilder:
         return _Table(sources, weights, owners)
 
 
-def _float32_rest(x: np.ndarray) -> np.ndarray:
-    """What float64 numbers lose when they become float32, as float32."""
-    return (x - x.astype(np.float32)).astype(np.float32)
-
-
 def round_size(n: int) -> int:
     """Rounds up to eight sizes per octave, so that graphs of similar size share a program."""
     step = 1 << max(n.bit_length() - 4, 5)
@@ -218,11 +205,7 @@ def round_size(n: int) -> int:
 
 
 def _dealt_rows(count: int, shards: int, rows: int, first: int) -> np.ndarray:
-    """The rows of `count` nodes that are dealt to the shards in turn, from row `first` of each.
-
-    Args:
-        rows: of each shard.
-    """
+    """The rows of `count` nodes that are dealt to the shards in turn, from row `first` of each."""
     i = np.arange(count)
     return i % shards * rows + first + i // shards
 
@@ -240,44 +223,26 @@ def _rescaled(incoming: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((scaled, incoming.indices, incoming.indptr), incoming.shape)
 
 
-def _incoming(graph, weight: np.ndarray | None) -> scipy.sparse.csr_array:
-    """A matrix whose row i holds the weights of the edges that lead to node i, without zeros."""
-    if isinstance(graph, KnowledgeGraph):
-        incoming = incoming_of_graph(graph, weight)
-    elif weight is not None:
-        raise ValueError("weight: a matrix holds its weights itself")
-    else:
-        incoming = _incoming_of_matrix(graph)
-    if np.any(incoming.data == 0):
-        incoming = incoming.copy()
-        incoming.eliminate_zeros()
-    return incoming
-
-
-def incoming_of_graph(
-    graph: KnowledgeGraph, weight: np.ndarray | None = None
-) -> scipy.sparse.csr_array:
-    """A matrix `[n n]`; row i holds the weights of the edges that lead to node i, as for `Walk`."""
+def incoming_of_graph(graph: KnowledgeGraph) -> scipy.sparse.csr_array:
+    """A matrix `[n n]` of ones; row i holds the edges that lead to node i."""
     source, target = graph.neighbours()
-    if weight is None:
-        weight = np.ones(len(source))
-    weight = np.asarray(weight, np.float64)
-    if weight.shape != source.shape or not np.all(np.isfinite(weight)) or np.any(weight < 0):
-        raise ValueError(
-            f"weight: needs {len(source)} finite non-negative numbers, one per edge of neighbours()"
-        )
     first = np.searchsorted(target, np.arange(len(graph) + 1))
-    return scipy.sparse.csr_array((weight, source, first), (len(graph), len(graph)))
+    return scipy.sparse.csr_array((np.ones(len(source)), source, first), (len(graph), len(graph)))
 
 
-def _incoming_of_matrix(matrix: scipy.sparse.sparray) -> scipy.sparse.csr_array:
-    """The transposed matrix in float64, without repeated entries; ValueError if it is invalid."""
+def _incoming(matrix: KnowledgeGraph | scipy.sparse.sparray) -> scipy.sparse.csr_array:
+    """A matrix whose row i holds the weights of the edges that lead to node i, without zeros."""
+    if isinstance(matrix, KnowledgeGraph):
+        return incoming_of_graph(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"graph: a matrix of shape {matrix.shape} is not square")
     incoming = scipy.sparse.csr_array(matrix.T.astype(np.float64))
     incoming.sum_duplicates()
     if not np.all(np.isfinite(incoming.data)) or np.any(incoming.data < 0):
         raise ValueError("graph: a weight is negative or not finite")
+    if np.any(incoming.data == 0):
+        incoming = incoming.copy()
+        incoming.eliminate_zeros()
     return incoming
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from ark_jax import __version__
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import StoredChunks
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import Chunk
+from ark_jax.data.spool import StoredChunks
 from ark_jax.index import folder as folders
 from ark_jax.index import tables
 from ark_jax.index.folder import Manifest

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ark_jax import __version__
-from ark_jax.data.chunk_files import StoredChunks
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
+from ark_jax.data.spool import StoredChunks
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
 from ark_jax.index.passages import Hit, Hits

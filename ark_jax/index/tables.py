@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ark_jax.data.chunk_files import StoredChunks, save_chunks
 from ark_jax.data.records import Chunk, Document
+from ark_jax.data.spool import StoredChunks, save_chunks
 from ark_jax.data.text_columns import ROWS
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.retrieval.vector_files import KEY

@@ -6,8 +6,8 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ark_jax.data.chunk_files import chunk_table
 from ark_jax.data.records import Chunk, Document
+from ark_jax.data.spool import chunk_table
 from ark_jax.data.text_columns import ROWS
 from ark_jax.runtime.log import say
 from ark_jax.runtime.map_shards import RunShards, map_shards, shards_of

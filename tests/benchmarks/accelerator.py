@@ -282,7 +282,7 @@ def pagerank_rows(sizes: Sizes) -> Iterator[Row]:
 
     wanted = iterated(250)  # 0.85 ** 250 is 2e-18
     walk = pagerank.Walk(graph)
-    for name, forced in (("as this device does it", None), ("in pairs of float32", lambda: True)):
+    for name, forced in (("as this device does it", None), ("residuals on the host", lambda: True)):
         run = functools.partial(
             pagerank.personalized_pagerank,
             walk,

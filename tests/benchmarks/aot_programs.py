@@ -24,7 +24,7 @@ from support.matrices import random_matrix
 from ark_jax import layout
 from ark_jax.estimate import steps
 from ark_jax.estimate.steps import array, placed
-from ark_jax.graph import float_pairs, pagerank, walk
+from ark_jax.graph import pagerank, walk
 from ark_jax.models import (
     decoder,
     decoding,
@@ -592,30 +592,16 @@ def ranks_by_nodes(size: str, scale: Scale) -> Program:
 
 
 def residuals(size: str, scale: Scale) -> Program:
-    """PageRank's residual in float64, on TPUs in pairs of float32."""
+    """PageRank's residual in float64; a run computes those of TPUs on the host."""
     graph, columns, block, _ = laid_out(scale, "seeds")
     rows = len(graph.strength)
-    numbers = lambda dtype: array(rows, columns, dtype=dtype, spec=block)
     kept = {"spread": False, "reversible": graph.reversible}
-    if not pagerank.emulates_float64():
 
-        def lower() -> jax.stages.Lowered:
-            with jax.enable_x64(True):
-                edges, x = graph.edges("float64"), numbers(np.float64)
-                return pagerank._residual.lower(edges, x, x, 0.85, **kept)
+    def lower() -> jax.stages.Lowered:
+        with jax.enable_x64(True):
+            edges, x = graph.edges("float64"), array(rows, columns, dtype=np.float64, spec=block)
+            return pagerank._residual.lower(edges, x, x, 0.85, **kept)
 
-        return Program(lower)
-    pair = float_pairs.Pair(numbers(np.float32), numbers(np.float32))
-    gain = array(rows, dtype=np.float32, spec=P())
-    lower = lambda: float_pairs._residual.lower(
-        graph.edges("float32"),
-        graph.edges("rest"),
-        float_pairs.Pair(gain, gain),
-        pair,
-        pair,
-        block=block,
-        **kept,
-    )
     return Program(lower)
 
 

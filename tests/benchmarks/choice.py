@@ -25,7 +25,7 @@ from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.ark.curriculum import systems as systems_of
 from ark_jax.recipes.ark.train import learned_questions
 from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
+from ark_jax.recipes.documents.choice import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.retrieve import WORDS, load_search, ranked_file
 from ark_jax.report.results import ALPHA

@@ -19,7 +19,7 @@ from pathlib import Path
 from timing import machine
 
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.spool import StoredChunks
 from ark_jax.demo.models import demo_models
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.config import ark

@@ -27,8 +27,7 @@ import pyarrow.parquet as pq
 from timing import machine, race, report
 
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.relation_paths import PathLimits, shortest_paths
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import PathLimits, Steps, shortest_paths
 from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 

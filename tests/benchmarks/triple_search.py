@@ -21,7 +21,7 @@ from timing import machine, race, report
 from ark_jax import Retriever, Triples, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.triple_index import TripleIndex
-from ark_jax.graph.triple_texts import triple_texts
+from ark_jax.graph.triples import triple_texts
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 METAQA = DATA / "kg" / "metaqa"

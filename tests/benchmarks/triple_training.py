@@ -26,7 +26,7 @@ from triple_search import metaqa
 
 from ark_jax import DualEncoder, Retriever, Triples
 from ark_jax.demo.models import demo_models
-from ark_jax.graph.triple_texts import triple_texts
+from ark_jax.graph.triples import triple_texts
 from ark_jax.train import fit, triplet
 from ark_jax.train.config import TripletConfig
 

@@ -19,7 +19,7 @@ from ark_jax.demo.models import demo_models
 from ark_jax.graph.answer_rows import answer_rows
 from ark_jax.graph.linked_questions import link
 from ark_jax.graph.triple_questions import read_questions
-from ark_jax.graph.triple_walk import WalkRules
+from ark_jax.graph.triple_retriever import WalkRules
 
 FILES = {
     "PathQuestion": ("2H-kb.txt", "PQ-2H.txt"),

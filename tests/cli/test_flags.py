@@ -10,7 +10,7 @@ from support.paths import REPOSITORY
 
 from ark_jax.cli import completion, verbs
 from ark_jax.cli.flags import Flags, describe_flags, flag, specs, usage
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 
 
 class Base(Flags):

@@ -14,7 +14,7 @@ import ark_jax as ark
 from ark_jax.compare import answering, output
 from ark_jax.compare.comparison import compare
 from ark_jax.compare.rankings import parse_systems
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput
 from ark_jax.index.writer import Writer
 from ark_jax.models.retriever import Retriever

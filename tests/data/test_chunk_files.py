@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ark_jax.data import chunk_files
-from ark_jax.data.chunk_files import StoredChunks, save_chunks
+from ark_jax.data import spool
 from ark_jax.data.records import Chunk
+from ark_jax.data.spool import StoredChunks, save_chunks
 
 TEXT, COUNT = st.text(max_size=5), st.integers(0, 2**62)
 CHUNKS = st.lists(st.builds(Chunk, TEXT, TEXT, COUNT, COUNT, COUNT, TEXT, TEXT), max_size=9)
 
 
-@pytest.mark.parametrize("block", [2, chunk_files.BLOCK])
+@pytest.mark.parametrize("block", [2, spool.BLOCK])
 @given(chunks=CHUNKS)
 def test_stored_chunks_equal_the_written_ones(chunks, block):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_files, "BLOCK", block)
+        patch.setattr(spool, "BLOCK", block)
         save_chunks(chunks, Path(folder))
         loaded = StoredChunks(Path(folder))
         assert list(StoredChunks(Path(folder))) == chunks

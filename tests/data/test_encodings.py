@@ -9,7 +9,7 @@ from support.input_files import write
 
 from ark_jax.data import readers
 from ark_jax.data.encodings import file_encoding
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 
 JAPANESE = "これは日本語の文書です。川は一月に凍った。"
 WRITTEN = {  # encoding: a text in it

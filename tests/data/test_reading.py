@@ -9,7 +9,7 @@ import pytest
 from support.input_files import write
 
 from ark_jax.data import readers
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 
 ROWS = [
     {"Prompt": "Where was it bought?", "The Response": "Kiel", "Passage": "It came from Kiel."},

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ark_jax.data import stored_strings
-from ark_jax.data.stored_strings import StoredStrings
+from ark_jax.data import text_columns
+from ark_jax.data.text_columns import StoredStrings
 
 STRINGS = st.lists(st.text(max_size=3), unique=True, max_size=20)
 
@@ -16,7 +16,7 @@ STRINGS = st.lists(st.text(max_size=3), unique=True, max_size=20)
 def test_every_stored_string_is_found_at_its_position(digest, strings, other, rows):
     blocks = [strings[i : i + rows] for i in range(0, len(strings), rows)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_strings, "hash", digest, raising=False)  # that collides
+        patch.setattr(text_columns, "hash", digest, raising=False)  # that collides
         stored = StoredStrings(pa.chunked_array(blocks, pa.large_string()))
         assert list(stored) == strings and list(stored[1::2]) == strings[1::2]
         assert [stored.position(string) for string in strings] == [*range(len(strings))]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import ark_jax.demo
-from ark_jax.graph.relation_paths import PathLimits, shortest_paths
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import PathLimits, Steps, shortest_paths
 from ark_jax.graph.triples import Triples
 
 DEMO = Path(ark_jax.demo.__file__).parent

@@ -4,7 +4,7 @@ import pytest
 from support.world import EMBEDDED
 
 from ark_jax.data import readers
-from ark_jax.estimate import known_models
+from ark_jax.estimate import work
 from ark_jax.estimate.devices import WeightlessModel
 from ark_jax.models import sentence_folder
 from ark_jax.text.tokens import load_tokenizer
@@ -30,13 +30,13 @@ PARAMETERS = {
 
 
 def test_every_known_model_has_a_published_parameter_count():
-    assert set(PARAMETERS) == set(known_models.KNOWN_MODELS)
+    assert set(PARAMETERS) == set(work.KNOWN_MODELS)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_stand_ins_have_the_published_number_of_parameters(name, tmp_path, mesh):
-    folder = known_models.write_stand_in(name, tmp_path)
-    is_encoder = known_models.known_model(name)["model_type"] in ("bert", "xlm-roberta")
+    folder = work.write_stand_in(name, tmp_path)
+    is_encoder = work.known_model(name)["model_type"] in ("bert", "xlm-roberta")
     head = "Embedding" not in name and not is_encoder
     model = WeightlessModel.from_folder(str(folder), compute="float32", batch=0, head=head)
     assert model.parameters == PARAMETERS[name]
@@ -45,14 +45,14 @@ def test_stand_ins_have_the_published_number_of_parameters(name, tmp_path, mesh)
 
 def test_a_stand_in_tokenizer_gives_about_as_many_tokens_as_the_model(tmp_path):
     name = "sentence-transformers/all-MiniLM-L6-v2@main"
-    assert known_models.known_model(name) == known_models.known_model(name.partition("@")[0])
-    assert known_models.known_model("nobody/no-such-model") is None
-    folder = known_models.write_stand_in(name, tmp_path)
+    assert work.known_model(name) == work.known_model(name.partition("@")[0])
+    assert work.known_model("nobody/no-such-model") is None
+    folder = work.write_stand_in(name, tmp_path)
     opened = load_tokenizer(str(folder))
     assert folder.name == "all-MiniLM-L6-v2" and opened.is_fast
     assert sentence_folder.read_max_length(folder, opened) == 256
     tokens = lambda text: len(opened(text, add_special_tokens=False)["input_ids"])
     assert len(opened("")["input_ids"]) == 2
     text = "\n".join(document.text for document in readers.load(EMBEDDED).documents)
-    assert len(text) / tokens(text) == pytest.approx(known_models.CHARACTERS, rel=0.02)
+    assert len(text) / tokens(text) == pytest.approx(work.CHARACTERS, rel=0.02)
     assert tokens("潮汐委员会") == 5

@@ -18,7 +18,8 @@ def plain_rows(graph, topics, answers, limit):
     rows = {answer: graph.rows(answer).tolist() for answer in answers if answer not in topics}
     away, frontier = dict.fromkeys(topics, 0), set(topics)
     for distance in range(1, limit + 1):
-        reached = {near for node in frontier for near in graph.neighbours(node).tolist()}
+        touching = [row for node in frontier for row in graph.rows(node)]
+        reached = {int(end) for row in touching for end in (graph.head[row], graph.tail[row])}
         frontier = reached - away.keys()
         away |= dict.fromkeys(frontier, distance)
     bearing = set()

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import numbered
 
-from ark_jax.graph.community import SeedFinder, community
+from ark_jax.graph.community import NameIndex, SeedFinder, community, words
 from ark_jax.graph.extract import Entity
-from ark_jax.graph.name_words import NameIndex, words
 from ark_jax.graph.store import KnowledgeGraph, fold
 
 # --- the graph -----------------------------------------------------------------------------------

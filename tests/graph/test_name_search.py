@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ark_jax.graph.name_search import Mentions, look_up, nearest
+from ark_jax.graph.linked_questions import Mentions, look_up, nearest
 from ark_jax.graph.triples import Triples
 
 

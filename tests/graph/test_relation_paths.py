@@ -12,8 +12,7 @@ from support.fact_graphs import random_graph
 from support.paths import DATA
 
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, PathLimits, Steps, shortest_paths
 from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 

@@ -17,8 +17,7 @@ from support.paths import REPOSITORY
 
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triple_retriever import TripleRetriever
-from ark_jax.graph.triple_texts import triple_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import Triples, triple_texts
 from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval import vector_files
 

@@ -8,8 +8,7 @@ from support import tiny
 import ark_jax
 from ark_jax import layout
 from ark_jax.data.records import BadInput
-from ark_jax.graph.triple_retriever import Triple, TripleRetriever
-from ark_jax.graph.triple_walk import WalkRules, walk
+from ark_jax.graph.triple_retriever import Triple, TripleRetriever, WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.towers import DualEncoder

@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ark_jax.graph.triple_texts import relation_texts, triple_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import Triples, relation_texts, triple_texts
 
 
 def graph_of(*relations: str, names=None) -> Triples:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.fact_graphs import random_graph
 
-from ark_jax.graph.triple_walk import WalkRules, walk
+from ark_jax.graph.triple_retriever import WalkRules, walk
 from ark_jax.graph.triples import Triples
 
 

@@ -9,7 +9,6 @@ from support.graphs import numbered
 from support.matrices import random_matrix
 
 from ark_jax.graph import pagerank
-from ark_jax.graph.pagerank import personalized_pagerank
 from ark_jax.graph.walk import Walk
 from ark_jax.layout import make_mesh
 
@@ -43,7 +42,3 @@ def test_a_walk_needs_at_most_one_collective_per_step():
 def test_invalid_arguments_of_a_walk_are_refused(mesh):
     with pytest.raises(ValueError, match="shard='edges': must be seeds or nodes"):
         Walk(numbered(1, []), shard="edges")
-    with pytest.raises(ValueError, match="weight: give it to the Walk"):
-        personalized_pagerank(
-            Walk(numbered(1, [])), [[0]], teleport=0.5, tolerance=1e-6, weight=np.ones(0)
-        )

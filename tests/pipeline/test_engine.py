@@ -31,7 +31,7 @@ from support.world import (
 )
 from tokenizers import Tokenizer
 
-from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.spool import StoredChunks
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark.recipe import stages

@@ -322,7 +322,7 @@ def test_each_process_looks_up_only_its_own_passages(pair):
 MAPPED = """
 import sys
 from pathlib import Path
-from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.spool import StoredChunks
 # Bytes of mapped files in memory.
 shared = lambda: int(Path("/proc/self/statm").read_text().split()[2]) * 4096
 before, chunks = shared(), StoredChunks(Path(sys.argv[1]))
@@ -337,8 +337,8 @@ print(len(chunks), first_ten, shared() - before)
     reason="only Linux says how much of its files a process has read",
 )
 def test_only_requested_texts_are_read(tmp_path):
-    from ark_jax.data.chunk_files import StoredChunks, save_chunks
     from ark_jax.data.records import Chunk
+    from ark_jax.data.spool import StoredChunks, save_chunks
 
     chunks = [Chunk(f"d#{i}", "d", i, i + 1, 3, f"{i} of the tide. " * 4000) for i in range(1000)]
     save_chunks(chunks, tmp_path)

@@ -15,10 +15,9 @@ from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.pipeline.tables import load_json, save_json
-from ark_jax.recipes.core.models import encode
+from ark_jax.recipes.core.models import encode, first_and_last_loss, training_run
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.settings import Core, InputSection
-from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents import ingest
 from ark_jax.recipes.documents.corpus import (
     Passages,

@@ -12,8 +12,7 @@ from support.fact_graphs import FACTS, row_of
 
 from ark_jax import layout
 from ark_jax.graph.levels import Levels
-from ark_jax.graph.triple_texts import triple_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import Triples, triple_texts
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.towers import DualEncoder
 from ark_jax.runtime import preemption

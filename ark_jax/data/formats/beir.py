@@ -1,12 +1,19 @@
 """BEIR: a folder with corpus.jsonl, queries.jsonl and relevance judgments in qrels/*.tsv."""
 
 import collections
+import csv
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
-from ark_jax.data.formats.judgments import COLUMNS, relevant_grades
+from ark_jax.data.formats.base import (
+    COLUMNS,
+    Format,
+    complete_corpus,
+    read_benchmark,
+    relevant_grades,
+)
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
@@ -48,14 +55,9 @@ def read(path: Path, findings: Findings) -> Corpus:
     evidence; a query without them and without a relevant document is passed over.
     """
     root, judgments = _root_and_judgments(path)
-    documents, lines, empty = Documents(), {}, 0
-    for row in json_rows(root / "corpus.jsonl", findings):
-        document = _beir_document(row)
-        row.claim_id(lines, "_id", document.id)
-        if findings.settle(row):
-            empty += not document.text.strip()
-            documents.append(document)
-    remark_empty(root / "corpus.jsonl", empty, findings)
+    place = root / "corpus.jsonl"
+    rows = json_rows(place, findings)
+    documents, lines = read_benchmark(rows, _beir_document, "_id", place, findings)
     questions = []
     if _has_queries(root, judgments):
         questions = read_queries(path, findings, documents.texts, lines, documents)
@@ -79,8 +81,6 @@ def read_queries(
 
     Args:
         path: the folder, or qrels/SPLIT.tsv in it.
-        findings: where problems go.
-        texts: document id -> text.
         claimed: the ids of all documents of the input, those with problems too.
         corpus: the documents of the input, to which judged ones that it lacks are added. None:
             these are problems.
@@ -136,3 +136,30 @@ def _judgments(paths: list[Path], findings: Findings) -> Iterator[InputRow]:
 
 
 BEIR = Format("beir", recognises, read, files, grades=read_grades)
+
+
+def write_beir(corpus: Corpus, folder: Path, split: str = "test") -> None:
+    """Writes corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, which our reader takes too.
+
+    The documents of a question have the score 1. Its answers and evidence go to the `metadata` of
+    the query. Headings and chunks have no place in this format.
+    """
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        for document in corpus.documents:
+            row = {"_id": document.id, "title": document.title, "text": document.text}
+            file.write(json.dumps({**row, "metadata": {}}, ensure_ascii=False) + "\n")
+    with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
+        for question in corpus.questions:
+            metadata = {"answers": question.answers, "evidence": question.evidence}
+            row = {"_id": question.id, "text": question.question, "metadata": metadata}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    path = folder / "qrels" / f"{split}.tsv"
+    ids = (id for question in corpus.questions for id in (question.id, *question.documents))
+    # The csv module writes a carriage return without quotes, and readers end the line there.
+    quoting = csv.QUOTE_ALL if any("\r" in id for id in ids) else csv.QUOTE_MINIMAL
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=quoting)
+        writer.writerow(["query-id", "corpus-id", "score"])
+        for question in corpus.questions:
+            writer.writerows([question.id, document, 1] for document in question.documents)

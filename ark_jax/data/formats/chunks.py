@@ -10,7 +10,7 @@ from ark_jax.data.spool import Documents, Spool
 
 LONGEST_GAP = 1_000_000  # characters; more is a mistake
 _GAP = "\ud800"  # no text of a row has it
-BETWEEN = "\n\n"  # separates chunks of one document that do not say where they start
+SEPARATOR = "\n\n"  # separates chunks of one document that do not say where they start
 
 
 def chunk_row(row: InputRow) -> tuple[Chunk, int | None]:
@@ -53,23 +53,15 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
     return documents, chunks
 
 
-def _insert_chunk(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
-    """Inserts a chunk into the text of its document.
-
-    Args:
-        before: the text so far, with _GAP where no chunk was.
-        start: where the chunk starts; None: after the text so far.
-
-    Returns:
-        The new text, and the start. A start that cannot be right is a problem of the row.
-    """
+def _insert_chunk(known: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
+    """Inserts a chunk into the text of its document."""
     if start is None:
-        start = len(before) + len(BETWEEN) if before else 0
-    if start > len(before) + LONGEST_GAP:
+        start = len(known) + len(SEPARATOR) if known else 0
+    if start > len(known) + LONGEST_GAP:
         defect = f"{start} is far behind the chunks before it"
         row.add_problem("start", defect, "count characters from the start of the document")
-        return before, start
-    padded = before.ljust(start, _GAP)
+        return known, start
+    padded = known.ljust(start, _GAP)
     overlap = min(len(padded) - start, len(text))
     if any(a not in (b, _GAP) for a, b in zip(padded[start:], text, strict=False)):
         defect = f"{start} is inside an earlier chunk of the document with other text"
@@ -88,10 +80,7 @@ def place_chunks(
     """Chunks of known documents; each must be where its row says, or is found by its text.
 
     Args:
-        rows: the rows.
-        documents: the documents.
         claimed: the ids of all documents of the input, those with problems too.
-        findings: where problems go.
     """
     lines: dict[str, int] = {}
     latest: dict[str, int] = {}

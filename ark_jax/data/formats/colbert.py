@@ -6,8 +6,15 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
-from ark_jax.data.formats.judgments import Grades, relevant_grades, report_unasked, trec_rows
+from ark_jax.data.formats.base import (
+    Format,
+    Grades,
+    complete_corpus,
+    judged_questions,
+    read_benchmark,
+    relevant_grades,
+    trec_rows,
+)
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.json_files import parse_json
 from ark_jax.data.problems import Findings
@@ -42,8 +49,8 @@ class _Files:
                 getattr(found, _kind(file)).append(file)
         if path.is_dir():
             return found
-        own = {kind: [file for file in getattr(found, kind) if file == path] for kind in _TABLES}
-        return dataclasses.replace(found, **own, others=[])
+        named = {kind: [file for file in getattr(found, kind) if file == path] for kind in _TABLES}
+        return dataclasses.replace(found, **named, others=[])
 
 
 def _kind(path: Path) -> str:
@@ -81,18 +88,16 @@ def files(path: Path) -> list[Path]:
 def read(path: Path, findings: Findings) -> Corpus:
     """Reads passages and, if they lie beside them, queries, judgments and triples."""
     found = _Files.at(path)
-    documents, lines, empty = Documents(), {}, 0
-    for row in _numbered(found.passages, findings):
+
+    def passage(row: InputRow) -> Document:
         title = row.text("title", required=False, blank=True)
-        document = Document(row.text("id"), title, row.text("text", blank=True))
-        row.claim_id(lines, "id", document.id)
-        if findings.settle(row):
-            empty += not document.text.strip()
-            documents.append(document)
+        return Document(row.text("id"), title, row.text("text", blank=True))
+
+    rows = _numbered(found.passages, findings)
+    documents, lines = read_benchmark(rows, passage, "id", path, findings)
     if not found.passages:
         message = "holds queries and no passages; put them beside collection.tsv"
         findings.problems.add(path, message)
-    remark_empty(path, empty, findings)
     if found.others:
         message = f"{len(found.others):,} files ({found.others[0].name}, ...) are not ColBERT's"
         findings.remarks.add(path, f"{message}; they are not read", rows=len(found.others))
@@ -150,20 +155,15 @@ def _asked(
         for query, positive, *others in _triples(file, findings, claimed):
             positives.setdefault(query, {})[positive] = None
             negatives.setdefault(query, {}).update(dict.fromkeys(others))
-    unasked, passed_over = dict.fromkeys(positives), 0
-    for row in _numbered(found.queries, findings):
-        id, text = row.text("id"), row.text("text")
-        unasked.pop(id, None)
-        relevant = positives.get(id, {})
-        if row.ok and not relevant:
-            passed_over += 1
-            continue
-        others = tuple(name for name in negatives.get(id, ()) if name not in relevant)
-        yield row, Question(id, text, (), tuple(relevant), negatives=others)
-    if passed_over:
-        message = f"{passed_over:,} queries have no relevant passage; they are passed over"
-        findings.remarks.add(path, message, rows=passed_over)
-    report_unasked(path, unasked, len(positives), "queries", findings)
+
+    def queries() -> Iterator[tuple[InputRow, Question]]:
+        for row in _numbered(found.queries, findings):
+            id, text = row.text("id"), row.text("text")
+            relevant = positives.get(id, {})
+            others = tuple(name for name in negatives.get(id, ()) if name not in relevant)
+            yield row, Question(id, text, (), tuple(relevant), negatives=others)
+
+    yield from judged_questions(queries(), positives, path, ("queries", "passage"), findings)
 
 
 def _triples(path: Path, findings: Findings, claimed: Collection[str]) -> Iterator[list[str]]:

@@ -64,11 +64,11 @@ def read(path: Path, findings: Findings) -> Corpus:
             message = f"the story {story!r} is also in {story_files[story]}; delete one"
             findings.problems.add(file, message)
             continue
-        story_files[story], before = file, findings.problems.total
+        story_files[story], count = file, findings.problems.total
         rows = list(csv_rows(file, ("section", "text"), findings))
         document, texts = fairytale_story(story, rows)
         findings.problems += itertools.chain(*(row.problems for row in rows))
-        if findings.problems.total == before:
+        if findings.problems.total == count:
             documents.append(document)
             sections[story] = texts
     questions: list[Question] = []
@@ -111,8 +111,6 @@ def fairytale_questions(
     """Reads a question sheet of FairytaleQA.
 
     Args:
-        story: id of the story.
-        rows: rows of the sheet.
         sections: section number -> texts, or None if the story could not be read.
     """
     questions: list[Question] = []

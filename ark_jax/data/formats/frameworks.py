@@ -95,7 +95,7 @@ def read_docstore(path: Path, findings: Findings) -> Corpus:
     joined from the nodes.
     """
     path = _docstore(path)
-    documents, nodes, other = Documents(), [], 0
+    documents, nodes, textless = Documents(), [], 0
     lines: dict[str, int] = {}
     stored = json_object(path, findings).get("docstore/data")
     for row in _objects(path, stored.values() if isinstance(stored, dict) else ()):
@@ -110,10 +110,10 @@ def read_docstore(path: Path, findings: Findings) -> Corpus:
             if findings.settle(part):
                 documents.append(document)
         else:
-            other += 1
-    if other:
+            textless += 1
+    if textless:
         findings.remarks.add(
-            path, f"{other:,} nodes hold no text; they are passed over", rows=other
+            path, f"{textless:,} nodes hold no text; they are passed over", rows=textless
         )
     chunks = None
     if nodes and documents:

@@ -79,11 +79,7 @@ def _add_paragraphs(
     findings: Findings,
     file: Path,
 ) -> dict[str, str]:
-    """id of a paragraph -> id in the corpus. Paragraphs that the corpus lacks are added to it.
-
-    Args:
-        id_of_words: `_normalised_words` of a document -> its id; added paragraphs are entered.
-    """
+    """id of a paragraph -> id in the corpus. Paragraphs that the corpus lacks are added to it."""
     ids, added = {}, 0
     for document in paragraphs:
         words = _normalised_words(document.title, document.text)
@@ -103,13 +99,7 @@ def _with_corpus_ids(
     paragraph_texts: Mapping[str, str],
     texts: Mapping[str, str],
 ) -> Question:
-    """The question with documents and evidence as they are in the corpus.
-
-    Args:
-        ids: id of a paragraph -> id in the corpus.
-        paragraph_texts: id of a paragraph -> text.
-        texts: id in the corpus -> text.
-    """
+    """The question with documents and evidence as they are in the corpus."""
     quoted = {paragraph_texts[id]: texts[ids[id]] for id in question.documents}
     documents = tuple(dict.fromkeys(ids[id] for id in question.documents))
     passages = (quoted.get(passage, passage) for passage in question.evidence)

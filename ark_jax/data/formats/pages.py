@@ -13,9 +13,8 @@ from pathlib import Path
 from ark_jax.data.converters import CONVERTERS, convert
 from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.questions import check_questions, question_rows
-from ark_jax.data.headings import Unreadable
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Document
+from ark_jax.data.records import Corpus, Document, Unreadable
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import QUESTIONS, SHEET, SUFFIXES, named_file, sheet_has_rows
@@ -23,7 +22,7 @@ from ark_jax.data.text_files import head_text
 from ark_jax.runtime.map_shards import map_shards, shards_of
 
 # Beside files of rows, such a file describes them.
-ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
+DESCRIBING = ("readme", "license", "licence", "copying", "changelog", "notice")
 WITHOUT_TEXT = ("image/", "audio/", "video/", "font/", "text/css", "text/javascript")
 NAMED = 5  # files of an unknown suffix that a remark names
 RARE = 3  # suffixes of one file each that have a remark each
@@ -45,7 +44,7 @@ def recognises(path: Path) -> bool:
 
 def is_about(file: Path) -> bool:
     """Whether a file describes the others, as a README does."""
-    return file.stem.lower().startswith(ABOUT)
+    return file.stem.lower().startswith(DESCRIBING)
 
 
 def all_files(folder: Path, repeats: list[Path] | None = None) -> Iterator[Path]:
@@ -77,8 +76,8 @@ def all_files(folder: Path, repeats: list[Path] | None = None) -> Iterator[Path]
     targets: set[str] = set()
     for link in linked_files:
         target = os.path.realpath(link)
-        above, name = os.path.split(target)
-        is_walked = above in walked and name[0] != "." and Path(name).suffix == link.suffix
+        parent, name = os.path.split(target)
+        is_walked = parent in walked and name[0] != "." and Path(name).suffix == link.suffix
         if target in targets or (is_walked and os.path.exists(target)):
             repeats.append(link)
         else:
@@ -162,12 +161,7 @@ def read(path: Path, findings: Findings) -> Corpus:
 
 
 def _passed_over(unread: dict[str, list[str]], unreadable: int) -> dict[str, int]:
-    """reason -> how many files gave no document; files such as pictures do not count.
-
-    Args:
-        unread: suffix -> names of files that no converter reads.
-        unreadable: how many files could not be converted.
-    """
+    """reason -> how many files gave no document; files such as pictures do not count."""
     reasons = {"that cannot be read": unreadable}
     for suffix, names in unread.items():
         kind = mimetypes.guess_type(f"a{suffix}")[0] or ""

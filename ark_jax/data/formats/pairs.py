@@ -83,9 +83,6 @@ def pairs_on(
     """The questions, each once and with its first row, on the documents of a corpus.
 
     A row names a document by its text or by its id.
-
-    Args:
-        texts: document id -> text.
     """
     ids: dict[str, str] = {}  # hash of a text -> the first document with it
     for id, text in texts.items():
@@ -125,21 +122,16 @@ def _merged_pairs(
         if not first:
             row.claim_id(lines, row.key, question.id)
         if findings.settle(row):
-            joined = (first[0], _joined_questions(first[1], question)) if first else (row, question)
-            merged[question.question] = joined
-    return [(row, _without_copies(question)) for row, question in merged.values()]
-
-
-def _joined_questions(first: Question, second: Question) -> Question:
-    """The first question with the documents and negatives of both."""
-    union = lambda name: tuple(dict.fromkeys((*getattr(first, name), *getattr(second, name))))
-    return dataclasses.replace(first, documents=union("documents"), negatives=union("negatives"))
-
-
-def _without_copies(question: Question) -> Question:
-    """The question without negatives that are among its documents."""
-    negatives = tuple(id for id in question.negatives if id not in question.documents)
-    return dataclasses.replace(question, negatives=negatives)
+            if first:
+                row, known = first
+                question = dataclasses.replace(
+                    known,
+                    documents=tuple(dict.fromkeys((*known.documents, *question.documents))),
+                    negatives=tuple(dict.fromkeys((*known.negatives, *question.negatives))),
+                )
+            merged[question.question] = row, question
+    negatives = lambda x: tuple(id for id in x.negatives if id not in x.documents)
+    return [(row, dataclasses.replace(x, negatives=negatives(x))) for row, x in merged.values()]
 
 
 def are_triples_of_sentences(path: Path) -> bool:

@@ -50,8 +50,6 @@ def check_questions(
 
     Args:
         rows: rows and the questions in them.
-        findings: where problems go.
-        texts: document id -> text.
         claimed: ids of all documents of the input, those with problems too.
         source: what holds the documents, as messages name it.
     """

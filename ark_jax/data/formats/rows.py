@@ -57,21 +57,17 @@ def _is_hotpotqa(values: Mapping[str, object]) -> bool:
     return "supporting_facts" in values or isinstance(values.get("context"), list | dict)
 
 
-def _is_ragas(values: Mapping[str, object]) -> bool:
-    return "user_input" in values or ("question" in values and "contexts" in values)
-
-
-def _is_chunk(values: Mapping[str, object]) -> bool:
-    return "text" in values and bool({"document", "start"} & values.keys())
-
-
 ROW_KINDS = (
     RowKind("longbench", lambda values: "input" in values, longbench_row),
     RowKind("musique", lambda values: "paragraphs" in values, musique_row),
     RowKind("2wiki", lambda values: _is_hotpotqa(values) and "evidences" in values, hotpotqa_row),
     RowKind("hotpotqa", _is_hotpotqa, hotpotqa_row),
     RowKind("dpr", lambda values: {"question", "ctxs"} <= values.keys(), dpr_row),
-    RowKind("ragas", _is_ragas, ragas_row),
+    RowKind(
+        "ragas",
+        lambda values: "user_input" in values or {"question", "contexts"} <= values.keys(),
+        ragas_row,
+    ),
     RowKind("squad", lambda values: {"question", "context"} <= values.keys(), squad_row),
     RowKind(
         "questions",
@@ -79,7 +75,11 @@ ROW_KINDS = (
         lambda row: ([], question_row(row, needs_id=False)),
     ),
     RowKind("pairs", is_pair, pair_row),
-    RowKind("chunks", _is_chunk, document_row),
+    RowKind(
+        "chunks",
+        lambda values: "text" in values and bool({"document", "start"} & values.keys()),
+        document_row,
+    ),
     RowKind("documents", lambda values: "text" in values, document_row),
 )
 

@@ -9,8 +9,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ark_jax.data.converters import CONVERTERS
-from ark_jax.data.formats.base import Format, complete_corpus, remark_empty
-from ark_jax.data.formats.judgments import Grades, relevant_grades, report_unasked, trec_rows
+from ark_jax.data.formats.base import (
+    Format,
+    Grades,
+    complete_corpus,
+    judged_questions,
+    read_benchmark,
+    relevant_grades,
+    trec_rows,
+)
 from ark_jax.data.formats.pages import all_files
 from ark_jax.data.formats.questions import check_questions
 from ark_jax.data.problems import Findings
@@ -21,7 +28,7 @@ from ark_jax.data.table_files import SUFFIXES
 from ark_jax.data.text_files import head_text, is_trec_judgments, read_text, text_lines
 
 # Beside them, files of these suffixes are never TREC's.
-_OTHER = {*SUFFIXES, *CONVERTERS} - {".txt"}
+_FOREIGN = {*SUFFIXES, *CONVERTERS} - {".txt"}
 _SEEN = 20  # files of a folder, of which one must hold TREC's documents
 _DOCUMENTS = re.compile(r"\s*(<\?xml.*?\?>\s*)?(<(?!doc>)\w+>\s*)?<doc>\s*<docno>", re.I | re.S)
 _TOPICS = re.compile(
@@ -66,7 +73,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 def _kind(path: Path) -> str:
     """What a file holds, by its head: "documents", "topics", "judgments" or "others"."""
-    if path.suffix.lower() in _OTHER or not path.is_file():
+    if path.suffix.lower() in _FOREIGN or not path.is_file():
         return "others"
     head = head_text(path)
     if _DOCUMENTS.match(head):
@@ -78,7 +85,7 @@ def _kind(path: Path) -> str:
 
 def recognises(path: Path) -> bool:
     """Whether a path is a file of documents or topics, or a folder with one among its first."""
-    files = (file for file in _files_of(path) if file.suffix.lower() not in _OTHER)
+    files = (file for file in _files_of(path) if file.suffix.lower() not in _FOREIGN)
     kinds = map(_kind, itertools.islice(files, _SEEN))
     return any(kind in ("documents", "topics") for kind in kinds)
 
@@ -96,17 +103,12 @@ def read(path: Path, findings: Findings) -> Corpus:
     A document without text stays.
     """
     found = _Collection.at(path)
-    documents, lines, empty = Documents(), {}, 0
-    for row in itertools.chain.from_iterable(_documents(x, findings) for x in found.documents):
-        document = Document(row.text("docno"), row.values["title"], row.values["text"])
-        row.claim_id(lines, "docno", document.id)
-        if findings.settle(row):
-            empty += not (document.text or document.title)
-            documents.append(document)
+    rows = itertools.chain.from_iterable(_documents(x, findings) for x in found.documents)
+    stored = lambda row: Document(row.text("docno"), row.values["title"], row.values["text"])
+    documents, lines = read_benchmark(rows, stored, "docno", path, findings)
     if not found.documents:
         message = "holds topics and no documents; put them into the folder of the documents"
         findings.problems.add(path, message)
-    remark_empty(path, empty, findings)
     others = [file for file in found.others if file.suffix.lower() not in CONVERTERS]
     if path.is_dir() and others:
         message = f"{len(others):,} files ({others[0].name}, ...) are not TREC's; they are not read"
@@ -187,20 +189,14 @@ def _asked(
         return
     rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in found.judgments)
     grades = relevant_grades(rows, findings, path, claimed, documents, "the documents")
-    unasked, passed_over = dict.fromkeys(grades), 0
-    for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in found.topics):
-        id = row.text("id")
-        id = id if id in grades else id.lstrip("0") or id
-        unasked.pop(id, None)
-        question = Question(id, text, (), tuple(grades.get(id, ())))
-        if row.ok and not question.documents:
-            passed_over += 1
-            continue
-        yield row, question
-    if passed_over:
-        message = f"{passed_over:,} topics have no relevant document; they are passed over"
-        findings.remarks.add(path, message, rows=passed_over)
-    report_unasked(path, unasked, len(grades), "topics", findings)
+
+    def topics() -> Iterator[tuple[InputRow, Question]]:
+        for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in found.topics):
+            id = row.text("id")
+            id = id if id in grades else id.lstrip("0") or id
+            yield row, Question(id, text, (), tuple(grades.get(id, ())))
+
+    yield from judged_questions(topics(), grades, path, ("topics", "document"), findings)
 
 
 def _topics(path: Path, findings: Findings) -> Iterator[tuple[InputRow, str]]:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.evidence import most_chunks
 from ark_jax.data.records import Chunk, Question
-from ark_jax.data.stored_strings import LookedUp, RowsByText
+from ark_jax.data.spool import StoredChunks
+from ark_jax.data.text_columns import LookedUp, RowsByText
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, read_table, save_rows, save_stream

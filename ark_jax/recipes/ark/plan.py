@@ -24,14 +24,7 @@ from ark_jax.recipes.ark.extract import (
 from ark_jax.recipes.ark.graph import SEEDS, in_round, join_by_community
 from ark_jax.recipes.core.ask import llm_settings, section_of
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.documents import (
-    baselines,
-    choice,
-    choose_fusion,
-    filter_questions,
-    plan,
-    retrieve,
-)
+from ark_jax.recipes.documents import choice, evaluate, filter_questions, plan, retrieve
 from ark_jax.recipes.documents.corpus import (
     load_questions,
     searches_corpus,
@@ -84,7 +77,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         notes.append("rules extract, rewrite and write; no language model is asked")
     if config.train.rounds > 1 and sizes.whole:
         notes.append("no likelihood is counted of candidates that a later round finds anew")
-    notes += baselines.notes_for_plan(context, done)
+    notes += evaluate.notes_for_plan(context, done)
     tested = len(sizes.held_out)
     notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
     disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
@@ -262,7 +255,7 @@ def _retrieve(config, sizes: _Sizes) -> list[Work]:
     """The vectors by which systems are fused and compared."""
     works = []
     if config.evaluate.fusion == "chosen":
-        works += _embed(choose_fusion.STAGE, sizes.passage, sizes.question)
+        works += _embed(choice.FUSION, sizes.passage, sizes.question)
     tuned = curriculum.systems(config).tuned
     for _ in tuned:
         works += _embed(

@@ -40,15 +40,7 @@ from ark_jax.recipes.core.closing import ending
 from ark_jax.recipes.core.models import WARM_READER
 from ark_jax.recipes.core.report import with_report
 from ark_jax.recipes.core.tables import read_outcome
-from ark_jax.recipes.documents import (
-    baselines,
-    choice,
-    choose_fusion,
-    evaluate,
-    ingest,
-    judge,
-    written_questions,
-)
+from ark_jax.recipes.documents import choice, evaluate, ingest, judge, written_questions
 from ark_jax.recipes.documents.corpus import load_questions
 from ark_jax.recipes.documents.retrieve import HYDE
 from ark_jax.report.results import metric_heading
@@ -230,7 +222,7 @@ def _input_stages(config) -> list[Stage]:
     """
     writing = written_questions.is_writing(config)
     waiting = writing or config.search.expand == HYDE
-    measuring = Stage(STAGE, baselines.measure_baselines, doubts=stored_doubts)
+    measuring = Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage("candidates", graph.find_candidates)
     write = functools.partial(written_questions.write_questions, join=join_by_community)
@@ -301,12 +293,12 @@ def _scoring_stages(config, number: int) -> list[Stage]:
 def _closing_stages(config) -> list[Stage]:
     """Retrieval, answers, choice, judgement, export."""
     chooses_by = {"systems_of": systems, "learned": train.learned_questions}
-    choose = functools.partial(choose_fusion.choose_fusion, **chooses_by)
+    choose = functools.partial(choice.choose_fusion, **chooses_by)
     chooses = config.evaluate.fusion == "chosen"
     judging = functools.partial(judge.judge_answers, system=systems(config).last)
     return [
         *([Stage(WARM_READER, train.train_warm_reader)] if config.reader.warm else []),
-        *([Stage(choose_fusion.STAGE, choose)] if chooses else []),
+        *([Stage(choice.FUSION, choose)] if chooses else []),
         Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=systems)),
         Stage(choice.STAGE, functools.partial(choice.choose, **chooses_by)),
         *(

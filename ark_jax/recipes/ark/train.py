@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.readers import read_scores
 from ark_jax.data.records import Question
+from ark_jax.data.spool import StoredChunks
 from ark_jax.data.table_files import SUFFIXES
 from ark_jax.models.weight_names import CLASSIFIERS, DECODERS
 from ark_jax.pipeline.manifest import read_manifest
@@ -34,10 +34,18 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.graph import in_round, load_candidates
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
-from ark_jax.recipes.core.models import MASTER, WARM_READER, load_retriever
+from ark_jax.recipes.core.models import (
+    MASTER,
+    WARM_READER,
+    base_names,
+    copy_model,
+    describe_card,
+    first_and_last_loss,
+    load_retriever,
+    settings_text,
+    training_run,
+)
 from ark_jax.recipes.core.tables import as_markdown
-from ark_jax.recipes.core.training import first_and_last_loss, training_run
 from ark_jax.recipes.documents import choice
 from ark_jax.recipes.documents.corpus import (
     Passages,

@@ -32,7 +32,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
 )
 from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
 from ark_jax.recipes.core import baselines, own_parts
-from ark_jax.recipes.core.export import base_names, copy_files, settings_text
+from ark_jax.recipes.core.models import base_names, copy_files, settings_text
 from ark_jax.recipes.core.tables import as_markdown, as_text, say_groups, tables_by_group, tabulate
 from ark_jax.recipes.documents.corpus import questions_by_test_set, stored_chunks
 from ark_jax.recipes.documents.reader import questions_to_answer

@@ -30,7 +30,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
 from ark_jax.recipes.bar_rag.select import load_kept
 from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.training import training_run
+from ark_jax.recipes.core.models import training_run
 from ark_jax.recipes.documents.corpus import Passages, stored_chunks
 from ark_jax.recipes.documents.reader_training import (
     PooledQuestion,

@@ -24,7 +24,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     steps_for,
 )
 from ark_jax.recipes.bar_rag.selectors import draw_sets, load_pools, selector_before
-from ark_jax.recipes.core.training import training_run
+from ark_jax.recipes.core.models import training_run
 from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, questions_of_steps
 from ark_jax.runtime.log import say

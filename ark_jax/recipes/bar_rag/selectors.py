@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Question
+from ark_jax.data.spool import StoredChunks
 from ark_jax.evaluate.answers import normalise
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -79,16 +80,13 @@ def ask(
         role: llm, rewriter, questions, reader or judge.
         stop: strings before which a local model's replies end.
         form: how a local reader gets its prompts; None: as turns of a chat.
-
-    Raises:
-        RuntimeError, ValueError: as `complete.complete`.
     """
     path = reader_path(context) if role == "reader" else ""
     # An error names the section in which its fields are set.
     inherits = role == "rewriter" and section_of(context.config, role) == "llm"
     own_fields = ("model", "temperature", "price") if inherits else context.config[role]
     settings = llm_settings(context.config, role, path)
-    write = _LocalWriter(context, settings, role, label, stop, form, path)
+    write = functools.partial(_write_locally, context, settings, role, label, stop, form, path)
     replies = context.workdir / "llm" / "replies.jsonl"
     local = settings.backend == "local"
     with (
@@ -117,75 +115,50 @@ Conversations = Sequence[tuple[str, ...]]  # the turns of each
 Receive = Callable[[int, dict], None]  # (number of the conversation, reply as of an endpoint)
 
 
-@dataclasses.dataclass(frozen=True)
-class _LocalWriter:
+def _write_locally(
+    context: Context,
+    settings: complete.LLMSettings,
+    role: str,
+    label: str,
+    stop: tuple[str, ...],
+    form: ReadingPrompt | None,
+    path: str,
+    conversations: Conversations,
+    receive: Receive,
+) -> None:
     """Gets replies from a local model and hands them over one by one.
 
     Prompts come in groups, so that memory need not hold all. A reply does not depend on the groups.
-    The other attributes are those of `ask`.
-
-    Attributes:
-        path: of the model; empty: the one that the role's section names.
     """
+    from ark_jax import layout
 
-    context: Context
-    settings: complete.LLMSettings
-    role: str
-    label: str
-    stop: tuple[str, ...]
-    form: ReadingPrompt | None
-    path: str
-
-    def __call__(self, conversations: Conversations, receive: Receive) -> None:
-        from ark_jax import layout
-
-        path = self.path or self.context.config[self._section].path
-        lm, place = load_generator(self.context, path), 0
-        groups = math.ceil(len(conversations) / (PROMPTS * layout.batch_multiple()))
-        for number in range(groups):
-            start, end = (len(conversations) * i // groups for i in (number, number + 1))
-            label = f"{self.label} {number + 1}/{groups}" if groups > 1 else self.label
-            receive_of_group = lambda i, reply, start=start: receive(start + i, reply)
-            place += self._write_group(lm, conversations[start:end], receive_of_group, place, label)
-
-    @property
-    def _section(self) -> str:
-        """The section of the config that names the model."""
-        return section_of(self.context.config, self.role)
-
-    def _write_group(
-        self, lm, conversations: Conversations, receive: Receive, first_place: int, label: str
-    ) -> int:
-        """Returns how many prompts fit the model.
-
-        Args:
-            first_place: how many prompts of earlier groups fit; random draws depend on it.
-        """
-        return write_replies(
+    config, section = context.config, section_of(context.config, role)
+    lm, place = load_generator(context, path or config[section].path), 0
+    prompt = lambda turns: form.for_model(lm, *turns) if form else lm.chat([*turns])
+    groups = math.ceil(len(conversations) / (PROMPTS * layout.batch_multiple()))
+    for number in range(groups):
+        start, end = (len(conversations) * i // groups for i in (number, number + 1))
+        place += write_replies(
             lm,
-            [self._as_prompt(lm, turns) for turns in conversations],
-            receive,
-            max_new_tokens=self.settings.max_tokens,
-            fix=f"set config.{self._limit} or config.data.chunk_tokens lower",
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            seed=self.context.config.seed,
-            first_place=first_place,
-            stop=self.stop,
-            batch_tokens=self.context.config.generator.batch_tokens,
-            label=label,
+            list(map(prompt, conversations[start:end])),
+            lambda i, reply, start=start: receive(start + i, reply),
+            max_new_tokens=settings.max_tokens,
+            fix=f"set config.{_limit(config, role, section)} or config.data.chunk_tokens lower",
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            seed=config.seed,
+            first_place=place,  # random draws depend on it
+            stop=stop,
+            batch_tokens=config.generator.batch_tokens,
+            label=f"{label} {number + 1}/{groups}" if groups > 1 else label,
         )
 
-    def _as_prompt(self, lm, turns: tuple[str, ...]) -> str:
-        return self.form.for_model(lm, *turns) if self.form else lm.chat(list(turns))
 
-    @property
-    def _limit(self) -> str:
-        """The field of the config that limits a reply."""
-        if self.role == "reader":
-            return "evaluate.max_new_tokens"
-        section = self._section if "max_tokens" in self.context.config[self._section] else "llm"
-        return f"{section}.max_tokens"
+def _limit(config, role: str, section: str) -> str:
+    """The field of the config that limits a reply."""
+    if role == "reader":
+        return "evaluate.max_new_tokens"
+    return f"{section if 'max_tokens' in config[section] else 'llm'}.max_tokens"
 
 
 def _say_usage(label: str, usage) -> None:

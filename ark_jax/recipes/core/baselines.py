@@ -65,17 +65,15 @@ def doubts_about(
     *,
     harder: str = "ask harder questions",
     keeping: str = "",
-    more: str = "",
+    advice: str = "",
 ) -> list[str]:
     """Reasons against training, each with what to do instead, in sentences.
 
     Args:
-        table: untrained systems.
-        questions: number of questions in the table.
         metric: the one that leaves something to gain, or nothing.
         harder: what to do if it leaves nothing.
         keeping: how to use an untrained system.
-        more: what else to do if questions are too few.
+        advice: what else to do if questions are too few.
     """
     value = lambda row: row["values"].get(metric, {"mean": 0.0})["mean"]
     all_means = lambda row: sum(x["mean"] for x in row["values"].values() if x)
@@ -88,7 +86,7 @@ def doubts_about(
     if questions < ENOUGH:
         doubts.append(
             f"{questions:,} questions tell no gain below {smallest_difference(questions):.2f} from "
-            f"chance, and training may gain less: ask at least {ENOUGH} to tell {GAIN}{more}"
+            f"chance, and training may gain less: ask at least {ENOUGH} to tell {GAIN}{advice}"
         )
     return doubts
 
@@ -125,22 +123,22 @@ def conclusion(
     name = shipped["system"]
     means = {x: statistics.fmean(row[metric] for row in rows[x].values()) for x in rows}
     best = lambda systems: max(systems, key=means.__getitem__)
-    against = {}
+    tests = {}
     winner = best((name, *rows))
-    for other in dict.fromkeys((base, best(compared), winner)):
-        if other == name:
+    for rival in dict.fromkeys((base, best(compared), winner)):
+        if rival == name:
             continue
-        if other == evaluated.get("base", "base"):  # as in the table
-            against[other] = shipped["values"][metric]["against_base"]
+        if rival == evaluated.get("base", "base"):  # as in the table
+            tests[rival] = shipped["values"][metric]["against_base"]
         else:
-            pair = [*rows[other].values(), *rows[name].values()]
+            pair = [*rows[rival].values(), *rows[name].values()]
             _, tested = tabulate(pair, (metric,), seed=seed, cluster=cluster)
-            against[other] = tested["values"][metric]["against_base"]
+            tests[rival] = tested["values"][metric]["against_base"]
     rank = f"highest of {len(rows)} systems" if winner == name else f"below {winner}"
     return [
         f"{name} ships, unchosen, {rank} in {metric_heading(metric)}: no question was set aside "
         "to choose by.",
-        *held_out_sentences(metric, len(rows[name]), means[name], against),
+        *held_out_sentences(metric, len(rows[name]), means[name], tests),
     ]
 
 
@@ -163,10 +161,10 @@ def held_out_sentences(
         f"On {questions:,} held-out questions its {metric_heading(metric)} is {mean:.3f}; "
         f"{'; '.join(details)}."
     ]
-    if below := [x for x, tested in against.items() if tested["difference"] < 0]:
-        best = min(below, key=lambda x: against[x]["difference"])
+    if better := [x for x, tested in against.items() if tested["difference"] < 0]:
+        best = min(better, key=lambda x: against[x]["difference"])
         said.append(
-            f"There it is below {' and '.join(below)}: have more questions, or keep {best}."
+            f"There it is below {' and '.join(better)}: have more questions, or keep {best}."
         )
     elif against and is_trained:
         nearest = min(against, key=lambda x: against[x]["difference"])

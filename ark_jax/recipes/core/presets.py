@@ -54,12 +54,8 @@ def vary(config, words: Sequence[str], variants: Mapping[str, Callable], also: S
     """Applies the variants that `words` name to `config`, in order, and returns it.
 
     Args:
-        words: names of variants.
         variants: name -> function that changes a config in place.
         also: further words that an error message lists as admissible.
-
-    Raises:
-        ValueError: no such variant.
     """
     for word in words:
         if word not in variants:
@@ -69,11 +65,7 @@ def vary(config, words: Sequence[str], variants: Mapping[str, Callable], also: S
 
 
 def preset_of(words: str, presets: Mapping[str, Mapping]) -> str:
-    """The preset that the words after a colon name; the first preset if they name none.
-
-    Raises:
-        ValueError: there are several words.
-    """
+    """The preset that the words after a colon name; the first preset if they name none."""
     names = named(words)
     if len(names) > 1:
         raise ValueError(f"{words!r}: one preset of {', '.join(presets)}, and sweep=NAME")
@@ -81,11 +73,7 @@ def preset_of(words: str, presets: Mapping[str, Mapping]) -> str:
 
 
 def with_preset(declared: type, presets: Mapping[str, Mapping], preset: str):
-    """The default config of a schema with the changes of a preset.
-
-    Raises:
-        ValueError: no such preset.
-    """
+    """The default config of a schema with the changes of a preset."""
     if preset not in presets:
         raise ValueError(f"preset {preset!r}: must be one of {', '.join(presets)}")
     config = schema.to_config_dict(declared)

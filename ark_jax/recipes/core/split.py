@@ -39,10 +39,6 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     drawn together; if such questions join most of them, questions are drawn instead. A question
     without an answer cannot be trained on unless `trains_by_marks`: if a share is drawn, it is held
     out.
-
-    Raises:
-        ValueError: the config says in more than one way what is held out, a question of the test
-            set is in the input too, or there are fewer groups of questions than folds.
     """
     settings = config.data
     documents, names = id_set(settings.held_out_documents), id_set(settings.held_out_questions)
@@ -62,17 +58,17 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     if documents:
         parts = _divide(used, lambda q: _part_by_documents(q, documents))
         return _move_unanswered(Split(*parts[:2], unused + parts[2], "document"), "unused", config)
-    keys, by = _draw_keys(used)
+    keys, unit = _draw_keys(used)
     key_of = dict(zip([q.id for q in used], keys, strict=True))
     if folds:
-        _check_folds(keys, by, config)
+        _check_folds(keys, unit, config)
         fold_of = assign_folds(keys, folds, config.seed)
         parts = _divide(used, lambda q: "held_out" if fold_of[key_of[q.id]] == fold else "train")
         # Held out here, a question without an answer would be measured in every fold.
-        return _move_unanswered(Split(*parts[:2], unused, by), "unused", config)
+        return _move_unanswered(Split(*parts[:2], unused, unit), "unused", config)
     drawn = _draw_held_out(keys, settings.held_out, config.seed)
     parts = _divide(used, lambda q: "held_out" if key_of[q.id] in drawn else "train")
-    return _move_unanswered(Split(*parts[:2], unused, by), "held_out", config)
+    return _move_unanswered(Split(*parts[:2], unused, unit), "held_out", config)
 
 
 def _split_off_ignored(
@@ -174,10 +170,10 @@ def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
     return keys, "question" if unnamed > len(questions) / 2 else "document"
 
 
-def _check_folds(keys: Sequence[str], by: str, config) -> None:
+def _check_folds(keys: Sequence[str], unit: str, config) -> None:
     groups, folds = len(set(keys)), config.data.fold[1]
     if groups < folds:
-        noun = "questions" if by == "question" else "groups of documents that no question joins"
+        noun = "questions" if unit == "question" else "groups of documents that no question joins"
         raise ValueError(
             f"config.data.fold={tuple(config.data.fold)}: {config.data.path} has {groups:,} {noun} "
             f"to divide, too few for {folds:,} folds; use fewer folds"

@@ -51,8 +51,6 @@ def tabulate(
     Args:
         rows: one of each system and question, the questions in one order. None is a question that a
             metric leaves out, for all systems that have the metric.
-        draws: of the bootstrap.
-        flips: of the randomisation test.
         base: the system to compare with; empty: the first one.
         cluster: the column whose equal values are drawn and flipped together; empty: none.
         parts: hybrid -> the part that it is tested against beside the base.
@@ -84,12 +82,7 @@ def _cells(
     flips: int,
     seed: int,
 ) -> dict[str, dict]:
-    """system -> its cell for one metric: its interval, `against_base` and `against_part`.
-
-    Args:
-        values: system -> its value for each question.
-        clusters: the cluster of each question; None: each is one of its own.
-    """
+    """system -> its cell for one metric: its interval, `against_base` and `against_part`."""
     interval = functools.partial(bootstrap_interval, draws=draws, seed=seed, clusters=clusters)
     cells = {name: interval(column) for name, column in values.items()}
     if not values:
@@ -104,16 +97,16 @@ def _cells(
         stacked = np.stack(list(differences.values()), 1)
         p = sign_flip(stacked, draws=flips, seed=seed, clusters=clusters)
         for (name, column), raw, corrected in zip(differences.items(), p, holm(p), strict=True):
-            against = interval(column)
-            mean = against.pop("mean")
+            test = interval(column)
+            mean = test.pop("mean")
             tests = {"p": float(raw), "p_holm": float(corrected)}
-            yield name, {"difference": mean, **against, **tests}
+            yield name, {"difference": mean, **test, **tests}
 
-    for name, against in compare({name: base for name in values if name != base}):
-        cells[name]["against_base"] = against
+    for name, test in compare({name: base for name in values if name != base}):
+        cells[name]["against_base"] = test
     present = {a: b for a, b in parts.items() if {a, b} <= values.keys() and b != base}
-    for name, against in compare(present):
-        cells[name]["against_part"] = {"part": present[name], **against}
+    for name, test in compare(present):
+        cells[name]["against_part"] = {"part": present[name], **test}
     return cells
 
 
@@ -142,10 +135,10 @@ def best_system(
         return ""
     best = max(means, key=means.__getitem__)
     details = []
-    for other in against:
-        if other in means and other != best:
-            value = next(x for x in tested(base=other) if x["system"] == best)["values"][metric]
-            details.append(f"against {other} {describe_difference(value['against_base'])}")
+    for rival in against:
+        if rival in means and rival != best:
+            value = next(x for x in tested(base=rival) if x["system"] == best)["values"][metric]
+            details.append(f"against {rival} {describe_difference(value['against_base'])}")
     head = f"{best} has the highest {metric_heading(metric)} on {questions}, {means[best]:.3f}"
     return f"{head}: {'; '.join(details)}." if details else f"{head}."
 
@@ -247,9 +240,6 @@ def save_tables(
 
     Args:
         rows: as `tabulate` takes them, with a column `question`.
-        groups: name -> ids of its questions.
-        columns: the metrics that are shown.
-        measured: all metrics.
         headline: the metric in the last printed line.
     """
     save_rows(rows, folder / "questions.parquet")
@@ -300,7 +290,7 @@ def questions_by_group(questions: Sequence) -> dict[str, set[str]]:
 
 def by_system(rows: Sequence[Mapping]) -> dict[str, dict[str, Mapping]]:
     """system -> question -> row of `questions.parquet`."""
-    out: dict[str, dict[str, Mapping]] = {}
+    found: dict[str, dict[str, Mapping]] = {}
     for row in rows:
-        out.setdefault(row["system"], {})[row["question"]] = row
-    return out
+        found.setdefault(row["system"], {})[row["question"]] = row
+    return found

@@ -1,7 +1,7 @@
-"""The choice stage: which system ships, decided by questions that trained nothing.
+"""The stages fusion and choice: training questions decide how BM25 is fused, and what ships.
 
-They are training questions that no training stage has learned from. The held-out questions only say
-how good the chosen system is.
+They are, if enough, questions that no training stage has learned from. The held-out questions only
+say how good the chosen system is.
 """
 
 import dataclasses
@@ -10,18 +10,19 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ark_jax.data.evidence import most_chunks
 from ark_jax.data.records import Question
-from ark_jax.evaluate.retrieval import measure
+from ark_jax.evaluate.retrieval import measure, measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core.baselines import held_out_sentences
 from ark_jax.recipes.core.models import load_retriever
 from ark_jax.recipes.core.tables import as_text, tabulate
-from ark_jax.recipes.documents.baselines import BOTH
-from ark_jax.recipes.documents.choose_fusion import METRIC, chosen_fusion
 from ark_jax.recipes.documents.corpus import gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.documents.retrieve import (
+    BOTH,
     WORDS,
     Systems,
     ids_without_own,
@@ -31,15 +32,87 @@ from ark_jax.recipes.documents.retrieve import (
     search_systems,
 )
 from ark_jax.report.results import metric_heading
-from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
 from ark_jax.retrieval.searcher import Fused, Known
+from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+
+FUSION = "fusion"  # the stage that chooses it
+METRIC = "ndcg@10"
+# Close to 1, too: as shares of the best, cosines differ less than scores of words.
+DENSE_WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+ENOUGH_TO_FUSE = 50  # questions that choose; of fewer, nDCG@10 has a standard error above .05
+
+
+def listed_fusions(depth: int) -> list[Fusion]:
+    """The fusions to choose from; if several are best, the first is chosen."""
+    sums = [
+        Fusion(bm25=round(1 - weight, 2), dense=weight, depth=depth, by="scores")
+        for weight in DENSE_WEIGHTS
+    ]
+    return [Fusion(depth=depth), *sums]
+
+
+def choose_fusion(
+    context: Context,
+    folder: Path,
+    *,
+    systems_of: Callable[[object], Systems],
+    learned: Callable[[Context], Collection[str]],
+) -> dict:
+    """Chooses how vectors and words are fused, by nDCG@10 on training questions.
+
+    A retriever is too good at questions that it has learned from, and they would give it too much
+    weight. So the other questions choose; all do if these are fewer than `ENOUGH_TO_FUSE`.
+
+    Args:
+        learned: the ids of the training questions that the retriever has learned from.
+    """
+    systems = systems_of(context.config)
+    questions, chunks = load_questions(context, "train"), stored_chunks(context)
+    gold, _ = gold_passages(context, questions, chunks.by_document)
+    judged = [question for question in questions if gold[question.id]]
+    learned_from = learned(context)
+    unlearned = [question for question in judged if question.id not in learned_from]
+    choosing, remark = judged, ""
+    if len(unlearned) >= ENOUGH_TO_FUSE:
+        choosing, remark = unlearned, " that the retriever has not learned from"
+    fusions = listed_fusions(systems.depth)
+    rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
+    if judged:
+        # The documents of all questions are searched, also if some do not choose.
+        excluded, names = own_results(context, judged, chunks), (WORDS, systems.last)
+        depth = systems.depth + most_chunks(excluded)
+        found = search_systems(context, folder, names, judged, chunks, depth)
+        parts = [found[name] for name in names]
+        for fusion, row in zip(fusions, rows, strict=True):
+            fused = {"": Fused(parts, depth, fusion.join)}
+            found = ids_without_own(fused, [""], judged, excluded, systems.depth)[""]
+            run = {question.id: found[question.id] for question in choosing}
+            values = measures(run, {id: gold[id] for id in run}, [METRIC])
+            row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
+    best = max(range(len(fusions)), key=lambda i: rows[i][METRIC])
+    distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
+    save_json(rows, folder / "candidates.json")
+    say(
+        f"  {len(choosing):,} training questions{remark}: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
+    )
+    return {"questions": len(choosing), "by": fusions[best].by, "dense": fusions[best].dense}
+
+
+def chosen_fusion(context: Context, systems: Systems) -> Fusion:
+    """The fusion of a run: what the stage has chosen, else reciprocal ranks."""
+    if context.config.evaluate.fusion == "chosen":
+        return load_fusion(context / FUSION)
+    return Fusion(depth=systems.depth)
+
 
 STAGE = "choice"
 FILE = "choice.json"
 ENOUGH = 10  # questions that choose; fewer choose badly (notebooks/README.md, "What ships")
 GOOD = 40  # questions that choose well
-MOST = 0.3  # share of the questions that may be left out of training so that they choose
+LARGEST_SHARE = 0.3  # share of the questions that may be left out of training so that they choose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +165,6 @@ def choose(
     standard error; and if the questions are fewer than `ENOUGH`.
 
     Args:
-        systems_of: config -> the systems that it compares.
         learned: the ids of the training questions that a stage has learned from.
     """
     systems, seed = systems_of(context.config), context.config.seed
@@ -151,12 +223,12 @@ def measure_rows(
     systems: Systems,
 ) -> list[dict]:
     """A row for each system and question, "base" first, as `tabulate` takes them."""
-    own = own_results(context, questions, stored_chunks(context))
-    depth = systems.depth + most_chunks(own)
+    excluded = own_results(context, questions, stored_chunks(context))
+    depth = systems.depth + most_chunks(excluded)
     searchers = {name: candidate.searcher(parts, depth) for name, candidate in known.items()}
     order = ["base", *(name for name in known if name != "base")]
     names = [name for name in order if name in known]
-    found = ids_without_own(searchers, names, questions, own, systems.depth)
+    found = ids_without_own(searchers, names, questions, excluded, systems.depth)
     return [
         {"system": name, "question": id, **measure(ranked, gold[id], [METRIC])}
         for name, rankings in found.items()
@@ -181,19 +253,19 @@ def _test_on_held_out(
     if WORDS not in parts:
         return {}
     rows = measure_rows(context, shown, parts, judged, gold, systems)
-    against = {}
-    for other in ("base", WORDS, BOTH):
-        pair = [row for row in rows if row["system"] in (name, other)]
-        for row in tabulate(pair, [METRIC], seed=seed, base=other):
+    tests = {}
+    for rival in ("base", WORDS, BOTH):
+        pair = [row for row in rows if row["system"] in (name, rival)]
+        for row in tabulate(pair, [METRIC], seed=seed, base=rival):
             if row["system"] == name:
                 mean = row["values"][METRIC]["mean"]
-                if name != other:
-                    against[other] = row["values"][METRIC]["against_base"]
-    return {"questions": len(judged), "mean": mean, "against": against}
+                if name != rival:
+                    tests[rival] = row["values"][METRIC]["against_base"]
+    return {"questions": len(judged), "mean": mean, "against": tests}
 
 
 def share_that_chooses(questions: int) -> float:
-    """The share of questions that leaves `GOOD` to choose by, from 0.1 to `MOST`.
+    """The share of questions that leaves `GOOD` to choose by, from 0.1 to `LARGEST_SHARE`.
 
     Args:
         questions: the number of training questions with a known passage.
@@ -201,24 +273,19 @@ def share_that_chooses(questions: int) -> float:
     Returns:
         The share; 0 if it leaves fewer than `ENOUGH`.
     """
-    if questions * MOST < ENOUGH:
+    if questions * LARGEST_SHARE < ENOUGH:
         return 0.0
-    return min(MOST, max(0.1, math.ceil(100 * GOOD / questions) / 100))
+    return min(LARGEST_SHARE, max(0.1, math.ceil(100 * GOOD / questions) / 100))
 
 
 def _why_unchosen(questions: int, share: float) -> str:
-    """Why no system was chosen, and what changes that.
-
-    Args:
-        questions: the number of questions that trained nothing.
-        share: as `share_that_chooses` returns it.
-    """
+    """Why no system was chosen, and what changes that."""
     fix = f"config.score.development={share:g} leaves enough" if share else "have more questions"
     if not questions:
         reason = "every question with a known passage was trained on, so none is left to choose by"
         return f"{reason} ({fix})"
-    few = f"only {questions:,} questions trained nothing"
-    return f"{few}, and fewer than {ENOUGH} choose badly ({fix})"
+    shortage = f"only {questions:,} questions trained nothing"
+    return f"{shortage}, and fewer than {ENOUGH} choose badly ({fix})"
 
 
 def load_choice(context: Context, stage: str = STAGE) -> dict:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import __version__
-from ark_jax.data.chunk_files import StoredChunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question
-from ark_jax.data.stored_strings import LookedUp
+from ark_jax.data.spool import StoredChunks, record_blocks
+from ark_jax.data.text_columns import LookedUp
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
@@ -136,7 +136,6 @@ class SearchedChunks(NamedTuple):
     """The chunks that training questions search.
 
     Attributes:
-        ids: their ids.
         texts: their passages, each read when it is asked for.
         position: chunk id -> its place among them.
     """
@@ -240,9 +239,6 @@ def _write_vectors(retriever, passages: Sequence[str], options: dict, unfinished
 
     All vectors may be more than a process's memory. If each token has a vector, the first row of
     each passage is written too.
-
-    Args:
-        unfinished: the file to write.
     """
     from ark_jax.models.multi_vector import MultiVectorRetriever
 
@@ -306,8 +302,8 @@ def _system_digest(context: Context, system: str) -> str:
 def _stored_cut_count(path: Path, key: str) -> int | None:
     """How many passages were cut for the stored vectors; None if these are not valid for `key`."""
     try:
-        about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        fits, digest, cut = about["key"] == key, about["sha256"], int(about["cut"])
+        stored = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        fits, digest, cut = stored["key"] == key, stored["sha256"], int(stored["cut"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if not fits or not path.is_file():
@@ -326,11 +322,11 @@ def _vectors_digest(path: Path) -> str:
 
 def _replace_stored(path: Path, key: str, cut: int) -> None:
     """Replaces a system's stored vectors; a kill at any moment leaves no wrong description."""
-    about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
-    about.unlink(missing_ok=True)
+    description, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
+    description.unlink(missing_ok=True)
     os.replace(unfinished, path)
     _offsets_file(path).unlink(missing_ok=True)
     if _offsets_file(unfinished).is_file():
         os.replace(_offsets_file(unfinished), _offsets_file(path))
     row = {"key": key, "sha256": _vectors_digest(path), "cut": cut}
-    about.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    description.write_text(json.dumps(row) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The evaluate stage: every system on the held-out questions, and results of several folds."""
+"""The stages baselines and evaluate: systems on the held-out questions, and several folds."""
 
 import collections
 import functools
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ark_jax.data.evidence import most_chunks
 from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies
+from ark_jax.evaluate.retrieval import measure
 from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import read_manifest
@@ -16,6 +18,7 @@ from ark_jax.pipeline.recipe import Pooled
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
 from ark_jax.recipes.core import own_parts
+from ark_jax.recipes.core.baselines import FILE, STAGE, doubts_about, save_results
 from ark_jax.recipes.core.models import load_generator, reader_path
 from ark_jax.recipes.core.tables import (
     as_text,
@@ -26,7 +29,7 @@ from ark_jax.recipes.core.tables import (
     test_name,
 )
 from ark_jax.recipes.documents import reader, retrieve, written_questions
-from ark_jax.recipes.documents.choose_fusion import chosen_fusion
+from ark_jax.recipes.documents.choice import chosen_fusion
 from ark_jax.recipes.documents.corpus import (
     Passages,
     gold_passages,
@@ -37,8 +40,18 @@ from ark_jax.recipes.documents.corpus import (
 )
 from ark_jax.recipes.documents.reader import fit_all, retrieved_passages
 from ark_jax.recipes.documents.reader_training import answer_likelihoods
-from ark_jax.recipes.documents.retrieve import Systems
+from ark_jax.recipes.documents.retrieve import (
+    BOTH,
+    WORDS,
+    Systems,
+    ids_without_own,
+    load_search,
+    own_results,
+    ranked_file,
+    retrieve_baselines,
+)
 from ark_jax.report.results import describe_difference, is_significant
+from ark_jax.retrieval.searcher import Fused, Searcher
 from ark_jax.runtime.log import say
 
 RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured, to compare runs by
@@ -46,11 +59,7 @@ MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
 def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], Systems]) -> dict:
-    """Measures all systems on the held-out questions.
-
-    Args:
-        systems_of: config -> the systems that it compares.
-    """
+    """Measures all systems on the held-out questions."""
     systems = systems_of(context.config)
     settings, chunks = context.config.evaluate, stored_chunks(context)
     questions = load_questions(context, "held_out")
@@ -251,11 +260,7 @@ def verdict(
 
 
 def pool_folds(workdirs: Sequence[Path]) -> Pooled:
-    """All systems over the questions of all folds, with intervals and paired tests.
-
-    Raises:
-        ValueError: the runs are not folds of one input, or measured different systems.
-    """
+    """All systems over the questions of all folds, with intervals and paired tests."""
     folders = [workdir / "evaluate" for workdir in workdirs]
     results = [load_json(folder / "metrics.json") for folder in folders]
     by_fold = [load_rows(folder / "questions.parquet") for folder in folders]
@@ -324,3 +329,50 @@ def _leave_out_questions_without_gold(
     for row in rows:
         if not gold[row["question"]]:
             row.update(unknown)
+
+
+doubts_about_retrieval = functools.partial(
+    doubts_about,
+    metric="recall@10",
+    harder="ask harder questions, search a larger pool",
+    keeping=" (ark-jax index MODEL CORPUS --out=DIR)",
+    advice=", or hold each question out once (ark-jax sweep, sweep=folds)",
+)
+
+
+def measure_baselines(context: Context, folder: Path) -> dict:
+    """Measures the untrained systems, to know what training has to beat."""
+    counts = retrieve_baselines(context, folder)
+    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
+    questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
+    gold, _ = gold_passages(context, questions, chunks.by_document)
+    judged = [question for question in questions if gold[question.id]] or questions
+    first = ("base", WORDS)
+    names = [*first, *(name for name in systems.untuned if name not in first)]
+    searchers: dict[str, Searcher] = {
+        name: load_search(ranked_file(folder, name), judged) for name in names
+    }
+    excluded = own_results(context, judged, chunks)
+    parts = [searchers[WORDS], searchers["base"]]
+    searchers[BOTH] = Fused(parts, systems.depth + most_chunks(excluded))
+    shown = [*first, BOTH, *names[len(first) :]]
+    found = ids_without_own(searchers, shown, judged, excluded, systems.depth)
+    rows = [
+        {"system": name, "question": id, **measure(ranked, gold[id], RETRIEVAL)}
+        for name, rankings in found.items()
+        for id, ranked in rankings.items()
+    ]
+    parts = {BOTH: WORDS}
+    save_results(folder, rows, RETRIEVAL, "ndcg@10", doubt=doubts_about_retrieval, parts=parts)
+    return counts
+
+
+def notes_for_plan(context: Context, done: set[str]) -> list[str]:
+    """The notes of a plan on the baselines, if a run has measured them."""
+    # A run of an earlier version has ranked them only.
+    if STAGE not in done or not (context / STAGE / FILE).is_file():
+        return []
+    stored = load_json(context / STAGE / FILE)
+    means = {row["system"]: row["values"]["ndcg@10"]["mean"] for row in stored["table"]}
+    listed = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+    return [f"without training nDCG@10 is {listed}", *stored["doubts"]]

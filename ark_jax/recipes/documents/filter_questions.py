@@ -4,17 +4,17 @@ A question that fails a filter gets a reason, and skips the later filters.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.parts import FOLDER, stored_rows
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.core.models import encode, load_generator
 from ark_jax.recipes.documents.corpus import given_questions, passages_of, stored_chunks, views_of
 from ark_jax.recipes.documents.retrieve import WORDS, searcher_of
 from ark_jax.retrieval.searcher import Fused
-from ark_jax.runtime import distributed
 from ark_jax.text import prompts
 from ark_jax.text.token_vectors import Vectors
 
@@ -78,21 +78,10 @@ def filter_candidates(
     )
 
 
-def clear_progress(folder: Path) -> None:
-    """Deletes the stored scores of shards, once they are in the stage's tables."""
-    if distributed.is_first_process():
-        for path in _shard_files(folder):
-            path.unlink()
-
-
 def _apply_filter(
     candidates: Sequence[Candidate], narrow: Callable[[list[Candidate]], list[Candidate]]
 ) -> list[Candidate]:
-    """Applies a filter to candidates without a reason; the others stay as they are.
-
-    Args:
-        narrow: returns as many candidates as it gets, in their order.
-    """
+    """Applies a filter to candidates without a reason; the others stay as they are."""
     undropped = [x for x in candidates if not x.reason]
     narrowed = iter(narrow(undropped) if undropped else [])
     return [x if x.reason else next(narrowed) for x in candidates]
@@ -131,7 +120,9 @@ def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -
     Scores are stored shard by shard, so that a killed run goes on.
     """
     margin = context.config.questions.margin
-    scores = _answer_likelihoods(context, folder, candidates)
+    shards = folder / FOLDER
+    shards.mkdir(exist_ok=True)
+    scores = _answer_likelihoods(context, shards, candidates)
     checked = []
     for x in candidates:
         helped, alone = scores[x.question.id]
@@ -152,27 +143,13 @@ def _answer_likelihoods(
 
     None is a pair that is too long for the model.
     """
-    files = distributed.on_first_process(lambda: [str(path) for path in _shard_files(folder)])
-    rows = distributed.on_first_process(lambda: [x for path in files for x in load_rows(path)])
-    scored = {row["question"] for row in rows}
-    missing = [x for x in candidates if x.question.id not in scored]
-    for start in range(0, len(missing), SHARD):
-        number = len(files) + start // SHARD + 1
-        shard = _score_shard(context, missing[start : start + SHARD], number)
-        rows += shard
-        path = folder / f"scored-{number:05d}.parquet"
-        save_rows(shard, path.with_suffix(".new"))
-        distributed.on_first_process(lambda path=path: _publish_shard(path))
+    rows = []
+    for number, start in enumerate(range(0, len(candidates), SHARD), 1):
+        shard = candidates[start : start + SHARD]
+        digest = prompts.text_digest(" ".join(x.question.id for x in shard))
+        make_rows = functools.partial(_score_shard, context, shard, number)
+        rows += stored_rows(folder / f"scored-{digest}.parquet", make_rows)
     return {row["question"]: (row["with_passage"], row["without_passage"]) for row in rows}
-
-
-def _publish_shard(path: Path) -> None:
-    """Gives a complete shard its final name."""
-    path.with_suffix(".new").rename(path)
-
-
-def _shard_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("scored-*.parquet"))
 
 
 def _score_shard(context: Context, shard: list[Candidate], number: int) -> list[dict]:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import StoredChunks, save_chunks
 from ark_jax.data.evidence import count_absent_answers
-from ark_jax.data.reading import Reading
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import Chunk, Corpus, Document, Question
+from ark_jax.data.spool import StoredChunks, save_chunks
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
@@ -28,11 +28,7 @@ FEW_CHUNKS = 10
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Cuts documents into passages, and parts questions to train on from held-out ones.
-
-    Raises:
-        ValueError: an id in the config that the input lacks, or a side of the split is empty.
-    """
+    """Cuts documents into passages, and parts questions to train on from held-out ones."""
     config, settings = context.config, context.config.data
     corpus = _read_input(settings, settings.tolerate)
     test = _read_test_set(corpus, settings)
@@ -131,11 +127,7 @@ def _advice_on_missing_answers(config) -> str:
 
 
 def describe_input(config) -> str:
-    """The size of the input that `config.data` names, in one line.
-
-    Raises:
-        BadInput: its problems.
-    """
+    """The size of the input that `config.data` names, in one line."""
     corpus = _read_input(config.data, 0)
     return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
 
@@ -191,11 +183,7 @@ def choose_pool(
 
     Args:
         choice: "auto", or one of both.
-        sizes: document id -> number of its chunks.
         setting: the name of the setting in messages.
-
-    Raises:
-        ValueError: the choice is "documents", and a question names none.
     """
     unnamed = sum(not question.documents for question in questions)
     if choice == "documents" and unnamed:

@@ -103,9 +103,6 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
     """A call for each pair of different answers to a question, in both orders, for each repeat.
 
     The judge sees the passages that either system retrieved, in the order of the corpus.
-
-    Raises:
-        ValueError: a system in `judge.against` that has no answers.
     """
     config = context.config
     template = prompts.load_template("judge", config.prompts.judge)

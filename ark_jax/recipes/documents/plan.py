@@ -68,8 +68,8 @@ def store_placeholder_questions(context: Context, done: set[str], join: Callable
 def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
     """The mean tokens of a reader's prompt; the generator's tokenizer counts for an endpoint."""
     config = context.config
-    own = config.reader.path if config.reader.backend == "local" else ""
-    folder, template = own or config.generator.path, reading_prompt(config).template
+    reader = config.reader.path if config.reader.backend == "local" else ""
+    folder, template = reader or config.generator.path, reading_prompt(config).template
     passages = config.evaluate.passages * measure(folder, stored_chunks(context), PASSAGE).mean
     form, question = measure(folder, [template]), measure(folder, questions, QUESTION)
     return form.mean + question.mean + passages

@@ -61,11 +61,7 @@ def fit_all(
 
 
 def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
-    """As much of the text, from its start, as fits the reader beside its prompt and the answer.
-
-    Raises:
-        ValueError: the prompt leaves no room for a text.
-    """
+    """As much of the text, from its start, as fits the reader beside its prompt and the answer."""
     from ark_jax.text.tokens import token_chunks
 
     def excess_tokens() -> int:
@@ -138,9 +134,6 @@ def answer_prompts(
 
     Args:
         form: of the prompts and replies. None: a chat, whose whole reply is the answer.
-
-    Raises:
-        ValueError: a prompt is too long for a local reader.
     """
     stop = form.stop if form else ()
     local = context.config.reader.backend == "local"

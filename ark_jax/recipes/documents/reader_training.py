@@ -13,7 +13,7 @@ from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import LIKELIHOOD
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import stored_rows
-from ark_jax.recipes.core.training import first_and_last_loss
+from ark_jax.recipes.core.models import first_and_last_loss
 from ark_jax.recipes.documents.reader import fit_to_reader
 from ark_jax.text.cited import reply_in_tags
 from ark_jax.train.config import LanguageModelConfig
@@ -63,11 +63,7 @@ def reading_prompts(
     """A prompt for each question with its passages, which are shown in their order.
 
     Args:
-        readings: (question, passages).
         room: tokens of the longest reply.
-
-    Raises:
-        ValueError: a question leaves no room for passages.
     """
     joined = [form.join(passages) for _, passages in readings]
     prompt = lambda question, passages: form.for_model(lm, form.fill(question, passages))
@@ -88,9 +84,6 @@ def reply_ids(
 
     Args:
         thought: where replies have one.
-
-    Raises:
-        ValueError: the model has no token that ends a text.
     """
     text = reply_in_tags(thought, answer.strip()) if form.cite else answer.strip()
     # A plain prompt ends without the blank that belongs to the word after it.
@@ -152,11 +145,6 @@ def teach(
     seed: int,
 ) -> tuple["Trained", dict]:
     """Trains a copy of a reader on a reference answer to each set, each once.
-
-    Args:
-        sets: (question, chunk ids).
-        passages: chunk id -> passage.
-        batch: sets of a step.
 
     Returns:
         what `tuning.sft` returns, and counts for the manifest.
@@ -223,9 +211,6 @@ def reply_log_probs(
 
     Returns:
         for each reply the number of its prompt, and a float32 array of log p in nats.
-
-    Raises:
-        PairError: a prompt, by its number, whose likelihood is not finite or that is too long.
     """
     from ark_jax.models.language import PairError
 
@@ -267,10 +252,6 @@ def answer_likelihoods(
 
     Args:
         filled: (system, question) -> the prompt, from `form.fill`.
-
-    Raises:
-        ValueError: a question whose prompt and reference do not fit the reader, or whose
-            likelihood is not finite.
     """
     references = {question.id: scored_references(question) for question in questions}
     scored: dict[tuple[str, str], float] = {}  # (question, prompt) -> its value

@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import StoredChunks
 from ark_jax.evaluate import answers, retrieval
 from ark_jax.llm import complete
 from ark_jax.pipeline.parts import stored_rows
@@ -45,6 +45,7 @@ from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 WORDS = "bm25"
+BOTH = f"{WORDS}+base"
 BASELINES = (WORDS, "full")
 LAST_TUNED = "tuned"  # a part of a hybrid, whatever the config trains
 
@@ -128,21 +129,12 @@ class Systems:
 
     @property
     def depth(self) -> int:
-        """How many chunks a system retrieves for a question.
-
-        Raises:
-            ValueError: an unknown metric.
-        """
+        """How many chunks a system retrieves for a question."""
         cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in self.settings.metrics]
         return max(DEPTH, self.settings.passages, *cutoffs)
 
     def check(self) -> None:
-        """Refuses, before any work, systems and metrics that are unknown or not installed.
-
-        Raises:
-            ValueError: a setting, by name.
-            RuntimeError: ROUGE-L is asked for, and its library is not installed.
-        """
+        """Refuses, before any work, systems and metrics that are unknown or not installed."""
         settings = self.settings
         _ = self.depth
         if unknown := set(settings.answers) - set(answers.ANSWER_COLUMNS):
@@ -248,10 +240,10 @@ def retrieve_all(
     Args:
         fusion: of BM25 and the last tuned retriever; None: by reciprocal ranks, as other hybrids.
     """
-    own = own_results(context, questions, chunks)
-    fusion, depth = fusion or Fusion(), systems.depth + most_chunks(own)
-    if own:
-        say(f"  {left_out(own)}")
+    excluded = own_results(context, questions, chunks)
+    fusion, depth = fusion or Fusion(), systems.depth + most_chunks(excluded)
+    if excluded:
+        say(f"  {left_out(excluded)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
     searchers |= search_systems(context, folder, systems.tuned, questions, chunks, depth)
@@ -265,7 +257,7 @@ def retrieve_all(
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
-    return ids_without_own(searchers, systems.names, questions, own, systems.depth)
+    return ids_without_own(searchers, systems.names, questions, excluded, systems.depth)
 
 
 def search_systems(
@@ -290,7 +282,7 @@ def ids_without_own(
     searchers: Mapping[str, Searcher],
     names: Sequence[str],
     questions: Sequence[Question],
-    own: Mapping[str, Collection[str]],
+    excluded: Mapping[str, Collection[str]],
     k: int,
 ) -> dict[str, Rankings]:
     """system -> question -> the ids of its first k chunks that are not the question's own.
@@ -298,9 +290,9 @@ def ids_without_own(
     Args:
         own: as `own_results` returns it.
     """
-    found = ids_found(searchers, names, questions, k + most_chunks(own))
+    found = ids_found(searchers, names, questions, k + most_chunks(excluded))
     return {
-        name: {id: without(ids, own.get(id, ()), k) for id, ids in of_system.items()}
+        name: {id: without(ids, excluded.get(id, ()), k) for id, ids in of_system.items()}
         for name, of_system in found.items()
     }
 
@@ -312,9 +304,9 @@ def own_results(
     return own_chunks(questions, chunks.by_document, context.config.evaluate.same_id)
 
 
-def without(ids: Sequence[str], own: Collection[str], k: int) -> list[str]:
+def without(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
     """The first k ids that are not a question's own."""
-    return [id for id in ids if id not in own][:k]
+    return [id for id in ids if id not in excluded][:k]
 
 
 def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:

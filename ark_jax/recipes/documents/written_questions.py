@@ -8,6 +8,7 @@ from pathlib import Path
 from ark_jax.data.records import Chunk, Question
 from ark_jax.llm import complete
 from ark_jax.llm.question_pairs import Pair, find_evidence, parse_pairs
+from ark_jax.pipeline.parts import forget_shards
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.core.ask import ask
@@ -60,14 +61,7 @@ def reserve_for_test(parts: Split, config) -> Split:
 
 
 def parts_that_need_questions(questions: int, config) -> tuple[str, ...]:
-    """The parts of the split that must have a question of the input.
-
-    Args:
-        questions: the number of questions in the input.
-
-    Raises:
-        ValueError: the input has no question, and none is to be written.
-    """
+    """The parts of the split that must have a question of the input."""
     if not is_writing(config):
         if not questions:
             raise ValueError(f"{config.data.path} holds no question: add some{advice(config)}")
@@ -95,11 +89,7 @@ def held_out_documents(document_ids: Sequence[str], parts: Split, config) -> set
 
 
 def _draw_documents(ids: list[str], config) -> set[str]:
-    """A share of the documents by their hashes: at least one, and not all.
-
-    Raises:
-        ValueError: there is only one document.
-    """
+    """A share of the documents by their hashes: at least one, and not all."""
     if len(ids) < 2:
         raise ValueError(
             f"{config.data.path} holds one document and no question: questions for the test need a "
@@ -197,9 +187,6 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
 
     Args:
         join: finds related passages; None: every question is written from one passage.
-
-    Raises:
-        ValueError: no question for training, or for the test, passes.
     """
     materials = materials_to_ask(context, join)
     calls = question_calls(context, materials)
@@ -221,7 +208,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     save_rows([x.row() for x in pairs], folder / "questions.parquet")
     save_rows([x.row() for x in candidates if x.reason], folder / "dropped.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
-    filter_questions.clear_progress(folder)
+    forget_shards(folder)
     if writes_by_rules(context.config):
         say("  rules leave a name out of a sentence: such questions are weak, a model's are better")
     return {
@@ -244,12 +231,7 @@ def _check_questions_left(
     parts: set[str],
     reasons: collections.Counter,
 ) -> None:
-    """Raises ValueError if training, or a part with material, has no pair.
-
-    Args:
-        parts: those that questions were written for.
-        reasons: why candidates were dropped, with counts.
-    """
+    """Raises ValueError if training, or a part with material, has no pair."""
     for part in ("train", "held_out"):
         if part in {"train", *parts} and part not in {x.part for x in pairs}:
             written = sum(x.part == part for x in candidates)

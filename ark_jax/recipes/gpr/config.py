@@ -18,9 +18,8 @@ import dataclasses
 from ml_collections import ConfigDict
 
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import preset_of, values, with_preset
+from ark_jax.recipes.core.presets import Row, Source, Step, preset_of, values, with_preset
 from ark_jax.recipes.core.settings import Basics, GraphInput
-from ark_jax.recipes.gpr import sources
 from ark_jax.schema import field
 from ark_jax.train.config import TripletConfig
 
@@ -172,7 +171,56 @@ class Gpr(Basics):
     evaluate: EvaluateSection = EvaluateSection()
 
 
-SOURCES = {"paper": sources.PAPER}  # preset -> the source that it follows
+# What the paper of GPR says, line by line, and what the preset does.
+PAPER = Source(
+    "GPR: Empowering Generation with Graph-Pretrained Retriever",
+    {
+        "retriever.path": Row("distilbert/distilbert-base-uncased", "appendix B"),
+        "llm.backend": Row("none", "section 3: LLaMA-3.1-8B", "must be set; none is refused"),
+        "llm.model": Row("gemini-2.5-flash", "section 3: LLaMA-3.1-8B-Instruct", "yours to name"),
+        "prompts.triple_questions": Row("", "section 3: not printed", "ours"),
+        "data.held_out": Row(1.0, "appendix B: zero-shot, no question trains"),
+        "questions.by": Row("triples", "section 3: each triplet"),
+        "questions.triples": Row(0, "section 3: each triplet"),
+        "questions.per_triple": Row(1, "Table 2: one for each masked side"),
+        "questions.triples_per_prompt": Row(1, "section 3: each triplet"),
+        "train.towers": Row("two", "section 3: E_q, E_τ"),
+        "train.loss": Row("triplet", "eq. 5"),
+        "train.margins": Row((0.5, 0.5), "appendix B: γ1, γ2"),
+        "train.negatives": Row("random", "eq. 2: sampled at random"),
+        "train.siblings": Row("neighbour", "eq. 1: any that shares an entity"),
+        "train.neighbours": Row("triple", "eq. 1: how it is drawn is not given", "all evenly"),
+        "train.hub": Row(0, "eq. 1: any that shares an entity"),
+        "train.epochs": Row(5, "appendix B"),
+        "train.learning_rate": Row(2e-5, "appendix B"),
+        "train.batch": Row(512, "appendix B"),
+        "search.hops": Row(1, "section 3: the top K by cosine"),
+        "evaluate.read": Row(0, "Table 1: all questions", "a model that you name: set -1"),
+        "evaluate.triples": Row(20, "section 3: K without a value", "ours"),
+    },
+    (
+        Step("section 3", "masking both sides", "recipes/gpr/questions.py"),
+        Step("eq. 1 to 3", "three levels", "graph/levels.py", "without neighbours: no term"),
+        Step("section 3", "two towers", "models/towers.py"),
+        Step("eq. 4, 5", "two margins", "train/losses.py"),
+        Step("appendix B", "AdamW", "train/optim.py"),
+        Step("section 3", "top K of the whole graph", "graph/triple_retriever.py"),
+        Step("appendix B", "WebQSP and CWQ in RoG's rows", "graph/triple_rows.py"),
+        Step("Table 1", "accuracy to F1", "evaluate/answer_lists.py", "whole words match"),
+        Step("Table 1", "two data sets", "recipes/papers/gpr_table1.py"),
+        Step("Table 1", "ChatGPT, LLaMA2-7B", "recipes/graphs/fact_reader.py"),
+        Step("Table 1", "Flan-T5-XL", "", "no encoder-decoder; by an endpoint"),
+        Step("Table 1", "the model alone", "recipes/graphs/fact_reader.py"),
+        Step("Table 1", "+ Two Tower: `base`", "recipes/gpr/evaluate.py"),
+        Step("Table 1", "+ SKP", "", "masked words are not trained"),
+        Step("Table 1", "+ Hybrid", "recipes/gpr/evaluate.py", "no cross-encoder after it"),
+        Step("Table 1", "+ G-Retriever, G-RAG", "compare/imported.py", "imported, not run"),
+        Step("Figure 1", "triples found for a question", "recipes/gpr/report.py"),
+        Step("Figure 2", "answers by K: sweep triples", "recipes/gpr/config.py"),
+        Step("Table 2", "examples of questions", "recipes/gpr/report.py"),
+    ),
+)
+SOURCES = {"paper": PAPER}  # preset -> the source that it follows
 # The plain way to train a retriever on the same questions: each other triple of the batch is a
 # negative, and the graph plays no part.
 INFO_NCE = {"train.siblings": "neighbour", "train.neighbours": "none"}
@@ -186,9 +234,6 @@ def gpr(preset: str = "default") -> ConfigDict:
         preset: `default` was chosen on a part of MetaQA's questions
             (configs/metaqa.py). `paper` follows the publication. It needs a language model:
             --config.llm.backend=openai, local or replay.
-
-    Raises:
-        ValueError: no such preset.
     """
     return with_preset(Gpr, PRESETS, preset)
 
@@ -198,11 +243,11 @@ def study(config: ConfigDict) -> dict[str, dict]:
 
     All runs share the questions, and train for as many steps.
     """
-    same = ("train.epochs", "train.batch")
+    shared = ("train.epochs", "train.batch")
     paper = {
         name: value
         for name, value in PRESETS["paper"].items()
-        if name.startswith("train.") and name not in same
+        if name.startswith("train.") and name not in shared
     }
     return {
         "infonce": INFO_NCE,

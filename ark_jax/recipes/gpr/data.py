@@ -45,12 +45,7 @@ class TestQuestion:
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Reads the graph and the questions to measure with.
-
-    Raises:
-        BadInput: files have problems that `data.tolerate` does not cover.
-        ValueError: the graph has one triple, or no question is left to measure with.
-    """
+    """Reads the graph and the questions to measure with."""
     settings = context.config.data
     graph = read_graph(settings)
     if len(graph) < 2:
@@ -65,11 +60,7 @@ def ingest(context: Context, folder: Path) -> dict:
 
 
 def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
-    """The questions to measure with; none if the config names no file of questions.
-
-    Raises:
-        ValueError: no question of the file is left.
-    """
+    """The questions to measure with; none if the config names no file of questions."""
     settings = context.config.data
     if not settings.questions:
         say("  data.questions is empty: nothing will be measured")

@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax import __version__
-from ark_jax.graph.triple_walk import WalkRules
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.core import baselines
-from ark_jax.recipes.core.export import base_names, copy_model, settings_text
-from ark_jax.recipes.core.models import load_retriever
+from ark_jax.recipes.core.models import base_names, copy_model, load_retriever, settings_text
 from ark_jax.recipes.core.tables import (
     as_markdown,
     questions_by_group,
@@ -48,19 +46,9 @@ Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
 
 @dataclasses.dataclass(frozen=True)
 class Systems:
-    """The names of the systems that a run compares, by kind.
-
-    Attributes:
-        settings: the config.
-    """
+    """The names of the systems that a run compares, by kind."""
 
     settings: object
-
-    @property
-    def walk(self) -> WalkRules:
-        """How the systems of `walked` search."""
-        search = self.settings.search
-        return WalkRules(hops=search.hops, share=search.share)
 
     def walked(self, system: str) -> list[str]:
         """The system that searches the graph from what `system` retrieves; [] for one hop."""
@@ -112,11 +100,7 @@ METRICS = ("answer_triple", "answer_recall")
 
 
 def parse_metric(name: str) -> tuple[str, int]:
-    """("answer_triple", 10) of "answer_triple@10".
-
-    Raises:
-        ValueError: no such metric.
-    """
+    """("answer_triple", 10) of "answer_triple@10"."""
     kind, _, cutoff = name.partition("@")
     if kind not in METRICS or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff)):
         raise ValueError(
@@ -198,26 +182,23 @@ def _open_index(context: Context, towers, graph: Triples, folder: Path):
 def _search_by_vectors(
     context: Context, systems: Systems, name: str, load: Callable, folder: Path, vectors: Path
 ) -> dict[str, Known]:
-    """Stores what a retriever finds by cosines and along the graph: system -> what it found.
-
-    Args:
-        name: the system that searches by cosines alone.
-        load: loads its towers, unless all is stored.
-        vectors: the folder of its index.
-    """
+    """Stores what a retriever finds by cosines and along the graph: system -> what it found."""
 
     @functools.cache
-    def make_searcher() -> Callable[[WalkRules], Searcher]:
-        from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever
+    def make_searcher() -> Callable[..., Searcher]:
+        """Called with `hops`, and `share`."""
+        from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever, WalkRules
 
         graph, towers, config = load_graph(context), load(), context.config
         index = _open_index(context, towers, graph, vectors)
         limits = (config.data.relations, config.retriever.batch_tokens)
-        return functools.partial(AlongGraph, TripleRetriever(towers, graph, index, *limits))
+        retriever = TripleRetriever(towers, graph, index, *limits)
+        return lambda **rules: AlongGraph(retriever, WalkRules(**rules))
 
     def stored_search(system: str) -> Known:
-        rules = systems.walk if system != name else WalkRules(hops=1)
-        make = lambda: make_searcher()(rules)
+        search = systems.settings.search
+        rules = {"hops": 1} if system == name else {"hops": search.hops, "share": search.share}
+        make = lambda: make_searcher()(**rules)
         return search_once(_ranking_file(folder, system), load_test(context), make, systems.depth)
 
     return {system: stored_search(system) for system in [name, *systems.walked(name)]}

@@ -3,7 +3,9 @@
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +47,7 @@ def draw_rows(graph: Triples, count: int, seed: int) -> np.ndarray:
 
 
 def _even_shares(sizes: np.ndarray, count: int) -> np.ndarray:
-    """The number of triples to draw of each relation: `count` in all, none above its size.
-
-    Args:
-        sizes: triples of each relation.
-    """
+    """The number of triples to draw of each relation: `count` in all, none above its size."""
     shares = np.zeros_like(sizes)
     while (lacking := count - int(shares.sum())) > 0:
         unfilled = np.flatnonzero(shares < sizes)
@@ -179,28 +177,14 @@ class MaskedQuestion:
 
 def save_questions(questions: Iterable[MaskedQuestion], folder: Path) -> int:
     """Writes the table in batches, on the first process; returns the number of questions."""
-    writer = pq.ParquetWriter(folder / QUESTIONS_FILE, _SCHEMA) if is_first_process() else None
-    count = 0
-    columns: list[list] = [[] for _ in _SCHEMA]
-
-    def flush() -> None:
-        if writer and columns[0]:
-            writer.write_table(pa.table(columns, schema=_SCHEMA))
-        for column in columns:
-            column.clear()
-
-    try:
-        for question in questions:
-            values = (question.row, question.side, question.text, question.source)
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-            count += 1
-            if len(columns[0]) == _QUESTIONS_AT_ONCE:
-                flush()
-        flush()
-    finally:
-        if writer:
-            writer.close()
+    count, left = 0, iter(questions)
+    first = is_first_process()
+    with pq.ParquetWriter(folder / QUESTIONS_FILE, _SCHEMA) if first else nullcontext() as writer:
+        while block := list(itertools.islice(left, _QUESTIONS_AT_ONCE)):
+            count += len(block)
+            if writer:
+                columns = [[getattr(x, name) for x in block] for name in _SCHEMA.names]
+                writer.write_table(pa.table(columns, schema=_SCHEMA))
     return count
 
 
@@ -230,15 +214,12 @@ class Tally:
     quarantined: list[dict] = dataclasses.field(default_factory=list)
     usage: Usage = dataclasses.field(default_factory=lambda: Usage(0))
 
-    def drop(self, reason: str) -> None:
-        self.dropped[reason] += 1
-
     def count_obstacles(self, obstacles: Iterable[str]) -> None:
         """Counts ends that cannot be asked for: NAMELESS or LEAK. "" is no obstacle."""
         for obstacle in obstacles:
             self.nameless += obstacle == NAMELESS
             if obstacle == LEAK:
-                self.drop(LEAK)
+                self.dropped[LEAK] += 1
                 self.unasked += 1
 
     def quarantine(self, item: str, reason: str, texts: Sequence[str]) -> None:

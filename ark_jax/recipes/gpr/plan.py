@@ -6,7 +6,6 @@ import statistics
 import numpy as np
 
 from ark_jax.estimate.work import Work, measure, pending_calls
-from ark_jax.graph.triples import Triples
 from ark_jax.llm.triple_questions import SIDES
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
@@ -27,7 +26,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     config, graph = context.config, load_graph(context)
     rows = np.linspace(0, len(graph) - 1, min(len(graph), SAMPLE)).astype(np.int64)
     triple = measure(config.retriever.path, texts_of(graph, config, rows))
-    questions = _count_questions(config, graph)
+    asked = min(config.questions.triples or len(graph), len(graph))
+    questions = asked * len(SIDES) * config.questions.per_triple  # if none is dropped
     batch, tested = min(config.train.batch, questions), len(load_test(context))
     steps = config.train.epochs * math.ceil(questions / config.train.batch)
     step = (triple.with_count(batch), triple.with_count(TRIPLES_A_QUESTION * batch))
@@ -61,12 +61,6 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         work=tuple(works),
         notes=() if calls else ("questions: rules word them; no language model is asked",),
     )
-
-
-def _count_questions(config, graph: Triples) -> int:
-    """How many questions are written if none is dropped."""
-    triples = min(config.questions.triples or len(graph), len(graph))
-    return triples * len(SIDES) * config.questions.per_triple
 
 
 def _mean_reply_characters(config, calls) -> float:

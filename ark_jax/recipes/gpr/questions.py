@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.triple_texts import relation_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import Triples, relation_texts
 from ark_jax.llm import complete
 from ark_jax.llm.relation_questions import usable_wordings, wordings_remark
 from ark_jax.llm.triple_questions import SIDES, AskedEnd, questions_remark, sort_questions
@@ -86,8 +85,8 @@ def _filled_wordings(
     """
     texts: list[str] = []
     for i in range(len(wordings.cut)):
-        before, after = wordings.cut[(start + i) % len(wordings.cut)]
-        text = before + name + after
+        head, tail = wordings.cut[(start + i) % len(wordings.cut)]
+        text = head + name + tail
         if not any(contains_words(text, answer) for answer in answers):
             texts.append(text)
             if len(texts) == count:
@@ -189,73 +188,41 @@ def word_by_model(
     return wordings
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fact:
-    """A triple, and the sides that can be asked for.
-
-    The end on the other side has a name, and that does not hold the answer, as "Marrowgate Courier"
-    holds "Marrowgate".
-    """
-
-    triple: Triple
-    sides: tuple[str, ...]
-
-
 def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]:
     """A call for every `questions.triples_per_prompt` triples with an end that can be asked for."""
-    config = context.config
+    config, nodes = context.config, triples.nodes
     template = prompts.load_template("triple_questions", config.prompts.triple_questions)
     texts = relation_texts(triples.graph, config.data.relations)
-    calls = []
-    size = config.questions.triples_per_prompt
-    all_facts = list(_askable_facts(triples))
-    for start in range(0, len(all_facts), size):
-        facts = all_facts[start : start + size]
-        lines = [_prompt_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
-        filled = prompts.fill(
-            template, facts="\n".join(lines), count=context.config.questions.per_triple
-        )
-        fields = {
-            "rows": [fact.triple.row for fact in facts],
-            "asked": [x for i, fact in enumerate(facts, 1) for x in _asked_ends(i, fact, triples)],
-        }
-        calls.append(
-            complete.Call(f"questions/triples/{start // size}", "questions", (filled,), fields)
-        )
+    calls, size = [], config.questions.triples_per_prompt
+    sides_of = lambda triple: [side for side in SIDES if not _obstacle(triple, side, triples)]
+    askable = [(triple, sides) for triple in triples if (sides := sides_of(triple))]
+    for start in range(0, len(askable), size):
+        part, lines, asked = askable[start : start + size], [], []
+        for i, (triple, sides) in enumerate(part, 1):
+            fact = (nodes.shown(triple.head), texts[triple.relation], nodes.shown(triple.tail))
+            lines.append(f"{i}. {' | '.join(fact)} (ask for: {' and '.join(sides)})")
+            for side in sides:
+                known, wanted = triple.ends(side)
+                asked.append(AskedEnd(i, side, nodes.names[known], nodes.answers(wanted)))
+        facts, count = "\n".join(lines), config.questions.per_triple
+        filled = prompts.fill(template, facts=facts, count=count)
+        fields = {"rows": [triple.row for triple, _ in part], "asked": asked}
+        item = f"questions/triples/{start // size}"
+        calls.append(complete.Call(item, "questions", (filled,), fields))
     return calls
 
 
-def _askable_facts(triples: AskedTriples) -> Iterator[_Fact]:
-    """The triples with a side that can be asked for."""
-    for triple in triples:
-        sides = tuple(side for side in SIDES if not _obstacle(triple, side, triples))
-        if sides:
-            yield _Fact(triple, sides)
-
-
 def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
-    """Why an end cannot be asked for; empty if it can."""
+    """Why an end cannot be asked for; empty if it can.
+
+    The other one must have a name that does not hold the answer, as "Marrowgate Courier" does.
+    """
     known, wanted = triple.ends(side)
     name = triples.nodes.names[known]
     if name is None:
         return NAMELESS
     gives_away = any(contains_words(name, answer) for answer in triples.nodes.answers(wanted))
     return LEAK if gives_away else ""
-
-
-def _prompt_line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
-    """A triple as a prompt shows it; `texts` are those of all relations."""
-    triple = fact.triple
-    head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
-    ends = " and ".join(fact.sides)
-    return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
-
-
-def _asked_ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[AskedEnd]:
-    """What is asked for each side of the triple with this number in the prompt."""
-    for side in fact.sides:
-        known, wanted = fact.triple.ends(side)
-        yield AskedEnd(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
 
 
 def write_by_triples(
@@ -291,11 +258,7 @@ def write_by_triples(
 
 
 def write_questions(context: Context, folder: Path) -> dict:
-    """Words questions about the graph's triples, to train on.
-
-    Raises:
-        ValueError: no question is left.
-    """
+    """Words questions about the graph's triples, to train on."""
     triples, tally = asked_triples(context), Tally()
     written = save_questions(_written_questions(context, triples, tally), folder)
     tally.save_quarantine(folder)

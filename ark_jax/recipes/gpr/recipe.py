@@ -28,11 +28,7 @@ from ark_jax.text import prompts
 
 
 def check_gpr(config) -> None:
-    """Refuses a config on which some stage would fail, maybe hours from now.
-
-    Raises:
-        ValueError: the field, its value and what it may be.
-    """
+    """Refuses a config on which some stage would fail, maybe hours from now."""
     schema.check(config, Gpr)
     check_basics(config)
     _check_writer(config)
@@ -60,11 +56,7 @@ def check_all(config) -> None:
 
 
 def stages(config) -> list[Stage]:
-    """The stages of a config, in order.
-
-    Raises:
-        ValueError: a setting that a stage would fail on.
-    """
+    """The stages of a config, in order."""
     check_gpr(config)
     working_stages = [
         Stage("data", data.ingest, alone=True),

@@ -13,8 +13,13 @@ from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import MASTER, encode, load_retriever
-from ark_jax.recipes.core.training import first_and_last_loss, training_run
+from ark_jax.recipes.core.models import (
+    MASTER,
+    encode,
+    first_and_last_loss,
+    load_retriever,
+    training_run,
+)
 from ark_jax.recipes.gpr.config import TrainSection
 from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.runtime import distributed
@@ -62,9 +67,6 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
     """{"rows": negatives} of each question, found by a function of the user's own.
 
     Rows that answer the question are left out.
-
-    Raises:
-        ValueError: no row is left for any question.
     """
     from ark_jax.retrieval.mining import MiningTask
 

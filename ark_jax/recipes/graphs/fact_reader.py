@@ -99,11 +99,7 @@ def with_reader_alone(rows: Sequence[dict], replies: Scores) -> list[dict]:
 def _fitting_prompt(
     context: Context, template: str, question: str, facts: Sequence[str]
 ) -> tuple[str, int]:
-    """A prompt with as many of the first facts as the reader can read, and their number.
-
-    Raises:
-        ValueError: the prompt is too long without any fact.
-    """
+    """A prompt with as many of the first facts as the reader can read, and their number."""
     prompt = answer_lists.facts_prompt(template, question, facts)
     # An endpoint reports a prompt that is too long.
     if context.config.reader.backend != "local":

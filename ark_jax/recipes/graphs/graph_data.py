@@ -7,8 +7,7 @@ import numpy as np
 
 from ark_jax.data import readers
 from ark_jax.graph.triple_questions import TripleQuestion
-from ark_jax.graph.triple_texts import triple_texts
-from ark_jax.graph.triples import Triples
+from ark_jax.graph.triples import Triples, triple_texts
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.core.split import uniform
 from ark_jax.runtime.log import say
@@ -17,11 +16,7 @@ GRAPH = "graph"  # a folder in that of the data stage
 
 
 def read_graph(settings) -> Triples:
-    """The graph that a config's `data` names.
-
-    Raises:
-        BadInput: problems that `tolerate` does not cover.
-    """
+    """The graph that a config's `data` names."""
     graph, findings = Triples.examine(
         [settings.path], settings.names or None, settings.relation_names or None, settings.encoding
     )
@@ -81,11 +76,7 @@ def unused_sections(config) -> list[str]:
 
 
 def describe_graph(config) -> str:
-    """The size of the graph that a config names, in one line.
-
-    Raises:
-        BadInput: its problems.
-    """
+    """The size of the graph that a config names, in one line."""
     graph = read_graph(config.data)
     return f"{len(graph):,} triples, {len(graph.nodes):,} entities"
 

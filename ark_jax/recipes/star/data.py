@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.graph.linked_questions import Linked, link
-from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, PathLimits, Steps, shortest_paths
 from ark_jax.graph.triple_questions import TripleQuestion, read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
@@ -48,12 +47,7 @@ class PathQuestion:
 
 
 def ingest(context: Context, folder: Path) -> dict:
-    """Reads the graph, and parts questions to train on from held-out ones.
-
-    Raises:
-        BadInput: files have problems that `data.tolerate` does not cover.
-        ValueError: no question is left to train on or to measure with.
-    """
+    """Reads the graph, and parts questions to train on from held-out ones."""
     settings = context.config.data
     if not settings.questions:
         raise ValueError(
@@ -105,12 +99,7 @@ def _linked(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
 
 
 def _read_test(trained: Sequence[TripleQuestion], graph: Triples, config) -> list[PathQuestion]:
-    """The questions of `data.test`, at most `evaluate.questions` of each group.
-
-    Raises:
-        BadInput: the files have problems that `data.tolerate` does not cover.
-        ValueError: one of the questions is trained on.
-    """
+    """The questions of `data.test`, at most `evaluate.questions` of each group."""
     settings = config.data
     read, findings = read_questions(settings.test, settings.encoding)
     report_findings(findings, settings.tolerate)
@@ -236,8 +225,7 @@ class QuestionPath:
 
     Attributes:
         part: "train" or "test".
-        question: its id.
-        topic, steps, reached, correct: see `graph.relation_paths.GoldPath`.
+        topic, steps, reached, correct: see `graph.steps.GoldPath`.
     """
 
     part: str
@@ -253,11 +241,7 @@ class QuestionPath:
 
 
 def find_paths(context: Context, folder: Path) -> dict:
-    """Finds the shortest paths from the topics of each question to its answers.
-
-    Raises:
-        ValueError: no training question has a path.
-    """
+    """Finds the shortest paths from the topics of each question to its answers."""
     steps, settings = load_steps(context), context.config.paths
     limits = PathLimits(settings.hops, settings.seconds)
     rows, counts = [], {}
@@ -311,8 +295,8 @@ def _find_shortest_paths(
 
 def load_paths(context: Context, part: str) -> dict[str, list[GoldPath]]:
     """question -> its shortest paths, for each question of a part that has some."""
-    out: dict[str, list[GoldPath]] = {}
+    paths: dict[str, list[GoldPath]] = {}
     for row in load_rows(context / "paths" / PATHS_FILE, QuestionPath):
         if row.part == part:
-            out.setdefault(row.question, []).append(row.gold)
-    return out
+            paths.setdefault(row.question, []).append(row.gold)
+    return paths

@@ -11,7 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.core import baselines
-from ark_jax.recipes.core.export import base_names, copy_model, describe_card, settings_text
+from ark_jax.recipes.core.models import base_names, copy_model, describe_card, settings_text
 from ark_jax.recipes.core.tables import (
     as_markdown,
     questions_by_group,
@@ -34,7 +34,7 @@ from ark_jax.recipes.star.measures import (
     measure_biases,
     rarity_groups,
 )
-from ark_jax.recipes.star.mine import similarities, text_of
+from ark_jax.recipes.star.mine import similarities
 from ark_jax.recipes.star.search import (
     BASE,
     TUNED,
@@ -117,17 +117,13 @@ def _biases_of(
     questions: Sequence[PathQuestion],
     rare: Collection[str],
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """(system, question) -> `measure_biases` of the first path.
-
-    Args:
-        rare: ids of the questions that ask for rare paths.
-    """
+    """(system, question) -> `measure_biases` of the first path."""
     steps, gold = load_steps(context), load_paths(context, "test")
     similar_at, pairs = context.config.evaluate.similar_at, {}
     for question in questions:
         first = [path for found in systems.values() for path in found[question.id][:1]]
         for path in (*first, *gold.get(question.id, ())):
-            text = text_of(steps, path.topic, path.steps)
+            text = steps.text(path.topic, path.steps)
             pairs[question.id, path.topic, path.steps] = (question.question, text)
     values = similarities(context, list(pairs.values()), "paths found") if pairs else ()
     cosines = dict(zip(pairs, map(float, values), strict=True))
@@ -169,9 +165,9 @@ def path_fact(steps: Steps, path: FoundPath) -> str:
     """
     name, entities = steps.graph.nodes.name, steps.reach(path.topic, path.steps).tolist()
     shown = "; ".join(name(node) for node in entities[:ENTITIES])
-    more = f"; and {len(entities) - ENTITIES:,} more" if len(entities) > ENTITIES else ""
+    rest = f"; and {len(entities) - ENTITIES:,} more" if len(entities) > ENTITIES else ""
     relations = ", ".join(steps.names[step] for step in path.steps)
-    return f"{name(path.topic)} | {relations} | {shown}{more}"
+    return f"{name(path.topic)} | {relations} | {shown}{rest}"
 
 
 def first_path(context: Context) -> Callable[[dict], str]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ark_jax.graph.beam import FoundPath
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, Steps
 from ark_jax.recipes.star.data import PathQuestion
 from ark_jax.recipes.star.search import count_paths
 
@@ -21,11 +20,7 @@ HEAD, TAIL = "paths frequent in training", "paths rare in training or unseen"
 
 
 def parse_metric(name: str) -> tuple[str, int]:
-    """("hit", 3) of "hit@3"; ("f1", 0) of "f1".
-
-    Raises:
-        ValueError: no such metric.
-    """
+    """("hit", 3) of "hit@3"; ("f1", 0) of "f1"."""
     kind, _, cutoff = name.partition("@")
     if name in OF_ALL:
         return name, 0

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import END, END_TEXT, Steps, path_text
+from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -34,7 +33,6 @@ class PathList:
     """One step of a gold path, and the steps that are wrong in its place.
 
     Attributes:
-        question: its id.
         topic: the node where the path begins.
         path: all steps of the gold path.
         taken: how many of them come before the right step, which is the next one, or END.
@@ -115,10 +113,8 @@ class ListMaker:
         never negatives, nor what leads to right answers by itself.
 
         Args:
-            question: its id.
             positives: the paths to learn.
             gold: all paths of the question, also those that are not learned.
-            answers: nodes.
         """
         lists = []
         for path in positives:
@@ -141,12 +137,7 @@ class ListMaker:
     def _step_list(
         self, question: str, path: GoldPath, taken: int, right: set, answers: np.ndarray
     ) -> PathList:
-        """The list of the step after `taken` steps of a path; it may have no negatives.
-
-        Args:
-            right: the beginnings of all gold paths from the same topic, as tuples of steps.
-            answers: nodes, int64.
-        """
+        """The list of the step after `taken` steps of a path; it may have no negatives."""
         prefix = path.steps[:taken]
         positive = path.steps[taken] if taken < len(path.steps) else END
         nodes = self.steps.walk(path.topic, prefix)
@@ -155,7 +146,9 @@ class ListMaker:
         chosen: dict[int, str] = {}
         seen = {positive}
         for step, kind in self._candidates(nodes, taken, positive, rng):
-            if step in seen or (kind in FILLED and self._is_full(chosen)):
+            # Others are filled in only where those that leave the nodes reached are too few.
+            full = self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
+            if step in seen or (kind in FILLED and full):
                 continue
             seen.add(step)
             if (*prefix, step) in right:
@@ -168,18 +161,10 @@ class ListMaker:
             question, path.topic, path.steps, taken, tuple(chosen), tuple(chosen.values())
         )
 
-    def _is_full(self, chosen: Mapping[int, str]) -> bool:
-        """Whether steps that leave the nodes reached suffice, so that no others are filled in."""
-        return self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
-
     def _candidates(
         self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, str]]:
-        """(step, kind) of what may be a negative; a step may come several times.
-
-        Args:
-            nodes: those reached so far.
-        """
+        """(step, kind) of what may be a negative; a step may come several times."""
         k, similar = self.rules.k, self.rules.choose == "similar"
         if taken and positive != END:
             yield END, "end"
@@ -296,7 +281,6 @@ def pair_lists(
     """The lists as texts with weights.
 
     Args:
-        questions: id -> text.
         weights: "both" classes are weighted, "positive" or "none".
         weight_range, weight_scale: see `tail_weights`.
     """
@@ -313,7 +297,7 @@ def pair_lists(
     return [
         PairList(
             questions[path_list.question],
-            tuple(text_of(steps, path_list.topic, path) for path in path_list.candidates),
+            tuple(steps.text(path_list.topic, path) for path in path_list.candidates),
             (float(gold), *map(float, of_negatives)),
             required=path_list.kinds.count("end"),
         )
@@ -321,13 +305,6 @@ def pair_lists(
             lists, positive, np.split(negative, ends), strict=True
         )
     ]
-
-
-def text_of(steps: Steps, topic: int, path: Sequence[int]) -> str:
-    """The text of a path, as search writes it; it may end with END."""
-    ended = bool(path) and path[-1] == END
-    names = [steps.names[step] for step in (path[:-1] if ended else path)]
-    return path_text(steps.graph.nodes.name(topic), names, ended)
 
 
 def hard_positives(similarities: Sequence[float]) -> list[bool]:
@@ -345,11 +322,7 @@ NEAREST = 1000  # steps that are kept as near ones of each step
 
 
 def mine_lists(context: Context, folder: Path) -> dict:
-    """Finds wrong paths that look right, to train against.
-
-    Raises:
-        ValueError: no list has a negative.
-    """
+    """Finds wrong paths that look right, to train against."""
     config, steps = context.config, load_steps(context)
     questions, gold = load_questions(context, "train"), load_paths(context, "train")
     rules = ListRules(
@@ -404,7 +377,7 @@ def _learned_paths(
     cosines = similarities(
         context,
         [
-            (question.question, text_of(steps, path.topic, path.steps))
+            (question.question, steps.text(path.topic, path.steps))
             for question in answerable
             for path in gold[question.id]
         ],
@@ -445,20 +418,20 @@ def _order_negatives(
     rules: ListRules,
 ) -> list[PathList]:
     """The lists with their best negatives, best first; all if the scorer chooses them later."""
-    by = context.config.mine.by
-    limit = 0 if by == "previous" else rules.negatives
+    judge = context.config.mine.by
+    limit = 0 if judge == "previous" else rules.negatives
     if rules.choose == "random":
         return [
             with_order(path_list, [0.0] * len(path_list.negatives), rules, limit)
             for path_list in lists
         ]
     texts = {question.id: question.question for question in questions}
-    if own_functions.is_own(by):
+    if own_functions.is_own(judge):
         return _choose_by_own(context, lists, texts, steps, limit)
     scores = similarities(
         context,
         [
-            (texts[path_list.question], text_of(steps, path_list.topic, path))
+            (texts[path_list.question], steps.text(path_list.topic, path))
             for path_list in lists
             for path in path_list.candidates[1:]
         ],
@@ -481,15 +454,11 @@ def _choose_by_own(
     """The lists with END and the negatives that a function of the user's own chooses.
 
     Lists without any are left out.
-
-    Args:
-        questions: id -> text.
-        limit: negatives of a list.
     """
     from ark_jax.retrieval.mining import MiningTask
 
     starts = list(itertools.accumulate((len(one.negatives) for one in lists), initial=0))
-    texts = [text_of(steps, one.topic, path) for one in lists for path in one.candidates[1:]]
+    texts = [steps.text(one.topic, path) for one in lists for path in one.candidates[1:]]
     asked = encode(context, "base", list(questions.values()), "query", "questions")
     vectors = dict(zip(questions, asked, strict=True))
     task = MiningTask(

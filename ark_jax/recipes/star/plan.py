@@ -8,8 +8,7 @@ import numpy as np
 
 from ark_jax.estimate.work import Texts, Work, measure
 from ark_jax.graph.beam import BeamRules, search
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import END_TEXT, Steps, path_text
+from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.star.data import PathQuestion, load_paths, load_questions, load_steps
@@ -33,11 +32,13 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     train, test = (load_questions(context, part) for part in ("train", "test"))
     paths = load_paths(context, "train")
     lists, searched = _count_lists(paths), _count_pairs(test, steps, config)
-    path = measure(config.retriever.path, _path_texts(paths, steps))
+    first = itertools.islice(itertools.chain.from_iterable(paths.values()), TEXTS)
+    texts = [steps.text(path.topic, (*path.steps, END)) for path in first]
+    path = measure(config.retriever.path, texts)
     question = measure(config.retriever.path, train, lambda x: x.question)
     # A cosine reads paths alone, since questions are few.
-    both = Texts(0, path.mean + question.mean, path.longest + question.longest)
-    pair = path if config.train.head == "cosine" else both
+    joined = Texts(0, path.mean + question.mean, path.longest + question.longest)
+    pair = path if config.train.head == "cosine" else joined
     in_list = 1 + config.mine.negatives
     chosen = 0
     if config.data.validation:
@@ -83,20 +84,11 @@ def _count_lists(paths: Mapping[str, Sequence[GoldPath]]) -> int:
 
 def _count_pairs(test: Sequence[PathQuestion], steps: Steps, config) -> int:
     """The pairs that a search over all test questions scores, estimated from an even sample."""
-    every = max(math.ceil(len(test) / SAMPLE), 1)
-    sample = test[::every]
+    stride = max(math.ceil(len(test) / SAMPLE), 1)
+    sample = test[::stride]
     if not sample:
         return 0
     rules = BeamRules(config.search.beam, config.paths.hops, config.search.keep)
     texts, topics = zip(*((x.question, x.topics) for x in sample), strict=True)
     result = search(texts, topics, steps, _NeverEnding(), rules, _NeverEnding())
     return round(result.pairs * len(test) / len(sample))
-
-
-def _path_texts(paths: Mapping[str, Sequence[GoldPath]], steps: Steps) -> list[str]:
-    """The texts of the first gold paths."""
-    name, everything = steps.graph.nodes.name, itertools.chain.from_iterable(paths.values())
-    return [
-        path_text(name(path.topic), [steps.names[step] for step in path.steps], ended=True)
-        for path in itertools.islice(everything, TEXTS)
-    ]

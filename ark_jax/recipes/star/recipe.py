@@ -29,11 +29,7 @@ from ark_jax.text import prompts
 
 
 def check_star(config) -> None:
-    """Refuses a config on which some stage would fail, maybe hours from now.
-
-    Raises:
-        ValueError: the field, its value and what it may be.
-    """
+    """Refuses a config on which some stage would fail, maybe hours from now."""
     schema.check(config, Star)
     check_basics(config)
     for name, path in config.prompts.items():
@@ -66,11 +62,7 @@ def check_all(config) -> None:
 
 
 def stages(config) -> list[Stage]:
-    """The stages of a config, in order.
-
-    Raises:
-        ValueError: a setting that a stage would fail on.
-    """
+    """The stages of a config, in order."""
     check_star(config)
     working_stages = [
         Stage("data", data.ingest, alone=True),

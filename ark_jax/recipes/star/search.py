@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.graph.beam import BeamRules, FoundPath, Scorer, search
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, Steps
 from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
@@ -132,11 +131,7 @@ def _follow_training_paths(
     train_paths: Mapping[str, Sequence[GoldPath]],
     baseline: str,
 ) -> Found:
-    """The first training paths that exist from a question's topics, in the baseline's order.
-
-    Args:
-        baseline: "frequent" or "shortest".
-    """
+    """The first training paths that exist from a question's topics, in the baseline's order."""
     counts = count_paths(train_paths)
     by_count = lambda path: (-counts[path], len(path), path)
     by_length = lambda path: (len(path), -counts[path], path)

@@ -10,13 +10,12 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import MASTER, load_base_scorer
-from ark_jax.recipes.core.training import first_and_last_loss, training_run
+from ark_jax.recipes.core.models import MASTER, first_and_last_loss, load_base_scorer, training_run
 from ark_jax.recipes.star.config import TrainSection
-from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
+from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.measures import measure
 from ark_jax.recipes.star.mine import load_lists, pair_lists
-from ark_jax.recipes.star.search import Paths, beam_search
+from ark_jax.recipes.star.search import beam_search
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
@@ -94,15 +93,12 @@ class EpochChoice:
         if epoch <= len(hits):
             return
         found = beam_search(self.context, self.questions, self.steps, scorer).paths
-        hit = float(np.mean([self._is_hit(question, found) for question in self.questions]))
+        measured = [measure(self.steps, x, (), found[x.id], (HEADLINE,)) for x in self.questions]
+        hit = float(np.mean([values[HEADLINE] for values in measured]))
         say(f"  epoch {epoch}: hit@1 {hit:.3f} of {len(self.questions):,} validation questions")
         if hit > max(hits, default=-1):
             scorer.save_pretrained(self.folder / f"{epoch}", dtype=MASTER)
         distributed.on_first_process(lambda: self._store([*hits, hit]))
-
-    def _is_hit(self, question: PathQuestion, found: Paths) -> bool:
-        """Whether the first path reaches an answer."""
-        return bool(measure(self.steps, question, (), found[question.id], ("hit@1",))["hit@1"])
 
     def _store(self, hits: list[float]) -> None:
         """Stores the hits; then the scorers that are not the best one go."""

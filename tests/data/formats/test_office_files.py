@@ -6,8 +6,8 @@ import zipfile
 import pytest
 from support.input_files import write
 
-from ark_jax.data import office_files, readers
-from ark_jax.data.reading import Reading
+from ark_jax.data import converters, readers
+from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput, Section
 
 openpyxl = pytest.importorskip("openpyxl", reason="pip install 'ark-jax[files]'")
@@ -192,7 +192,7 @@ def test_a_book_reads_no_other_file(tmp_path):
 
 
 def test_a_file_that_unpacks_to_too_much_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(office_files, "LARGEST", 100)
+    monkeypatch.setattr(converters, "LARGEST", 100)
     corpus, _ = readers.read(epub(tmp_path / "a.epub"))
     assert "unpacks to" in str(corpus.remarks[0])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.corpora import WRITTEN, corpora
 
 from ark_jax.data import readers
-from ark_jax.data.beir_writer import write_beir
+from ark_jax.data.formats.beir import write_beir
 from ark_jax.data.records import BadInput, Corpus
 from ark_jax.data.rows import has_visible
 

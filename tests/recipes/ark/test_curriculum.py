@@ -16,8 +16,8 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
-from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import save_chunks
 from ark_jax.layout import make_mesh
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine, named

@@ -16,7 +16,7 @@ import pytest
 from support import llm_server
 from support.world import call_here, command, make_world, tiny_config
 
-from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.spool import StoredChunks
 from ark_jax.llm import endpoint, rule_based
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark.recipe import stages

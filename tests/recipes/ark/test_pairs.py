@@ -8,7 +8,7 @@ import pytest
 from support.world import make_world, tiny_config
 
 from ark_jax import new_config
-from ark_jax.data.beir_writer import write_beir
+from ark_jax.data.formats.beir import write_beir
 from ark_jax.data.records import Corpus, Document, Question
 from ark_jax.estimate import devices, plan
 from ark_jax.pipeline import engine

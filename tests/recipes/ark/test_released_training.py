@@ -15,8 +15,8 @@ from support import compare_workdirs, tiny, world
 from support.paths import REPOSITORY
 
 from ark_jax import Retriever, config
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Question
+from ark_jax.data.spool import StoredChunks
 from ark_jax.estimate import devices, plan
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_json, load_rows

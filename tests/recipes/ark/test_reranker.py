@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support import pairs, tiny
 
-from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import save_chunks
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine

@@ -15,8 +15,8 @@ from support import llm_server
 from support.world import make_world, tiny_config
 
 from ark_jax import config
-from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import save_chunks
 from ark_jax.estimate import plan
 from ark_jax.evaluate import judge
 from ark_jax.graph.extract import Entity, Relation, parse_reply

@@ -11,8 +11,8 @@ import pytest
 from support.command_line import call_here
 from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, rows_in_form
 
-from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import save_chunks
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.ark import config, train

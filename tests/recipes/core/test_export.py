@@ -10,8 +10,7 @@ from support import pairs, tiny
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.towers import DualEncoder
-from ark_jax.recipes.core.export import copy_model
-from ark_jax.recipes.core.models import MASTER
+from ark_jax.recipes.core.models import MASTER, copy_model
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.graphs.graph_data import load_graph
-from ark_jax.recipes.star.mine import load_lists, load_steps, text_of
+from ark_jax.recipes.star.mine import load_lists, load_steps
 
 MINERS = """
 import numpy as np
@@ -79,7 +79,7 @@ def test_star_trains_on_the_negatives_of_a_users_miner(own, tmp_path):
     assert lists and all(0 < len(one.negatives) <= 3 for one in lists)
     for one in lists:
         ended = one.kinds.count("end")
-        texts = [text_of(steps, one.topic, path) for path in one.candidates[1 + ended :]]
+        texts = [steps.text(one.topic, path) for path in one.candidates[1 + ended :]]
         assert texts == sorted(texts) and one.kinds[:ended] == ("end",) * ended
     curve = losses(context)
     third = len(curve) // 3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS
 
-from ark_jax.data.chunk_files import save_chunks
+from ark_jax.data.spool import save_chunks
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.ark import config

@@ -6,8 +6,9 @@ from support.ranking import QUESTIONS
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.core import baselines
 from ark_jax.recipes.core.baselines import stored_doubts
-from ark_jax.recipes.documents import baselines
+from ark_jax.recipes.documents import evaluate
 from ark_jax.recipes.documents.retrieve import ranked_file
 
 
@@ -17,7 +18,7 @@ def measured(run, capsys):
     run.c.evaluate.baselines, run.c.evaluate.hybrids = (), ()
     folder = run.folder / "w" / baselines.STAGE
     folder.mkdir()
-    baselines.measure_baselines(run.context, folder)
+    evaluate.measure_baselines(run.context, folder)
     return folder, capsys.readouterr().out
 
 
@@ -40,11 +41,11 @@ def test_doubts_are_stored_printed_and_noted_in_a_plan(measured, run):
     assert ceiling.startswith("base reaches 1.000 in recall@10: ") and "larger pool" in ceiling
     assert few.startswith("2 questions tell no gain below 0.48") and "sweep=folds" in few
     assert all(f"  {doubt}\n" in said for doubt in doubts)
-    notes = baselines.notes_for_plan(run.context, {"data", baselines.STAGE})
+    notes = evaluate.notes_for_plan(run.context, {"data", baselines.STAGE})
     assert notes[0].startswith("without training nDCG@10 is base ") and notes[1:] == doubts
-    assert not baselines.notes_for_plan(run.context, {"data"})
+    assert not evaluate.notes_for_plan(run.context, {"data"})
     (folder / baselines.FILE).unlink()  # as a run of an earlier version leaves it
-    assert not baselines.notes_for_plan(run.context, {"data", baselines.STAGE})
+    assert not evaluate.notes_for_plan(run.context, {"data", baselines.STAGE})
 
 
 def test_baselines_come_before_the_costly_stages():

@@ -9,7 +9,7 @@ from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.documents import baselines, choice, evaluate
+from ark_jax.recipes.documents import choice, evaluate
 from ark_jax.recipes.documents.retrieve import Systems
 from ark_jax.retrieval.fusion import Fusion
 
@@ -35,7 +35,7 @@ def choose(run, monkeypatch):
     returns what is stored."""
     run.c.evaluate.read = 0
     for name, work in (
-        ("baselines", baselines.measure_baselines),
+        ("baselines", evaluate.measure_baselines),
         ("evaluate", lambda *x: evaluate.evaluate(*x, systems_of=systems)),
     ):
         (run.context / name).mkdir()

@@ -12,7 +12,7 @@ from ark_jax.pipeline.tables import load_json, load_rows, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.documents.choose_fusion import STAGE, candidates, choose_fusion
+from ark_jax.recipes.documents.choice import FUSION, choose_fusion, listed_fusions
 from ark_jax.recipes.documents.corpus import gold_passages, stored_chunks
 from ark_jax.recipes.documents.retrieve import load_search, ranked_file, retrieve_all
 from ark_jax.retrieval.fusion import Fusion, load_fusion
@@ -20,7 +20,7 @@ from ark_jax.retrieval.fusion import Fusion, load_fusion
 
 def choose(run, questions: list[Question], learned=frozenset()) -> dict:
     save_rows(questions, run.context / "data" / "questions_train.parquet", Question)
-    folder = run.context / STAGE
+    folder = run.context / FUSION
     folder.mkdir()
     return choose_fusion(run.context, folder, systems_of=systems, learned=lambda context: learned)
 
@@ -33,7 +33,7 @@ def test_the_best_fusion_on_training_questions_is_chosen(run):
         Question("t3", "the tide?", ("again",), ("a",)),  # no chunk holds the answer
     ]
     counts = choose(run, asked)
-    folder = run.context / STAGE
+    folder = run.context / FUSION
     chosen, rows = load_fusion(folder), load_json(folder / "candidates.json")
     chunks = stored_chunks(run.context)
     gold, _ = gold_passages(run.context, asked, chunks.by_document)
@@ -44,13 +44,13 @@ def test_the_best_fusion_on_training_questions_is_chosen(run):
         for name in names
     )
     means = []
-    for fusion in candidates(20):
+    for fusion in listed_fusions(20):
         ranked = {id: [x for x, _ in fusion.join(words[id], vectors[id])] for id in words}
         means.append(
             np.mean([measure(ranked[id], gold[id], ["ndcg@10"])["ndcg@10"] for id in words])
         )
     assert [row["ndcg@10"] for row in rows] == pytest.approx(means)
-    assert chosen == candidates(20)[int(np.argmax(means))]
+    assert chosen == listed_fusions(20)[int(np.argmax(means))]
     assert counts == {"questions": 3, "by": chosen.by, "dense": chosen.dense}
 
 
@@ -62,24 +62,24 @@ def test_unlearned_questions_choose_the_fusion_if_there_are_enough(run, monkeypa
     ]
     assert choose(run, asked, {"t0"})["questions"] == 3
     assert "3 training questions" in capsys.readouterr().out
-    of_all = load_json(run.context / STAGE / "candidates.json")
+    of_all = load_json(run.context / FUSION / "candidates.json")
     for enough, choosing in ((3, 3), (2, 2)):
-        monkeypatch.setattr("ark_jax.recipes.documents.choose_fusion.ENOUGH", enough)
-        shutil.rmtree(run.context / STAGE)
+        monkeypatch.setattr("ark_jax.recipes.documents.choice.ENOUGH_TO_FUSE", enough)
+        shutil.rmtree(run.context / FUSION)
         assert choose(run, asked, {"t0"})["questions"] == choosing
     assert "2 training questions that the retriever has not learned from" in capsys.readouterr().out
-    assert {row["question"] for row in load_rows(run.context / STAGE / "ranked-bm25.parquet")} == {
+    assert {row["question"] for row in load_rows(run.context / FUSION / "ranked-bm25.parquet")} == {
         "t0",
         "t1",
         "t2",
     }
-    shutil.rmtree(run.context / STAGE)
+    shutil.rmtree(run.context / FUSION)
     choose(run, asked[:1])
-    pairs = zip(of_all, load_json(run.context / STAGE / "candidates.json"), strict=True)
+    pairs = zip(of_all, load_json(run.context / FUSION / "candidates.json"), strict=True)
     rest = [3 * all_three["ndcg@10"] - first["ndcg@10"] for all_three, first in pairs]
-    shutil.rmtree(run.context / STAGE)
+    shutil.rmtree(run.context / FUSION)
     choose(run, asked, {"t0"})
-    without = [row["ndcg@10"] for row in load_json(run.context / STAGE / "candidates.json")]
+    without = [row["ndcg@10"] for row in load_json(run.context / FUSION / "candidates.json")]
     assert [2 * value for value in without] == pytest.approx(rest)
 
 
@@ -87,14 +87,14 @@ def test_the_fusion_stage_is_added_only_on_request():
     c = config.ark()
     c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
     names = lambda: [stage.name for stage in stages(c)]
-    assert STAGE not in names()
+    assert FUSION not in names()
     c.evaluate.fusion = "chosen"
-    assert names()[names().index("stage3") :][:3] == ["stage3", STAGE, "evaluate"]
+    assert names()[names().index("stage3") :][:3] == ["stage3", FUSION, "evaluate"]
 
 
 def test_without_usable_questions_the_default_fusion_is_kept(run):
     assert choose(run, [Question("t", "the tide?", ("again",), ("a",))])["questions"] == 0
-    assert load_fusion(run.context / STAGE) == Fusion()
+    assert load_fusion(run.context / FUSION) == Fusion()
 
 
 def test_the_table_ranks_by_the_chosen_fusion(run):

@@ -66,11 +66,8 @@ def test_storing_vectors_saves_embeddings_without_changing_the_bytes(
     stored = run(c, tmp_path / "stored")
     graph = 1  # the entities, which are no passages
     assert embedded == {world.name: 1 + graph, "stage1": 1, "stage2": 1}
-    assert {path.stem for path in (stored / corpus.FOLDER).glob("*.npy")} == {
-        "base",
-        "stage1",
-        "stage2",
-    }
+    found = (stored / corpus.FOLDER).glob("*.npy")
+    assert {path.stem for path in found} == {"base", "stage1", "stage2"}
     embedded.clear()
     forgotten = run(c, tmp_path / "forgotten", forget=True)
     # Once more each for `choice`; base and stage1 have been embedded for the next mining as well.

@@ -15,8 +15,8 @@ from support.documents_alone import documents_alone, make_world_without_question
 from support.paths import REPOSITORY
 from support.world import call, environment, outputs
 
-from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Chunk
+from ark_jax.data.spool import StoredChunks
 from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
@@ -290,15 +290,16 @@ sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from ark_jax.recipes.documents import filter_questions
 from support import documents_alone as here
-score, put = filter_questions._score_shard, filter_questions._publish_shard
+score, store = filter_questions._score_shard, filter_questions.stored_rows
 def tell(context, shard, number):
     print("shard", number, flush=True)
     return score(context, shard, number)
-def wait(path):
-    put(path)
+def wait(path, make_rows):
+    rows = store(path, make_rows)
     time.sleep({pause})
+    return rows
 filter_questions.SHARD, filter_questions._score_shard = 2, tell
-filter_questions._publish_shard = wait
+filter_questions.stored_rows = wait
 here.run(here.documents_alone(Path({world!r})), Path({workdir!r}), "questions")
 """
 
@@ -319,13 +320,13 @@ def test_a_killed_question_stage_resumes_with_the_same_bytes(world, workdir):
     process = write_slowly(world, workdir, pause=30.0)
     partial = workdir / ".partial" / "questions"
     try:
-        while not list(partial.glob("scored-*.parquet")):
+        while not list(partial.glob("shards/scored-*.parquet")):
             assert process.poll() is None
             time.sleep(0.05)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-    assert [path.name for path in partial.glob("scored-*")] == ["scored-00001.parquet"]
+    assert len(list(partial.glob("shards/scored-*.parquet"))) == 1
     said, _ = write_slowly(world, workdir, pause=0.0).communicate()
     assert "shard 2\n" in said and "shard 1\n" not in said  # the first is not made again
     uninterrupted = workdir / "whole"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.spool import save_chunks
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.ark import config

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ark_jax.graph.relation_paths import GoldPath, PathLimits, shortest_paths
-from ark_jax.graph.steps import END, Steps
+from ark_jax.graph.steps import END, GoldPath, PathLimits, Steps, shortest_paths
 from ark_jax.graph.triples import Triples
 from ark_jax.recipes.star.config import star
 from ark_jax.recipes.star.mine import (
@@ -15,7 +14,6 @@ from ark_jax.recipes.star.mine import (
     hard_positives,
     pair_lists,
     tail_weights,
-    text_of,
     with_counts,
     with_order,
 )
@@ -253,8 +251,8 @@ def test_pair_lists_hold_the_texts_of_search_and_their_weights(weights):
 
 
 def test_paths_are_written_as_in_search():
-    assert text_of(STEPS, NODE["a"], (STEP["starred"], END)) == "a, starred, end"
-    assert text_of(STEPS, NODE["a"], ()) == "a"
+    assert STEPS.text(NODE["a"], (STEP["starred"], END)) == "a, starred, end"
+    assert STEPS.text(NODE["a"], ()) == "a"
 
 
 def test_hard_positives_are_at_least_as_similar_as_the_mean():

@@ -3,8 +3,7 @@
 import pytest
 
 from ark_jax.graph.beam import FoundPath
-from ark_jax.graph.relation_paths import GoldPath
-from ark_jax.graph.steps import Steps
+from ark_jax.graph.steps import GoldPath, Steps
 from ark_jax.graph.triples import Triples
 from ark_jax.recipes.star.data import PathQuestion
 from ark_jax.recipes.star.measures import (

@@ -19,7 +19,7 @@ from ark_jax.recipes.star.data import (
     load_questions,
     load_steps,
 )
-from ark_jax.recipes.star.mine import PathList, load_lists, mine_lists, text_of
+from ark_jax.recipes.star.mine import PathList, load_lists, mine_lists
 from ark_jax.recipes.star.train import load_tuned, train_scorer
 
 PEOPLE = ("Ann", "Bob", "Cy", "Di")
@@ -121,7 +121,7 @@ def test_the_hardest_negatives_are_kept_in_order(tmp_path, base, mesh):
     steps, retriever = load_steps(context), Retriever.from_pretrained(base)
     questions = {row.id: row.question for row in load_questions(context, "train")}
     for one, whole in zip(few, pool, strict=True):
-        texts = [text_of(steps, one.topic, path) for path in whole.candidates[1:]]
+        texts = [steps.text(one.topic, path) for path in whole.candidates[1:]]
         query = retriever.encode([questions[one.question]], kind="query")[0]
         scores = retriever.encode(texts, kind="document") @ query
         hard = [score for score, step in zip(scores, whole.negatives, strict=True) if step != END]
