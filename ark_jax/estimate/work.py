@@ -208,6 +208,7 @@ KNOWN_MODELS = {
     "BAAI/bge-base-en-v1.5": "bert 768 12 12 12 64 3072 30522 512 512",
     "BAAI/bge-large-en-v1.5": "bert 1024 24 16 16 64 4096 30522 512 512",
     "BAAI/bge-m3": "xlm-roberta 1024 24 16 16 64 4096 250002 8194 8192",
+    "intfloat/multilingual-e5-small": "bert 384 12 12 12 32 1536 250037 512 512",
     "intfloat/e5-base-v2": "bert 768 12 12 12 64 3072 30522 512 512",
     "sentence-transformers/all-MiniLM-L6-v2": "bert 384 6 12 12 32 1536 30522 512 256",
     "HuggingFaceTB/SmolLM2-135M-Instruct": "llama 576 30 9 3 64 1536 49152 8192 8192",

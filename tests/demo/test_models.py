@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from ark_jax.demo import models, smollm2
+from ark_jax.demo import conversion, models
 from ark_jax.text.tokens import load_tokenizer
 
 FILE = "toy_weights-1.0-py3-none-any.whl"
@@ -450,7 +450,7 @@ def test_rotary_rows_are_reordered_within_each_head():
     rows = np.array(
         [[0], [2], [1], [3], [10], [12], [11], [13]]
     )  # two heads of four, halves interleaved
-    assert smollm2.split_rotary(rows, 2).ravel().tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
+    assert conversion.split_rotary(rows, 2).ravel().tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
 
 
 SHA256 = {

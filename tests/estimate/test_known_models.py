@@ -20,6 +20,7 @@ PARAMETERS = {
     "BAAI/bge-base-en-v1.5": 108_891_648,
     "BAAI/bge-large-en-v1.5": 334_092_288,
     "BAAI/bge-m3": 566_705_152,
+    "intfloat/multilingual-e5-small": 117_505_920,
     "intfloat/e5-base-v2": 108_891_648,
     "sentence-transformers/all-MiniLM-L6-v2": 22_565_376,
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,

