@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see of `_PUBLIC`
-    from ark_jax.compare.comparison import compare
+    from ark_jax.comparison.comparison import compare
     from ark_jax.graph.pagerank import personalized_pagerank
     from ark_jax.graph.path_retriever import PathRetriever
     from ark_jax.graph.store import KnowledgeGraph
@@ -36,7 +36,7 @@ _PUBLIC = {
     "DualEncoder": "ark_jax.models.towers",
     "TripleRetriever": "ark_jax.graph.triple_retriever",
     "Triples": "ark_jax.graph.triples",
-    "compare": "ark_jax.compare.comparison",
+    "compare": "ark_jax.comparison.comparison",
     "personalized_pagerank": "ark_jax.graph.pagerank",
     "tune": "ark_jax.run",
 }

@@ -37,7 +37,7 @@ ROOMS = (
     "recipes.core",
     "recipes.documents",
     "recipes.graphs",
-    "compare",
+    "comparison",
     "recipes.ark",
     "recipes.gpr",
     "recipes.star",

@@ -13,8 +13,8 @@ from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
 if TYPE_CHECKING:
-    from ark_jax.compare.answering import Answering
-    from ark_jax.compare.comparison import Comparison
+    from ark_jax.comparison.answering import Answering
+    from ark_jax.comparison.comparison import Comparison
 
 
 class Comparing(ReadingFlags):
@@ -60,7 +60,7 @@ class Comparing(ReadingFlags):
 
     def compare(self, models: Sequence[str], **options: object) -> "Comparison":
         """Compares systems on the test set of the flags; the rest are arguments of `compare`."""
-        from ark_jax.compare.comparison import compare
+        from ark_jax.comparison.comparison import compare
         from ark_jax.retrieval.chunks import ChunkRules
 
         return compare(
@@ -77,7 +77,7 @@ class Comparing(ReadingFlags):
 
     def run(self) -> int:
         prepare_environment()
-        from ark_jax.compare import output
+        from ark_jax.comparison import output
 
         out = storage.local_path(self.out) if self.out else None
         with log_on_stderr():
@@ -161,7 +161,7 @@ class Evaluate(Comparing, ReaderFlags):
 
     def open_answering(self) -> "Answering":
         """The reader and the judge of the flags."""
-        from ark_jax.compare.answering import Answering
+        from ark_jax.comparison.answering import Answering
 
         reader = self.open_writer(self.reader) if self.reader else None
         judge = self.open_writer(self.judge) if self.judge else None

@@ -12,8 +12,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from ark_jax.compare import output
-from ark_jax.compare.comparison import compare
+from ark_jax.comparison import output
+from ark_jax.comparison.comparison import compare
 from ark_jax.retrieval.chunks import ChunkRules
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"

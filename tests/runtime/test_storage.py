@@ -96,7 +96,7 @@ def test_unsupported_uses_of_a_bucket_are_reported_in_one_line(flags, message, w
 
 def test_operations_that_need_a_file_system_refuse_a_bucket(world, model, tmp_path, monkeypatch):
     import ark_jax as ark
-    from ark_jax.compare.comparison import compare
+    from ark_jax.comparison.comparison import compare
     from ark_jax.graph.triples import Triples
 
     monkeypatch.chdir(tmp_path)

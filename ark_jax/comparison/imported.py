@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from ark_jax.compare.answering import JUDGED, Answering
-from ark_jax.compare.rankings import ANSWERS, RUN, System
+from ark_jax.comparison.answering import JUDGED, Answering
+from ark_jax.comparison.rankings import ANSWERS, RUN, System
 from ark_jax.data.predictions import Scores, read_answers, read_rankings
 from ark_jax.data.records import Question
 from ark_jax.evaluate.answer_lists import list_scores

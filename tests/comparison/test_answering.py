@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support import llm_server, pairs, tiny
 
-from ark_jax.compare import answering
-from ark_jax.compare.answering import Answering
-from ark_jax.compare.comparison import compare
-from ark_jax.compare.imported import choose_metrics
-from ark_jax.compare.rankings import parse_systems
+from ark_jax.comparison import answering
+from ark_jax.comparison.answering import Answering
+from ark_jax.comparison.comparison import compare
+from ark_jax.comparison.imported import choose_metrics
+from ark_jax.comparison.rankings import parse_systems
 from ark_jax.index.index import Index
 from ark_jax.index.writer import Writer
 from ark_jax.models.pairs import CrossEncoder

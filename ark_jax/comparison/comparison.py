@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.compare import imported
-from ark_jax.compare.answering import (
+from ark_jax.comparison import imported
+from ark_jax.comparison.answering import (
     JUDGED,
     Answered,
     Answering,
@@ -14,8 +14,8 @@ from ark_jax.compare.answering import (
     judge_answers,
     read_answers,
 )
-from ark_jax.compare.questions import Task, build_index, make_task, open_index, read_asked
-from ark_jax.compare.rankings import (
+from ark_jax.comparison.questions import Task, build_index, make_task, open_index, read_asked
+from ark_jax.comparison.rankings import (
     ANSWERS,
     READER,
     RUN,

@@ -8,9 +8,9 @@ import pytest
 from support import tiny
 from support.paths import DATA
 
-from ark_jax.compare import output
-from ark_jax.compare.comparison import compare
-from ark_jax.compare.rankings import parse_systems
+from ark_jax.comparison import output
+from ark_jax.comparison.comparison import compare
+from ark_jax.comparison.rankings import parse_systems
 
 NAMES = {"ndcg@10": "ndcg_cut_10", "recall@5": "recall_5", "mrr": "recip_rank", "map": "map"}
 SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")

@@ -6,8 +6,8 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from ark_jax.compare.questions import Task
-from ark_jax.compare.rankings import ALONE, DOCUMENT, ORACLE, STEPS, UNRANKED, System
+from ark_jax.comparison.questions import Task
+from ark_jax.comparison.rankings import ALONE, DOCUMENT, ORACLE, STEPS, UNRANKED, System
 from ark_jax.data.records import Question
 from ark_jax.evaluate import judge
 from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies

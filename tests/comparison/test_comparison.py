@@ -11,9 +11,9 @@ from support.brute_force import bm25, fuse
 from support.world import HELD_OUT, make_world, tiny_config
 
 import ark_jax as ark
-from ark_jax.compare import answering, output
-from ark_jax.compare.comparison import compare
-from ark_jax.compare.rankings import parse_systems
+from ark_jax.comparison import answering, output
+from ark_jax.comparison.comparison import compare
+from ark_jax.comparison.rankings import parse_systems
 from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput
 from ark_jax.index.writer import Writer

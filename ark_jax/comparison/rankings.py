@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.compare.questions import Task
+from ark_jax.comparison.questions import Task
 from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.documents.corpus import Passages, passages_of

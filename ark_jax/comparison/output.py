@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ark_jax.compare.comparison import CLUSTER, SEED, Comparison
-from ark_jax.compare.rankings import WORDS
+from ark_jax.comparison.comparison import CLUSTER, SEED, Comparison
+from ark_jax.comparison.rankings import WORDS
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core.tables import as_text, best_system
 from ark_jax.report import sections
