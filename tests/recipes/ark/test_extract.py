@@ -348,6 +348,7 @@ def test_an_interrupt_stops_within_two_seconds_and_says_how_to_resume(world, tmp
             command(world, tmp_path, "run", *flags), stderr=subprocess.PIPE, text=True
         ) as process:
             while len(server.requests) < 16:
+                assert process.poll() is None, process.stderr.read()
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
