@@ -276,7 +276,14 @@ def _iterate(
     """
     block, columns = _spec(spread, 2), _spec(spread, 1)
 
-    def iterate_shard(edges: Edges, source, gain, bound, damping, limit):
+    def iterate_shard(
+        edges: Edges,
+        source: Float[jax.Array, "n c"],
+        gain: ArrayLike,
+        bound: Float[jax.Array, " c"],
+        damping: ArrayLike,
+        limit: ArrayLike,
+    ):
         return _Iteration(edges, source, bound, damping, spread, reversible).run(gain, limit)
 
     return jax.shard_map(

@@ -88,7 +88,7 @@ PAPER = Source(
         Step("Table 1", "row BGE-M3", "models/retriever.py", "its dense part alone"),
         Step("Table 1", "row Stella-v5", "models/encoder_families.py"),
         Step("Table 1", "row Jina-emb-v3", "", "its adapters for tasks are refused"),
-        Step("Table 1", "GraphRAG to MemoRAG", "compare/rankings.py", "imported, not run"),
+        Step("Table 1", "GraphRAG to MemoRAG", "comparison/rankings.py", "imported, not run"),
         Step("Table 1", "ten test sets", "recipes/papers/ark_table1.py"),
         Step("Table 2", "sweeps lambda, curriculum", "recipes/ark/config.py"),
         Step("Table 3", "other generators: `reader.path`", "recipes/documents/reader.py"),

@@ -101,14 +101,16 @@ PAPER = Source(
         Step("Table 5", "TriviaQA, PopQA, Bamboogle", "data/formats/rows.py"),
         Step("Table 1", "seven data sets", "recipes/papers/bar_rag_table1.py"),
         Step("section 3.1", "EM", "evaluate/answers.py"),
-        Step("Table 1", "Direct Inference, CoT", "compare/answering.py", "by `ark-jax evaluate`"),
+        Step(
+            "Table 1", "Direct Inference, CoT", "comparison/answering.py", "by `ark-jax evaluate`"
+        ),
         Step("Table 1", "RAG", "recipes/bar_rag/evaluate.py"),
-        Step("Table 1", "RAG w/Reranker, IRCoT", "compare/rankings.py", "by `ark-jax evaluate`"),
+        Step("Table 1", "RAG w/Reranker, IRCoT", "comparison/rankings.py", "by `ark-jax evaluate`"),
         Step("Table 1", "RAG SFT: study's supervised", "recipes/bar_rag/config.py"),
         Step("Table 2", "sweep ablations", "recipes/bar_rag/config.py"),
         Step("Figure 2", "recall against accuracy", "", "not drawn"),
         Step("Figure 5", "histogram of p", "recipes/bar_rag/report.py"),
-        Step("Table 3", "Search-o1 to DynamicRAG", "compare/imported.py", "imported, not run"),
+        Step("Table 3", "Search-o1 to DynamicRAG", "comparison/imported.py", "imported, not run"),
         Step("Table 4", "cited documents removed, kept", "recipes/bar_rag/evaluate.py"),
     ),
 )

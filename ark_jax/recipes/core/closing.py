@@ -75,7 +75,7 @@ def best_table(workdir: Path, headline: str) -> list[str]:
     for path in (workdir / STAGE / FILE, workdir / "evaluate" / FILE):
         stored = load_json(path) if path.is_file() else {"table": ()}
         for row in stored["table"]:
-            columns += stored["metrics"]
+            columns += row["values"]
             values = {metric: value["mean"] for metric, value in row["values"].items()}
             means[row["system"]] = means.get(row["system"], {}) | values
     columns = list(dict.fromkeys(columns))[:COLUMNS]

@@ -214,7 +214,7 @@ PAPER = Source(
         Step("Table 1", "+ Two Tower: `base`", "recipes/gpr/evaluate.py"),
         Step("Table 1", "+ SKP", "", "masked words are not trained"),
         Step("Table 1", "+ Hybrid", "recipes/gpr/evaluate.py", "no cross-encoder after it"),
-        Step("Table 1", "+ G-Retriever, G-RAG", "compare/imported.py", "imported, not run"),
+        Step("Table 1", "+ G-Retriever, G-RAG", "comparison/imported.py", "imported, not run"),
         Step("Figure 1", "triples found for a question", "recipes/gpr/report.py"),
         Step("Figure 2", "answers by K: sweep triples", "recipes/gpr/config.py"),
         Step("Table 2", "examples of questions", "recipes/gpr/report.py"),

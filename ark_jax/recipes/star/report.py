@@ -128,10 +128,10 @@ def _biases(context: Context) -> list[str]:
 
 def _questions(context: Context) -> Section:
     """All test questions, from the base to the tuned system."""
-    steps, gold, questions = load_steps(context), load_paths(context, "test"), []
-    rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
-    if rows := {name: rows[name] for name in rows if name != ALONE}:
-        questions = load_questions(context, "test")
+    steps, gold = load_steps(context), load_paths(context, "test")
+    questions = load_questions(context, "test")
+    rows = by_system(load_rows(context / "evaluate" / "questions.parquet")) if questions else {}
+    rows = {name: rows[name] for name in rows if name != ALONE}
     asked = ask_rankings(
         questions,
         rows,
