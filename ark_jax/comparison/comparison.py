@@ -377,12 +377,13 @@ def _ranked_questions(
             return {chunk for chunk, grade in gold.items() if grade > 0}
         return {chunk for holders in gold for chunk in holders}
 
+    texts = Passages(task.index.chunks)
     return ask_rankings(
         [question for question in measured.questions if task.gold[question.id]],
         by_system([row for row in rows if row["system"] in ranking]),
         needed,
         lambda row: row["ranked"][:DEPTH],
-        Passages(task.index.chunks).__getitem__,
+        lambda chunk: texts.get(chunk, chunk),  # an imported ranking may name others
     )
 
 

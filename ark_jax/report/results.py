@@ -207,11 +207,13 @@ def results(
         heading, definition = describe_metric(metric)
         values = {row["system"]: row["values"].get(metric) for row in table}
         measured = {system: value for system, value in values.items() if is_measured(value)}
+        compared = _base_of(values, base)
         if (metric == headline or not is_tested) and measured:
-            drawing = _mean_plot(f"mean-{i}", heading, measured, _base_of(values, base))
+            drawing = _mean_plot(f"mean-{i}", heading, measured, compared)
             panels.append(html.figure(drawing, heading, definition))
-        if drawing := _difference_plot(f"interval-{i}", heading, measured, base):
-            panels.append(html.figure(drawing, f"{heading}, differences to {base}", definition))
+        if drawing := _difference_plot(f"interval-{i}", heading, measured, compared):
+            title = f"{heading}, differences to {compared}"
+            panels.append(html.figure(drawing, title, definition))
     mark = ""
     about_plots = (
         f"The dashed line is {base}; each panel has its own scale. Each interval belongs to one "

@@ -142,8 +142,8 @@ def test_no_module_outside_recipes_names_a_stage_of_ark():
     """`graph` is left out: it is also the name of a room and of a config section.
 
     So is `positives` where it is a field of the training examples, `candidates` where it is one of
-    lists, and `score` where it is a column of judgments or rankings, a key that clients read, or a
-    config section with a model.
+    lists, and `score` where it is a column of judgments, rankings or passages, a key that clients
+    read, or a config section with a model.
     """
     names = ark_stage_names()
     assert {"extract", "rewrite", "score", "positives", "stage2", "mine3", "merged"} <= names
@@ -156,7 +156,8 @@ def test_no_module_outside_recipes_names_a_stage_of_ark():
                 mentions.append(f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.value}")
     other_meanings = (
         r"train/batches.py:\d+ positives|train/list_batches.py:\d+ candidates|"
-        r"(data/(predictions|readers|formats/(base|beir|contexts))|serve/embeddings|integrations/\w+).py"
+        r"(data/(predictions|readers|formats/(base|beir|contexts))|serve/embeddings|index/passages|"
+        r"integrations/\w+).py"
         r":\d+ score|estimate/plan.py:\d+ score"
     )
     assert [name for name in mentions if not re.search(other_meanings, name)] == []
