@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import math
 import os
@@ -139,11 +140,13 @@ def duration(seconds: float) -> str:
 
 
 def _notebook_bar(label: str, total: int, unit: str):
-    """A bar of tqdm in a notebook that has it; None elsewhere."""
-    if "ipykernel" not in sys.modules or not is_first_process():
+    """A bar of tqdm in a notebook that can draw it; None elsewhere."""
+    # Without ipywidgets tqdm writes to the standard error.
+    is_drawn = "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets")
+    if not is_drawn or not is_first_process():
         return None
     with contextlib.suppress(ImportError):
-        from tqdm.auto import tqdm
+        from tqdm.notebook import tqdm
 
         return tqdm(total=total, desc=label, unit=f" {unit}")
     return None
