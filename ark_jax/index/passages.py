@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
 from ark_jax.retrieval.bm25_index import stems
 from ark_jax.runtime.shown import Records, record_html, table_html
@@ -81,17 +82,10 @@ class Hits(Records):
     def _repr_html_(self) -> str:
         view = View(self.question)
         rows = [
-            (rank, hit.score, hit.document, hit.title, _Html(view.html(hit.text, span)))
+            (rank, hit.score, hit.document, hit.title, Markup(view.html(hit.text, span)))
             for rank, (hit, span) in enumerate(zip(self, view.excerpts(self), strict=True), 1)
         ]
         return table_html(("", "score", "document", "title", "passage"), rows)
-
-
-class _Html(str):
-    """Text that is HTML already."""
-
-    def __html__(self) -> str:
-        return self
 
 
 @dataclasses.dataclass(frozen=True)
