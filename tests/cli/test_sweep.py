@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support import llm_server, pretend_stages
+from support.gone import wait_until_gone, wait_until_group_is_gone
 from support.paths import REPOSITORY
 
 from ark_jax import __main__
@@ -289,20 +290,16 @@ def test_another_run_resumes_the_stage_of_a_killed_one(tmp_path, sweep_here):
     ("sign", "status", "message"),
     [(signal.SIGINT, 130, "nothing is lost"), (signal.SIGTERM, 0, "run the same command again")],
 )
-def test_an_interrupt_stops_all_runs_within_two_seconds(tmp_path, sign, status, message):
+def test_an_interrupt_stops_all_runs(tmp_path, sign, status, message):
     (tmp_path / "hold").touch()
     process = make(tmp_path, "temperature", "--slots=2")
     until(lambda: any(row[0] == "score" for row in witness(tmp_path)), process)
     holder = next(pid for stage, _, pid, _ in witness(tmp_path) if stage == "score")
-    start = time.monotonic()
     process.send_signal(sign)
-    while time.monotonic() < start + 2 and Path(f"/proc/{holder}").exists():
-        time.sleep(0.01)
-    assert not Path(f"/proc/{holder}").exists()
+    wait_until_gone(holder)
     code, _, err = done(process)
     assert code == status and message in err
-    with pytest.raises(ProcessLookupError):  # nobody is left in its group
-        os.killpg(process.pid, 0)
+    wait_until_group_is_gone(process.pid)
     assert (
         "- base unfinished: run again to go on" in (tmp_path / "sweep" / "results.md").read_text()
     )

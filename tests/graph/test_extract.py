@@ -889,7 +889,7 @@ HOSTILE = (
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_replies_are_parsed_in_linear_time(part):
     """At this length what is quadratic takes minutes, and what is linear tenths of a second."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     for before in (
         "",
         '("entity"<|>A<|>b<|>',
@@ -897,7 +897,7 @@ def test_hostile_replies_are_parsed_in_linear_time(part):
         '{"entities": [{"name": "',
     ):
         parse_reply(before + part * (100_000 // len(part)), "c")
-    assert time.perf_counter() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 # --- real replies ---------------------------------------------------------------------------------

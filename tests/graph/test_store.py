@@ -160,9 +160,9 @@ def test_contexts_keep_equal_names_apart_and_each_is_its_own_graph():
 
 
 def test_a_name_with_many_repeated_articles_is_folded_quickly():
-    start = time.perf_counter()
+    start = time.process_time()
     assert fold("the " * 200_000 + '"the x') == "x"
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_every_form_of_a_character_is_folded_alike():

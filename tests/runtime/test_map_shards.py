@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import shard_work
+from support.gone import wait_until_gone
 from support.paths import REPOSITORY
 
 from ark_jax.runtime import map_shards
@@ -66,15 +66,5 @@ def test_workers_end_with_their_process_and_do_not_rerun_its_script(tmp_path):
     workers = [int(process.stderr.readline()) for _ in range(2)]
     process.kill()
     assert process.communicate()[0] == "begun\n"
-    deadline = time.monotonic() + 30
-    while any(map(_is_alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_is_alive, workers))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    for worker in workers:
+        wait_until_gone(worker)
