@@ -218,7 +218,7 @@ class Asking(IndexFlags):
         prepare_environment()
         from ark_jax.index.index import Index
 
-        return Index.open(self.index, model=self.model)
+        return Index.open(self.index, model=self.model, few=self.question is not None)
 
     def questions(self) -> Iterator[str]:
         """The question of the command line, or those that are typed or piped in."""
@@ -250,16 +250,16 @@ class Asking(IndexFlags):
         options = {"k": self.k, "by": self.by, "rerank": not self.no_rerank}
         if self.by == "bm25":
             return opened.search([question], **options)[0], None
-        embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
-        vectors = embed([question], "query")
+        vectors = opened.embed([question], "query")
 
         def similar(texts: Sequence[str]) -> "np.ndarray":
             from ark_jax.retrieval.late import similarities
 
-            return similarities(vectors[0], embed(texts, "document"))
+            return similarities(vectors[0], opened.embed(texts, "document"))
 
         if self.expand == HYDE:
-            options["vectors"] = Hyde(reader.write, embed, prompts.load_template(HYDE))([question])
+            hyde = Hyde(reader.write, opened.embed, prompts.load_template(HYDE))
+            options["vectors"] = hyde([question])
         else:
             options["vectors"] = vectors
         return opened.search([question], **options)[0], similar

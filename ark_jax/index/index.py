@@ -35,6 +35,7 @@ from ark_jax.text.token_rows import check_list
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 if TYPE_CHECKING:
+    from ark_jax.models.numpy_retriever import NumpyRetriever
     from ark_jax.models.pairs import CrossEncoder
     from ark_jax.models.retriever import Retriever
     from ark_jax.retrieval.dense import Keys
@@ -73,6 +74,7 @@ class Index:
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
     nearest: Nearest | None = None  # a database that has the vectors and is searched instead
+    few: bool = False  # whether few texts will be embedded: by numpy where the model allows it
     __repr__ = one_line("folder", "len", "model")
 
     @classmethod
@@ -126,11 +128,12 @@ class Index:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path, *, model: str | Path = "") -> "Index":
+    def open(cls, folder: str | Path, *, model: str | Path = "", few: bool = False) -> "Index":
         """Opens an index. The model is loaded by the first search that needs it.
 
         Args:
             model: where the retriever is now, if it was moved.
+            few: texts will be few: numpy embeds them, where it can, since jax starts slowly.
 
         Raises:
             FileNotFoundError: the folder holds no index.
@@ -152,7 +155,7 @@ class Index:
                     words = open_bm25(folder / manifest.folder / folders.WORDS, len(chunks))
                     vectors = read_vectors(folder / manifest.folder / folders.VECTORS)
                     name = absolute_model(model or manifest.model)
-                    return cls(folder, manifest, chunks, vectors, words, name)
+                    return cls(folder, manifest, chunks, vectors, words, name, few=few)
                 except FileNotFoundError:
                     pass  # replaced by another program since the manifest was read
         raise ValueError(
@@ -165,33 +168,59 @@ class Index:
 
     @property
     def retriever(self) -> "Retriever":
-        """The model that embeds questions, loaded on first use.
+        """The model that embeds passages and questions, loaded on first use.
 
         Raises:
             FileNotFoundError: it is not where it was.
             ValueError: it is another model than the one that the index was made with.
         """
-        from ark_jax.models.multi_vector import open_retriever
+        if self.loaded is None:
+            self._describe_model()
+            self.loaded = self._model
+        return self.loaded
 
-        if self.loaded is not None:
-            return self.loaded
+    def embed(self, texts: Sequence[str], kind: str) -> Vectors:
+        """The vectors of texts of a kind, "query" or "document"; raises as `retriever`."""
+        return self._encoder.encode(texts, kind=kind)
+
+    @functools.cached_property
+    def _encoder(self) -> "Retriever | NumpyRetriever":
+        """The retriever, or numpy in its place if texts are few and it can."""
+        from ark_jax.models.numpy_retriever import NumpyRetriever
+
+        described = self._describe_model() if self.few and self.loaded is None else None
+        return NumpyRetriever(described) if described else self.retriever
+
+    @functools.cached_property
+    def _model(self) -> "Retriever":
+        """The retriever, which may be another than the index was made with."""
+        from ark_jax.models.multi_vector import open_retriever  # starts jax
+
         try:
-            retriever = open_retriever(self.model)
+            return open_retriever(self.model)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the model of the index {self.folder} is missing ({error}); give its place with "
                 "--model=FOLDER, or search --by=bm25, which needs none"
             ) from None
+
+    def _describe_model(self) -> dict | None:
+        """`numpy_retriever.describe` of the model. It is opened if it has not been seen before.
+
+        Raises:
+            FileNotFoundError, ValueError: as `retriever`.
+        """
+        from ark_jax.models.numpy_retriever import describe
+
         known = [fingerprints.read_model_digest(self.model), __version__]
-        compute = lambda: retriever.digest("document")
-        digest = fingerprints.remembered(f"retriever {self.model}", known, compute)
+        compute = lambda: (self._model.digest("document"), describe(self._model))
+        digest, described = fingerprints.remembered(f"described {self.model}", known, compute)
         if digest != self.manifest.made_with["model"]:
             raise ValueError(
                 f"{self.model} is another model than the index {self.folder} was made with: run "
                 "`ark-jax index` again, or give the place of the right one with --model=FOLDER"
             )
-        self.loaded = retriever
-        return retriever
+        return described
 
     @functools.cached_property
     def reranker(self) -> "CrossEncoder | None":
@@ -253,10 +282,10 @@ class Index:
         if k < 1:
             raise ValueError(f"k={k}: must be at least 1")
         if vectors is None:
-            embed = lambda texts: self.retriever.encode(texts, kind="query")
+            embed = lambda texts: self.embed(texts, "query")
         else:
             embed = lambda texts: vectors
-        vectors_or_keys = self.vectors if by == "bm25" else self._keys
+        vectors_or_keys = self.vectors if by == "bm25" or self.few else self._keys
         dense = _Database(self.nearest, embed) if self.nearest else Dense(vectors_or_keys, embed)
         reranker = self.reranker if rerank else None
         depth = max(k, RERANKED) if reranker else k

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ark_jax.data import readers
 from ark_jax.runtime import storage
@@ -82,23 +83,23 @@ def _weights_digest(path: Path) -> str:
     return remembered(str(path.resolve()), known, lambda: file_digest(path))
 
 
-def remembered(name: str, known: list, digest_of: Callable[[], str]) -> str:
-    """A digest, which is cached on disk under a name for as long as `known` is the same."""
+def remembered(name: str, known: list, compute: Callable[[], Any]) -> Any:
+    """A JSON value, which is cached on disk under a name for as long as `known` is the same."""
     file = hashlib.sha256(name.encode()).hexdigest()
     path = storage.cache_folder() / "digests" / f"{file}.json"
     try:
-        *seen, digest = json.loads(path.read_text())
+        *seen, value = json.loads(path.read_text())
     except (OSError, ValueError, TypeError):
         seen = None
     if seen == known:
-        return digest
-    digest = digest_of()
+        return value
+    value = compute()
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps([*known, digest]))
+        unfinished.write_text(json.dumps([*known, value]))
         os.replace(unfinished, path)
-    return digest
+    return value
 
 
 @functools.cache

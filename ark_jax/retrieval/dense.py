@@ -17,7 +17,14 @@ from jaxtyping import Float, Int, Num, UInt32
 from numpy.typing import ArrayLike
 
 from ark_jax import layout
-from ark_jax.retrieval.nearest import limit_pairs
+from ark_jax.retrieval.nearest import (
+    as_float64,
+    best_of,
+    check_finite,
+    limit_pairs,
+    norms_of,
+    top_k_on_host,
+)
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import say
 from ark_jax.text.tokens import round_rows, round_up
@@ -105,33 +112,22 @@ def top_k(
         return np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
     # Enough candidates that the last one is rarely within the screen's error of the k-th.
     count = k + 12 if dtype == jnp.float32 else 2 * k + 24
-    on_host = n <= count or len(queries) * keys.size <= HOST_WORK
-    if on_host:
-        _check_finite("queries", _norms(queries))
-        _check_finite("keys", _norms(keys))
-        positions = np.tile(np.arange(n), (len(queries), 1))
-        values = np.vecdot(_as_float64(queries)[:, None], _as_float64(keys))
-    else:
-        layout.enter_mesh()
-        blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
-        positions, ceiling, query_norms, key_norms = _candidates(
-            queries, blocks, count, block[0], dtype
-        )
-        values = _candidate_products(queries, keys, positions)
-    order = np.lexsort((positions, -values))[:, :k]
-    positions = np.take_along_axis(positions, order, 1)
-    values = np.take_along_axis(values, order, 1)
-    if not on_host:
-        width = queries.shape[1]
-        # No excluded key exceeds `highest`; one may equal the k-th best.
-        highest = ceiling + _error_bound(query_norms, key_norms, width)
-        unproved = np.flatnonzero(highest >= values[:, -1])
-        least = values[:, -1] - _error_bound((query_norms[0], 0), (key_norms[0], 0), width)
-        for start in range(0, len(unproved), 256):
-            rows = unproved[start : start + 256]
-            positions[rows], values[rows] = _search_again(
-                queries[rows], keys, k, block[1], least[rows]
-            )
+    if n <= count or len(queries) * keys.size <= HOST_WORK:
+        return top_k_on_host(queries, keys, k)
+    layout.enter_mesh()
+    blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
+    positions, ceiling, query_norms, key_norms = _candidates(
+        queries, blocks, count, block[0], dtype
+    )
+    positions, values = best_of(positions, _candidate_products(queries, keys, positions), k)
+    width = queries.shape[1]
+    # No excluded key exceeds `highest`; one may equal the k-th best.
+    highest = ceiling + _error_bound(query_norms, key_norms, width)
+    unproved = np.flatnonzero(highest >= values[:, -1])
+    least = values[:, -1] - _error_bound((query_norms[0], 0), (key_norms[0], 0), width)
+    for start in range(0, len(unproved), 256):
+        rows = unproved[start : start + 256]
+        positions[rows], values[rows] = _search_again(queries[rows], keys, k, block[1], least[rows])
     return positions.astype(np.int32), values.astype(np.float32)
 
 
@@ -142,7 +138,7 @@ def _candidate_products(queries: np.ndarray, keys: np.ndarray, positions: np.nda
     for start in range(0, len(queries), step):
         rows = slice(start, start + step)
         parts.append(
-            np.vecdot(_as_float64(queries[rows])[:, None], _as_float64(keys[positions[rows]]))
+            np.vecdot(as_float64(queries[rows])[:, None], as_float64(keys[positions[rows]]))
         )
     return np.concatenate(parts)
 
@@ -181,7 +177,7 @@ def near_pairs(
     if screen is None and device_in_use().platform == "cpu" and n >= 16 * width:
         screen = "subspace"
     dtype = _screen_dtype("float32" if screen == "subspace" else screen)
-    _check_unit(_norms(vectors))
+    _check_unit(norms_of(vectors))
     if n * (n - 1) // 2 * width <= HOST_WORK:
         parts = [_near_among(vectors, *np.triu_indices(n, 1), threshold)]
     else:
@@ -212,12 +208,8 @@ def inner(
     step = max(1, 2**17 // left.shape[1])  # fits into a core's cache
     for start in range(0, len(i), step):
         cut = slice(start, start + step)
-        out[cut] = np.vecdot(_as_float64(left[i[cut]]), _as_float64(right[j[cut]]))
+        out[cut] = np.vecdot(as_float64(left[i[cut]]), as_float64(right[j[cut]]))
     return out
-
-
-def _as_float64(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x, np.float32).astype(np.float64)
 
 
 def _screen_dtype(name: str | None) -> jnp.dtype:
@@ -228,24 +220,9 @@ def _screen_dtype(name: str | None) -> jnp.dtype:
     return jnp.dtype(name)
 
 
-def _norms(x: np.ndarray) -> np.ndarray:
-    """The norm of each row, float32 `[n]`."""
-    x = np.asarray(x, np.float32)
-    return np.sqrt(np.einsum("ne,ne->n", x, x))
-
-
-def _check_finite(name: str, norms: np.ndarray) -> None:
-    """Raises ValueError if a norm of the vectors `name` is not finite."""
-    if (bad := np.flatnonzero(~np.isfinite(norms))).size:
-        raise ValueError(
-            f"{name}[{bad[0]}] holds a number that is not finite, "
-            "or too large to be squared in float32"
-        )
-
-
 def _check_unit(norms: np.ndarray) -> None:
     """Raises ValueError if a norm is not 1."""
-    _check_finite("vectors", norms)
+    check_finite("vectors", norms)
     if (bad := np.flatnonzero(np.abs(norms - 1) > 1e-3)).size:
         raise ValueError(f"vectors[{bad[0]}] has norm {norms[bad[0]]:.6g}: divide each by its norm")
 
@@ -371,8 +348,8 @@ def _candidates(
     ]
     positions, ceiling, *query_norms = (part[: len(queries)] for part in _concatenated(results))
     key_norms = _concatenated(key_norms)
-    _check_finite("queries", query_norms[0])
-    _check_finite("keys", key_norms[0])
+    check_finite("queries", query_norms[0])
+    check_finite("keys", key_norms[0])
     return positions, ceiling, query_norms, [norms.max() for norms in key_norms]
 
 
@@ -494,7 +471,7 @@ def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.
     n, width = vectors.shape
     rng = np.random.default_rng(0)
     order = rng.permutation(n)
-    sample, probe = _as_float64(vectors[order[: 2 * width]]), _as_float64(vectors[order[-1024:]])
+    sample, probe = as_float64(vectors[order[: 2 * width]]), as_float64(vectors[order[-1024:]])
     # One round of subspace iteration approximates the leading singular vectors of the sample.
     leading, _ = np.linalg.qr(
         sample.T @ (sample @ rng.standard_normal((width, max(width // 4 - 1, 1))))
@@ -513,7 +490,7 @@ def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.
         if near_share(project(probe, inside)) - near_share(probe) <= UNDECIDED:
             return np.concatenate(
                 [
-                    project(_as_float64(vectors[start : start + 1024]), inside)
+                    project(as_float64(vectors[start : start + 1024]), inside)
                     for start in range(0, n, 1024)
                 ]
             )

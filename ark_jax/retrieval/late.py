@@ -5,17 +5,19 @@ passage. Where ColBERT sums these cosines, here they are averaged, which ranks a
 between -1 and 1.
 """
 
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ark_jax.retrieval.dense import top_k
+from ark_jax.retrieval.nearest import top_k_on_host
 from ark_jax.text.token_vectors import TokenVectors, Vectors, stack
 
 TOKENS = 8192  # of the texts of one matrix product
 ASKED = 512  # tokens of its questions, so that 16 MiB of products stay in a cache
 TEXTS = 1024  # texts whose scores are held at once
+STARTING = 1 << 27  # multiplications by the host that take less time than jax takes to start
 DECIMALS = 5  # of a score, whose last bits depend on the blocks of a product
 
 
@@ -28,6 +30,11 @@ def nearest(
     fewer than k texts all are returned.
     """
     if not isinstance(texts, TokenVectors):
+        size = texts.size if isinstance(texts, np.ndarray) else 0
+        if "jax" not in sys.modules and 0 < len(queries) * size <= STARTING:
+            return top_k_on_host(queries, texts, k)
+        from ark_jax.retrieval.dense import top_k  # starts jax
+
         return top_k(queries, texts, k)
     k = min(k, len(texts))
     indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)

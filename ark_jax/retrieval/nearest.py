@@ -1,10 +1,11 @@
-"""Limits pairs of vectors to the nearest ones of each vector."""
+"""The nearest vectors, by the host alone; limits pairs of vectors to the nearest of each."""
 
 from collections.abc import Iterable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+BLOCK = 4096  # keys whose numbers in float64 are held at once
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # first and second vectors, and their cosines
 
 
@@ -52,3 +53,45 @@ def limit_pairs(parts: Iterable[Pairs], count: int, nearest: int) -> tuple[Pairs
     if nearest and total:
         held, recent = limited(), []
     return tuple(map(np.concatenate, zip(*held, *recent, strict=True))), total
+
+
+def top_k_on_host(
+    queries: Float[np.ndarray, "q e"], keys: np.ndarray, k: int
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """`dense.top_k` by products in float64, of which a block is held at once."""
+    check_finite("queries", norms_of(queries))
+    wide, values = as_float64(queries)[:, None], []
+    for first in range(0, len(keys), BLOCK):
+        block = keys[first : first + BLOCK]
+        check_finite("keys", norms_of(block), first)
+        values.append(np.vecdot(wide, as_float64(block)))
+    products = np.concatenate(values, 1)
+    positions, best = best_of(np.tile(np.arange(len(keys)), (len(queries), 1)), products, k)
+    return positions.astype(np.int32), best.astype(np.float32)
+
+
+def best_of(
+    positions: Int[np.ndarray, "q c"], values: Float[np.ndarray, "q c"], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k largest values of each row, `[q k]`, and their positions; of equals the lower first."""
+    order = np.lexsort((positions, -values))[:, :k]
+    return np.take_along_axis(positions, order, 1), np.take_along_axis(values, order, 1)
+
+
+def as_float64(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, np.float32).astype(np.float64)
+
+
+def norms_of(x: np.ndarray) -> np.ndarray:
+    """The norm of each row, float32 `[n]`."""
+    x = np.asarray(x, np.float32)
+    return np.sqrt(np.einsum("ne,ne->n", x, x))
+
+
+def check_finite(name: str, norms: np.ndarray, first: int = 0) -> None:
+    """Raises ValueError if a norm of the vectors `name` is not finite."""
+    if (bad := np.flatnonzero(~np.isfinite(norms))).size:
+        raise ValueError(
+            f"{name}[{first + bad[0]}] holds a number that is not finite, "
+            "or too large to be squared in float32"
+        )

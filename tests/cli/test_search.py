@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,6 +73,25 @@ def test_search_prints_rank_score_place_and_text(by, place, capsys):
     assert len(lines[0]) <= 100 and lines[0].lstrip().startswith("1  ")
     if by == "bm25":
         assert "tide.txt [0:" in lines[0] and "Josiah Penhallow founded" in lines[1]
+
+
+def test_one_question_starts_no_jax_once_the_model_is_known(place, capsys):
+    words = ["search", str(place / "i"), QUESTION, "--json", "--by=dense"]
+    assert call(*words) == 0
+    wanted = json.loads(capsys.readouterr().out)["passages"]
+    code = f"""
+import sys
+from ark_jax import __main__
+assert __main__._main({words}) == __main__._main({[*words[:3], "--k=1"]}) == 0
+assert not {{"jax", "flax", "transformers"}} & {{*sys.modules}}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, *shown = done.stdout.splitlines()
+    for row, other in zip(json.loads(found)["passages"], wanted, strict=True):
+        assert row.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+        assert row == other
+    assert "Josiah Penhallow founded" in "".join(shown)
 
 
 def test_questions_without_a_word_on_the_command_line_are_read_line_by_line(

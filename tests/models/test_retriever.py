@@ -15,6 +15,7 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.numpy_retriever import NumpyRetriever, describe
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.pooling import pool
 from ark_jax.models.retriever import Retriever
@@ -308,6 +309,29 @@ def test_encoder_vectors_match_sentence_transformers(
     assert reference.max_seq_length == retriever.max_length == limit
     wanted = reference.encode(texts, prompt="", batch_size=5)
     np.testing.assert_allclose(retriever.encode(texts, kind="document"), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize(
+    ("family", "tokenizer"),
+    [("bert", "cls"), ("roberta", "both"), ("xlm-roberta", "both"), ("distilbert", "cls")],
+)
+def test_numpy_gives_the_same_vectors(family, tokenizer, pooling, tmp_path, mesh):
+    path = tiny.write(tmp_path, family, tokenizer=tokenizer, bare=pooling == "cls")
+    lengths = {"max_seq_length": 48 if pooling == "mean" else None}
+    tiny.sentence_transformer(path, pooling=pooling, prompts=PROMPTS, **lengths)
+    retriever = open_retriever(path, width=tiny.WIDTH - 4)
+    in_numpy = NumpyRetriever(json.loads(json.dumps(describe(retriever))))
+    texts = [*TEXTS, "<pad> and [PAD] spelt <pad> out", "! " * 700]
+    for kind in PROMPTS:
+        wanted = retriever.encode(texts, kind=kind)
+        np.testing.assert_allclose(in_numpy.encode(texts, kind=kind), wanted, rtol=0, atol=1e-5)
+    assert in_numpy.encode([], kind="query").shape == (0, tiny.WIDTH - 4)
+
+
+def test_numpy_is_not_used_for_what_it_does_not_know(folder, mesh):
+    assert describe(open_retriever(folder("lasttoken"))) is None
+    assert describe(open_retriever(folder("mean"), compute="bfloat16")) is None
 
 
 def test_the_longest_text_excludes_the_padding_positions(tmp_path, mesh):
