@@ -183,11 +183,19 @@ def chunk_table(chunks: Sequence[Chunk]) -> pa.Table:
 
 
 class StoredChunks(Sequence[Chunk]):
-    """The chunks of a file, which are read on access."""
+    """The chunks of a file, which are read on access.
+
+    Raises:
+        FileNotFoundError, pyarrow.ArrowException, ValueError: the file is missing or damaged.
+    """
 
     def __init__(self, folder: Path):
         self._file = MappedTable(folder / FILE)
         table = self._file.table
+        if table.schema != SCHEMA:
+            raise ValueError(f"{folder / FILE} has other columns than those of chunks")
+        table.validate(full=True)  # damaged offsets would lead outside of the file
+        self.forget()
         self._columns = {name: table[name] for name in table.column_names}
         self.ids = StoredStrings(table["id"])
 

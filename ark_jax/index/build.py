@@ -155,6 +155,7 @@ def _write_index(
         "documents": documents,
         "chunks": len(chunks),
         "reranker": settings.reranker,
+        "asked_by": retriever.digest("query"),
     }
     return folders.publish(folder, new, facts)
 

@@ -34,6 +34,7 @@ COMPARED = "compared"
 LOCK = "lock"
 VECTORS, WORDS = "vectors", "words"  # in the folder that the manifest names
 AGAIN = "`ark-jax index` with the same corpus makes the index again"
+SMALL = 1 << 20  # bytes of a file whose digest is compared whenever an index is opened
 _OWN = (MANIFEST_FILE, LOCK, UNFINISHED, COMPARED)
 
 
@@ -53,6 +54,7 @@ class Manifest:
         documents: number of documents.
         chunks: number of chunks.
         reranker: folder or hub name of a pair scorer that orders what a search finds; empty: none.
+        asked_by: the retriever's digest for questions; empty in an index of version 0.4.
     """
 
     model: str
@@ -65,6 +67,7 @@ class Manifest:
     documents: int
     chunks: int
     reranker: str = ""
+    asked_by: str = ""
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -95,9 +98,12 @@ def damage_of(manifest: Manifest, folder: Path, *, verify: bool) -> str:
     """Which file is missing or damaged, in words; empty if none is.
 
     Args:
-        verify: reads all files and compares their digests, not their sizes alone.
+        verify: compares the digests of all files, not only sizes and the digests of small files.
     """
-    return damage({"outputs": manifest.files}, folder / manifest.folder, verify=verify)
+    place = folder / manifest.folder
+    sizes = damage({"outputs": manifest.files}, place, verify=False)
+    read = {name: x for name, x in manifest.files.items() if verify or x[0] <= SMALL}
+    return sizes or damage({"outputs": read}, place, verify=True)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from ark_jax import __version__
 from ark_jax.data.problems import Reading
@@ -28,7 +29,7 @@ from ark_jax.retrieval.searcher import (
     Scopes,
     named_searcher,
 )
-from ark_jax.retrieval.vector_files import open_vectors, read_vectors
+from ark_jax.retrieval.vector_files import UNREADABLE, check_vectors, open_vectors, read_vectors
 from ark_jax.runtime import storage
 from ark_jax.runtime.shown import one_line
 from ark_jax.text.token_rows import check_list
@@ -141,21 +142,13 @@ class Index:
         """
         folder = storage.local_path(folder)
         for _ in range(_TRIES):
-            manifest = folders.read_manifest(folder)
-            if manifest is None:
-                if folder.is_dir() and any(folder.iterdir()):
-                    fix = f"if these are documents, `ark-jax index MODEL {folder} --out=DIR`"
-                else:
-                    fix = f"`ark-jax index MODEL CORPUS --out={folder}`"
-                raise FileNotFoundError(f"{folder}: no index; {fix} makes one")
+            manifest = _manifest(folder)
             reason = folders.damage_of(manifest, folder, verify=False)
             if not reason:
                 try:
-                    chunks = StoredChunks(folder / manifest.folder)
-                    words = open_bm25(folder / manifest.folder / folders.WORDS, len(chunks))
-                    vectors = read_vectors(folder / manifest.folder / folders.VECTORS)
+                    parts = _open_parts(folder / manifest.folder, manifest)
                     name = absolute_model(model or manifest.model)
-                    return cls(folder, manifest, chunks, vectors, words, name, few=few)
+                    return cls(folder, manifest, *parts, name, few=few)
                 except FileNotFoundError:
                     pass  # replaced by another program since the manifest was read
         raise ValueError(
@@ -210,14 +203,18 @@ class Index:
         Raises:
             FileNotFoundError, ValueError: as `retriever`.
         """
-        from ark_jax.models.numpy_retriever import describe
+        from ark_jax.models.numpy_retriever import KINDS, describe
 
         known = [fingerprints.read_model_digest(self.model), __version__]
-        compute = lambda: (self._model.digest("document"), describe(self._model))
-        digest, described = fingerprints.remembered(f"described {self.model}", known, compute)
-        if digest != self.manifest.made_with["model"]:
+        compute = lambda: (*map(self._model.digest, KINDS), describe(self._model))
+        asked_by, digest, described = fingerprints.remembered(
+            f"described {self.model}", known, compute
+        )
+        is_same = digest == self.manifest.made_with["model"]
+        if not is_same or self.manifest.asked_by not in ("", asked_by):
+            what = "embeds questions otherwise than when" if is_same else "is another model than"
             raise ValueError(
-                f"{self.model} is another model than the index {self.folder} was made with: run "
+                f"{self.model} {what} the index {self.folder} was made with: run "
                 "`ark-jax index` again, or give the place of the right one with --model=FOLDER"
             )
         return described
@@ -338,6 +335,41 @@ class Index:
         return dataclasses.replace(
             self, manifest=manifest, vectors=vectors, model=path, loaded=retriever, nearest=None
         )
+
+
+def _manifest(folder: Path) -> Manifest:
+    """The manifest of the index in a folder; raises as `Index.open`."""
+    manifest = folders.read_manifest(folder)
+    if manifest is None:
+        if folder.is_dir() and any(folder.iterdir()):
+            fix = f"if these are documents, `ark-jax index MODEL {folder} --out=DIR`"
+        else:
+            fix = f"`ark-jax index MODEL CORPUS --out={folder}`"
+        raise FileNotFoundError(f"{folder}: no index; {fix} makes one")
+    return manifest
+
+
+def _open_parts(place: Path, manifest: Manifest) -> tuple[StoredChunks, Vectors, BM25Index]:
+    """The files of an index, mapped into memory.
+
+    Their structure is checked, so that no search reads outside of them; see `folders.damage_of`.
+
+    Raises:
+        FileNotFoundError: one is missing.
+        ValueError: one is damaged.
+    """
+    try:
+        chunks = StoredChunks(place)
+        if len(chunks) != manifest.chunks:
+            raise ValueError(f"{len(chunks):,} chunks, and its manifest says {manifest.chunks:,}")
+        vectors = read_vectors(place / folders.VECTORS)
+        check_vectors(vectors, len(chunks), manifest.made_with)
+        return chunks, vectors, open_bm25(place / folders.WORDS, len(chunks))
+    except FileNotFoundError:
+        raise
+    except (*UNREADABLE, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{place} is damaged ({reason}); {folders.AGAIN}") from None
 
 
 def absolute_model(model: str | Path) -> str:

@@ -67,6 +67,17 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> No
     np.lib.format.write_array_header_1_0(file, header)
 
 
+def check_starts(starts: np.ndarray, rows: int, end: int, name: str) -> None:
+    """Raises ValueError unless `starts`, int64 `[rows + 1]`, rise from 0 to `end`.
+
+    Args:
+        name: of the file, for the message.
+    """
+    fits = starts.dtype == np.int64 and starts.shape == (rows + 1,)
+    if not (fits and starts[0] == 0 and starts[-1] == end and np.all(starts[:-1] <= starts[1:])):
+        raise ValueError(f"{name} does not rise from 0 to {end:,} in {rows:,} steps")
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ark_jax.retrieval.array_files import write_array, write_text
+from ark_jax.retrieval.array_files import check_starts, write_array, write_text
 from ark_jax.retrieval.searcher import Ranking, Scopes
 from ark_jax.runtime.map_shards import map_shards
 
@@ -30,6 +30,7 @@ ENTRIES = 1 << 22  # entries that are scored and written at once; a word with mo
 SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
+ARRAYS = ("starts", "texts", "scores")
 Words = Sequence[str] | Mapping[int, float]  # of a question; or tokens with their weights
 _WORD = re.compile(r"\b\w\w+\b")
 STOP_WORDS = frozenset(  # Lucene's
@@ -123,8 +124,15 @@ class BM25Index:
         """For each known word, the texts that hold it, its part of their scores, its weight."""
         weights = words if isinstance(words, Mapping) else {}
         known = ((self._words[word], weights.get(word, 1)) for word in words if word in self._words)
-        cut = lambda number: slice(self._starts[number], self._starts[number + 1])
-        return [(self._texts[cut(x)], self._scores[cut(x)], weight) for x, weight in known]
+        entries = []
+        for number, weight in known:
+            cut = slice(self._starts[number], self._starts[number + 1])
+            texts = self._texts[cut]
+            # What adds scores up would write outside of memory.
+            if len(texts) and not 0 <= texts.min() <= texts.max() < self._count:
+                raise ValueError(f"the entries of word {number} are damaged; make the index again")
+            entries.append((texts, self._scores[cut], weight))
+        return entries
 
     def _sum_scores(self, entries: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
         """The scores of all texts `[n]`, added up word by word.
@@ -160,9 +168,23 @@ def open_bm25(folder: Path, texts: int) -> BM25Index:
     """
     # The map keeps the file if the folder is replaced before it is read.
     words = np.memmap(folder / "words.json", mode="r")
-    names = ("starts.npy", "texts.npy", "scores.npy")
-    arrays = (np.load(folder / name, mmap_mode="r") for name in names)
-    return BM25Index(lambda: json.loads(words.tobytes()), *arrays, texts)
+    starts, entries, scores = (np.load(folder / f"{x}.npy", mmap_mode="r") for x in ARRAYS)
+    check_starts(starts, len(starts) - 1, len(entries), "starts.npy")
+    if (entries.dtype, scores.dtype) != (np.int32, np.float32) or entries.shape != scores.shape:
+        raise ValueError("texts.npy and scores.npy are not int32 and float32 of one length")
+
+    def read_words() -> dict[str, int]:
+        """The file's words; raises ValueError if it is damaged."""
+        try:
+            numbers = json.loads(words.tobytes())
+            fits = {*numbers.values()} == {*range(len(starts) - 1)}
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{folder / 'words.json'} is damaged; make the index again")
+        return numbers
+
+    return BM25Index(read_words, starts, entries, scores, texts)
 
 
 def count_bm25(texts: Sequence[str]) -> BM25Index:

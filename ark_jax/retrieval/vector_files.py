@@ -18,12 +18,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ark_jax.retrieval.array_files import write_array, write_arrays
+from ark_jax.retrieval.array_files import check_starts, write_array, write_arrays
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text.token_vectors import TokenVectors, Vectors, join
@@ -31,6 +31,8 @@ from ark_jax.text.token_vectors import TokenVectors, Vectors, join
 BLOCK = 2048  # texts whose vectors are computed and written at once
 OF_TOKENS = {"vectors": "tokens"}  # further item of `made_with` if each token has a vector
 KEY = np.dtype("S16")
+# What reading a damaged array may raise.
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, SyntaxError, EOFError, MemoryError)
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
 OFFSETS = "offsets.npy"
@@ -77,6 +79,18 @@ def read_vectors(folder: Path) -> Vectors:
     if not (folder / OFFSETS).is_file():
         return values
     return TokenVectors(values, np.load(folder / OFFSETS))
+
+
+def check_vectors(vectors: Vectors, texts: int, made_with: Mapping) -> None:
+    """Raises ValueError if vectors cannot be those of so many texts, see `open_vectors`."""
+    values, count = vectors, texts
+    if isinstance(vectors, TokenVectors):
+        values, count = vectors.values, len(vectors.values)
+        check_starts(vectors.offsets, texts, count, OFFSETS)
+    wanted = (count, made_with["width"]), np.dtype(made_with["dtype"])
+    if (values.shape, values.dtype) != wanted or not values.flags.c_contiguous:
+        found = f"{values.dtype} {list(values.shape)}"
+        raise ValueError(f"vectors.npy holds {found}, not {wanted[1]} {list(wanted[0])}")
 
 
 def _publish(folder: Path, name: str, texts: int, made_with: dict) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -381,6 +382,55 @@ def test_a_flipped_bit_is_detected_when_building_again(built, models, tmp_path, 
     index = ark.Index.build(tmp_path / "i", models / "a", documents())
     assert "vectors/vectors.npy is damaged; it is made again" in capsys.readouterr().out
     assert_same(index, ark.Index.open(built))
+
+
+@pytest.mark.parametrize("small", [0, folders.SMALL], ids=["large", "small"])
+@pytest.mark.parametrize("kind", ["texts", "tokens"])
+def test_damage_is_named_and_never_ends_a_search(kind, small, built, models, tmp_path, monkeypatch):
+    """As of files that are too large to be read whenever an index is opened, and of small ones."""
+    monkeypatch.setattr(folders, "SMALL", small)
+    if kind == "tokens":
+        model = tiny.multi_vector(tmp_path, "m") / "m"
+        built = ark.Index.build(tmp_path / "t", model, documents()).folder
+    draw = random.Random(kind)
+    vectors = ark.Index.open(built).embed(QUESTIONS, "query")
+    refused = 0
+    for number in range(40):
+        folder = shutil.copytree(built, tmp_path / str(number))
+        (files,) = folder.glob("index-*")
+        path = draw.choice(sorted(x for x in files.rglob("*") if x.is_file()))
+        content = bytearray(path.read_bytes())
+        place = draw.randrange(min(len(content), draw.choice([256, len(content)])))
+        if number % 5:
+            content[place] ^= 1 << draw.randrange(8)
+        else:
+            del content[place:]
+        path.write_bytes(content)
+        manifest = folders.read_manifest(folder)
+        name = str(path.relative_to(files))
+        assert folders.damage_of(manifest, folder, verify=True) == f"{name} is damaged"
+        try:
+            index = ark.Index.open(folder)
+            for by in indices.BY:
+                index.search(QUESTIONS, by=by, vectors=vectors)
+        except ValueError as error:
+            assert re.search("damaged|not finite", str(error))
+            refused += 1
+        shutil.rmtree(folder)
+    assert refused == 40 if small else refused >= 8  # truncated files are never opened
+
+
+def test_another_prompt_of_questions_is_refused(models, tmp_path):
+    model = shutil.copytree(models / "a", tmp_path / "model")
+    index = ark.Index.build(tmp_path / "i", model, documents(1))
+    prompts = {"prompts": {"query": "Find: "}}
+    path = model / "config_sentence_transformers.json"
+    path.write_text(json.dumps(prompts))
+    with pytest.raises(ValueError, match="embeds questions otherwise than when the index"):
+        ark.Index.open(tmp_path / "i").search(QUESTIONS)
+    again = ark.Index.build(tmp_path / "i", model, documents(1))
+    np.testing.assert_array_equal(again.vectors, index.vectors)
+    assert again.search(QUESTIONS)
 
 
 def test_an_index_being_changed_is_locked_for_other_builds(built, models, tmp_path):
