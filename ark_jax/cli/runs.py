@@ -24,6 +24,7 @@ class Status(ConfigFlags):
     example = "ark-jax status --workdir=DIR"
 
     def run(self) -> int:
+        from ark_jax.index import folder as folders
         from ark_jax.pipeline.status import watch
 
         recipe, config = open_recipe(self)
@@ -32,6 +33,10 @@ class Status(ConfigFlags):
         for status in watch(stages, config, self.workdir, verify=verify):
             mark = "," * (status.state == "running" and bool(status.why))
             say(f"{status.stage:<12} {status.state + mark:<8} {status.why}".rstrip())
+        index = self.workdir / "index"
+        if self.verify and folders.is_index(index):
+            folders.check_digests(index)
+            say(f"{'index':<12} done")
         with live_page(self, recipe, config):
             while self.page:
                 time.sleep(1)

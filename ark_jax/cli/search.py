@@ -57,6 +57,9 @@ class Index(ReadingFlags):
         "of a run, in place of MODEL, CORPUS and --out: its export, its documents, DIR/index",
         None,
     )
+    verify: bool = flag(
+        "--verify", "only compares the files of --out or DIR/index with their digests", False
+    )
 
     example = "ark-jax index ark_demo/export my_documents/ --out=my_index"
     remarks = (
@@ -75,7 +78,12 @@ class Index(ReadingFlags):
         from ark_jax.pipeline.recipe import recipe_of
 
         values, words = parse_flags(cls, verb, args)
-        if workdir := values.get("workdir"):
+        workdir = values.get("workdir")
+        if values.get("verify"):
+            places = [str(workdir / "index")] if workdir else words
+            values |= {"model": "", "corpus": ""} | dict(zip(["out"], places, strict=False))
+            return bind(cls, verb, values, places[1:])
+        if workdir:
             config = config_of_workdir(workdir)
             if config is None:
                 raise ValueError(f"{workdir} keeps no config of a run; give MODEL CORPUS --out=DIR")
@@ -87,11 +95,19 @@ class Index(ReadingFlags):
         return bind(cls, verb, values, words)
 
     def run(self) -> int:
+        from ark_jax.runtime.storage import local_path
+
+        if self.verify:
+            from ark_jax.index.folder import check_digests
+
+            files = check_digests(local_path(self.out)).files
+            size = sum(count for count, _ in files.values())
+            log.say(f"{self.out}: {len(files)} files, {size:,} bytes, are as they were written")
+            return 0
         database = _database_adapter(self, "--to")
         prepare_environment()
         from ark_jax.index.index import Index
         from ark_jax.retrieval.chunks import ChunkRules
-        from ark_jax.runtime.storage import local_path
 
         folder, rules = local_path(self.out), ChunkRules(tokens=self.chunk_tokens)
         try:

@@ -89,6 +89,18 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
 
 
+def manifest_of(folder: Path) -> Manifest:
+    """As `read_manifest`; raises FileNotFoundError if the folder holds no index."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        if folder.is_dir() and any(folder.iterdir()):
+            fix = f"if these are documents, `ark-jax index MODEL {folder} --out=DIR`"
+        else:
+            fix = f"`ark-jax index MODEL CORPUS --out={folder}`"
+        raise FileNotFoundError(f"{folder}: no index; {fix} makes one")
+    return manifest
+
+
 def is_index(folder: Path) -> bool:
     """Whether a folder holds an index, intact or damaged."""
     return (folder / MANIFEST_FILE).is_file() and any(folder.glob(f"{PREFIX}*"))
@@ -104,6 +116,19 @@ def damage_of(manifest: Manifest, folder: Path, *, verify: bool) -> str:
     sizes = damage({"outputs": manifest.files}, place, verify=False)
     read = {name: x for name, x in manifest.files.items() if verify or x[0] <= SMALL}
     return sizes or damage({"outputs": read}, place, verify=True)
+
+
+def check_digests(folder: Path) -> Manifest:
+    """The manifest of an index whose files all have the digests that they were written with.
+
+    Raises:
+        FileNotFoundError: the folder holds no index.
+        ValueError: a file is missing or damaged.
+    """
+    manifest = manifest_of(folder)
+    if reason := damage_of(manifest, folder, verify=True):
+        raise ValueError(f"{folder / manifest.folder}: {reason}; {AGAIN}")
+    return manifest
 
 
 @contextlib.contextmanager

@@ -142,7 +142,7 @@ class Index:
         """
         folder = storage.local_path(folder)
         for _ in range(_TRIES):
-            manifest = _manifest(folder)
+            manifest = folders.manifest_of(folder)
             reason = folders.damage_of(manifest, folder, verify=False)
             if not reason:
                 try:
@@ -335,18 +335,6 @@ class Index:
         return dataclasses.replace(
             self, manifest=manifest, vectors=vectors, model=path, loaded=retriever, nearest=None
         )
-
-
-def _manifest(folder: Path) -> Manifest:
-    """The manifest of the index in a folder; raises as `Index.open`."""
-    manifest = folders.read_manifest(folder)
-    if manifest is None:
-        if folder.is_dir() and any(folder.iterdir()):
-            fix = f"if these are documents, `ark-jax index MODEL {folder} --out=DIR`"
-        else:
-            fix = f"`ark-jax index MODEL CORPUS --out={folder}`"
-        raise FileNotFoundError(f"{folder}: no index; {fix} makes one")
-    return manifest
 
 
 def _open_parts(place: Path, manifest: Manifest) -> tuple[StoredChunks, Vectors, BM25Index]:

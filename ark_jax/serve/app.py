@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ark_jax import __version__
+from ark_jax.index.folder import AGAIN
 from ark_jax.index.passages import answer_row, comparison_row, search_row
 from ark_jax.serve import embeddings, guard, metrics, page, requests
 from ark_jax.serve.service import Service
@@ -83,10 +84,13 @@ def _search_fields(body: dict, k: int) -> tuple[str, int, str]:
 
 
 async def health(service: Service, request: Request) -> Response:
-    """GET /health: status 503 if the thread with the models has ended."""
+    """GET /health: status 503 if the thread with the models has ended, or the index is damaged."""
     if not service.work.alive:
         raise requests.Refused(503, "Unhealthy", "the models are gone; start the server again")
-    return JSONResponse({"status": "ok"})
+    checked = service.damage is not None and service.damage.done()
+    if checked and (reason := service.damage.result()):
+        raise requests.Refused(503, "Unhealthy", f"the index: {reason}; {AGAIN}")
+    return JSONResponse({"status": "ok", "index": "intact" if checked else "not checked yet"})
 
 
 async def ready(service: Service, request: Request) -> Response:

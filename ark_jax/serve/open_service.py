@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 
 from ark_jax import layout
+from ark_jax.index import folder as folders
 from ark_jax.index.index import Index
 from ark_jax.index.reader import Reader
 from ark_jax.serve.metrics import Metrics
@@ -60,6 +61,7 @@ def open_service(
             reader=reads.submit(reader).result() if reads and reader else None,
             reads=reads,
             token=token,
+            damage=ThreadPoolExecutor(1, "digests").submit(_damage, index),
         )
 
     try:
@@ -86,6 +88,12 @@ def _load_reranker(index: Index) -> Reranker:
     reranker = Reranker(index.reranker, model_name(index.manifest.reranker))
     reranker.warm_up()
     return reranker
+
+
+def _damage(index: Index) -> str:
+    """Which file of an index is damaged, in words; empty if none is, or others replaced them."""
+    reason = folders.damage_of(index.manifest, index.folder, verify=True)
+    return reason if folders.read_manifest(index.folder) == index.manifest else ""
 
 
 def _lane_label(lane: Lane) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 
 import numpy as np
 from starlette.requests import Request
@@ -41,6 +41,7 @@ class Service:
         reader: answers questions.
         reads: the threads that it answers in, beside the one of `work`: it may take minutes.
         token: the token that requests must send; empty: none.
+        damage: which file of the index is damaged, in words, once all have been read.
         places: limits the questions that wait for the reader.
     """
 
@@ -53,6 +54,7 @@ class Service:
     reader: Reader | None = None
     reads: Executor | None = None
     token: str = ""
+    damage: "Future[str] | None" = None
     places: asyncio.Semaphore = dataclasses.field(
         default_factory=lambda: asyncio.Semaphore(MOST_ASKED)
     )

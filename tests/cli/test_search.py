@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,19 @@ def test_words_and_answer_are_marked_on_a_terminal_that_may_be_coloured(
     out = capsys.readouterr().out
     assert ("\x1b[1;32mJosiah Penhallow\x1b[0m \x1b[1;31mfounded\x1b[0m the" in out) == colour
     assert ("Josiah Penhallow founded the" in out) != colour
+
+
+def test_the_files_of_an_index_are_verified(place, tmp_path, capsys):
+    shutil.copytree(place / "i", tmp_path / "index")
+    assert call("index", "--verify", tmp_path / "index") == 0
+    assert " files, " in capsys.readouterr().out
+    (path,) = (tmp_path / "index").glob("*/vectors/vectors.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    for words in (f"--out={tmp_path / 'index'}", f"--workdir={tmp_path}"):
+        assert call("index", "--verify", words) == 1
+        assert "vectors/vectors.npy is damaged; `ark-jax index`" in capsys.readouterr().err
+    assert call("index", "--verify") == 1
+    assert "ark-jax index needs --out" in capsys.readouterr().err
 
 
 def test_search_and_ask_use_the_reranker_of_the_index_unless_told(place, tmp_path, capsys):

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from support.serving import QUESTION, TEXTS
 
 from ark_jax import layout
 from ark_jax.data.records import Document
+from ark_jax.index import folder as folders
 from ark_jax.index import reader
 from ark_jax.index.index import Index
 from ark_jax.index.passages import hit_row
@@ -213,8 +215,22 @@ def test_the_metrics_count_batches_and_their_items(client):
     assert values["ark_waiting_items"] == "0.0"
 
 
+def test_a_damaged_index_is_unhealthy(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "SMALL", 0)
+    for folder in ("tuned", "index"):
+        shutil.copytree(world / folder, tmp_path / folder)
+    (path,) = (tmp_path / "index").glob("*/words/scores.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    service = serving.open_tiny(tmp_path)
+    with serving.serving(service) as client:
+        assert service.damage.result(30) == "words/scores.npy is damaged"
+        status, text = client.get("/health")
+        assert status == 503 and "the index: words/scores.npy is damaged; `ark-jax index`" in text
+    service.work.close()
+
+
 def test_the_health_and_info_paths_describe_the_server(client):
-    assert client.get("/health") == (200, '{"status":"ok"}')
+    assert json.loads(client.get("/health")[1])["status"] == "ok"
     info = json.loads(client.get("/info")[1])
     assert (info["model_id"], info["reranker"], info["index"]) == ("tuned", "reranker", "index")
     assert info["max_input_length"] == 48 and info["model_type"]["embedding"] == {"pooling": "mean"}
