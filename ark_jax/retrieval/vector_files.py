@@ -20,6 +20,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from tokenize import TokenError  # by which numpy reads headers
 
 import numpy as np
 
@@ -32,7 +33,9 @@ BLOCK = 2048  # texts whose vectors are computed and written at once
 OF_TOKENS = {"vectors": "tokens"}  # further item of `made_with` if each token has a vector
 KEY = np.dtype("S16")
 # What reading a damaged array may raise.
-UNREADABLE = (OSError, ValueError, TypeError, KeyError, SyntaxError, EOFError, MemoryError)
+UNREADABLE = (
+    OSError, ValueError, TypeError, KeyError, SyntaxError, TokenError, EOFError, MemoryError
+)  # fmt: skip
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
 OFFSETS = "offsets.npy"
