@@ -95,7 +95,7 @@ class Reader:
         writer = Writer.endpoint(base_url, model, cache, key_env=key_env)
 
         def write(filled: Sequence[str], partial: Partial | None = None) -> list[str]:
-            replies, refused = writer.ask(filled, "ask")
+            replies, refused = writer.ask(filled, "ask", partial=partial)
             if refused:
                 reason = next(iter(refused.values()))
                 raise RuntimeError(f"{model} gives no reply: {reason}")
@@ -109,7 +109,7 @@ class Reader:
         """Answers a question from the first passages that fit the model.
 
         Args:
-            partial: is called with the answer so far, if the model is local.
+            partial: is called with the answer so far.
 
         Raises:
             ValueError: not even the first passage fits, or there is none.
