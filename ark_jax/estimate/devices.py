@@ -252,7 +252,7 @@ def _texts_on_device(texts: Texts, pieces: int) -> memory.Texts:
 def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
     """FLOP/s of one device in products of `rows` tokens with `[width ffn]` and `[ffn width]`.
 
-    Measured for a third of a second. The fastest fifth counts, since other programs only slow it.
+    Measured for a fifth of a second. The fastest fifth counts, since other programs only slow it.
 
     Args:
         kind: the type of the arrays, such as "bfloat16".
@@ -263,7 +263,7 @@ def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
         dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
         run = jax.jit(lambda x, wide, down: dot(dot(x, wide).astype(kind), down).astype(kind))
         run(*arrays).block_until_ready()
-        times, end = [], time.monotonic() + 0.35
+        times, end = [], time.monotonic() + 0.2
         while len(times) < 3 or time.monotonic() < end:
             start = time.perf_counter()
             run(*arrays).block_until_ready()

@@ -27,7 +27,7 @@ LINES = 3  # of a passage
 NARROWEST = 40  # columns of one side of a comparison
 SURE = 0.5  # of the question's words, by weight: a sentence with so many is chosen by words alone
 EMBEDDED = 24  # sentences, at most, that are embedded: those of the first passages
-_CUT = " …"
+_BEFORE, _CUT = "… ", " …"
 _ASKING = {
     "did",
     "do",
@@ -43,6 +43,7 @@ _ASKING = {
     "whi",
 }
 _CODES = {"word": "\x1b[1;31m", "answer": "\x1b[1;32m"}
+_TAGS = {"word": "b", "answer": "mark"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # Control characters except white space, and those that turn the direction of a line.
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -165,9 +166,23 @@ class View:
         return sorted(found)
 
     def html(self, text: str, span: tuple[int, int]) -> str:
-        """A part of a text as HTML, with what is marked in `<mark>`."""
-        part = _with_dots(text, span)
-        return _painted(part, self.marks(part), html.escape, lambda kind: ("<mark>", "</mark>"))
+        """A part of a text as HTML: the question's words `<b>`, the answer `<mark>`, and around it
+        the sentence that it rests on `<u>`.
+        """
+        from ark_jax.index.reader import support
+
+        part, start, end = _with_dots(text, span), 0, 0
+        if self.answer and (found := support(text, self.answer, self.question)):
+            shift = len(_BEFORE) * bool(text[: span[0]].strip()) - span[0]
+            start, end = (min(max(x, span[0]), span[1]) + shift for x in found)
+        marks, codes = self.marks(part), lambda kind: (f"<{_TAGS[kind]}>", f"</{_TAGS[kind]}>")
+
+        def painted(a: int, b: int) -> str:
+            inside = [(x - a, y - a, kind) for x, y, kind in marks if a <= x < b]
+            return _painted(part[a:b], inside, html.escape, codes)
+
+        before, rests, after = painted(0, start), painted(start, end), painted(end, len(part))
+        return f"{before}<u>{rests}</u>{after}" if rests else before + after
 
     def lines(self, text: str, span: tuple[int, int], width: int) -> list[str]:
         """A part of a text as marked lines of `width` characters; three at most unless `full`."""
@@ -210,7 +225,7 @@ def _grow(spans: Sequence[tuple[int, int]], scores: np.ndarray, room: int) -> tu
 def _with_dots(text: str, span: tuple[int, int]) -> str:
     """A part of a text without control characters, with dots where something is left out."""
     start, end = span
-    before, after = "… " * bool(text[:start].strip()), _CUT * bool(text[end:].strip())
+    before, after = _BEFORE * bool(text[:start].strip()), _CUT * bool(text[end:].strip())
     return before + clean(text[start:end]) + after
 
 

@@ -95,7 +95,7 @@ class Reader:
         writer = Writer.endpoint(base_url, model, cache, key_env=key_env)
 
         def write(filled: Sequence[str], partial: Partial | None = None) -> list[str]:
-            replies, refused = writer.ask(filled, "ask")
+            replies, refused = writer.ask(filled, "ask", partial=partial)
             if refused:
                 reason = next(iter(refused.values()))
                 raise RuntimeError(f"{model} gives no reply: {reason}")
@@ -109,7 +109,7 @@ class Reader:
         """Answers a question from the first passages that fit the model.
 
         Args:
-            partial: is called with the answer so far, if the model is local.
+            partial: is called with the answer so far.
 
         Raises:
             ValueError: not even the first passage fits, or there is none.
@@ -169,18 +169,25 @@ def _say(partial: Partial, form: ReadingPrompt, reply: str) -> None:
 
 
 def holds(passage: str, answer: str, question: str = "") -> bool:
-    """Whether one sentence of a passage holds the content words of an answer.
+    """Whether one sentence of a passage holds the content words of an answer."""
+    return support(passage, answer, question) is not None
+
+
+def support(passage: str, answer: str, question: str = "") -> tuple[int, int] | None:
+    """Start and end of the first sentence that holds the content words of an answer.
 
     Content words are stems without stop words; in a script without spaces, the whole answer. Those
     of the question do not count, if others are left: "The encoding is UTF-8." answers a question
     about an encoding by "UTF-8".
     """
-    sentences = (passage[start:end] for start, end in sentence_spans(passage))
-    if any(map(is_unspaced, answer)):
-        return any(contains_words(sentence, answer) for sentence in sentences)
     words = _content_words(answer)
     words = words - _content_words(question) or words
-    return bool(words) and any(words <= _content_words(sentence) for sentence in sentences)
+    whole = any(map(is_unspaced, answer))
+    for start, end in sentence_spans(passage) if words or whole else ():
+        sentence = passage[start:end]
+        if contains_words(sentence, answer) if whole else words <= _content_words(sentence):
+            return start, end
+    return None
 
 
 def _content_words(text: str) -> set[str]:

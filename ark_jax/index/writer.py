@@ -89,6 +89,7 @@ class Writer:
         form: ReadingPrompt = FREE,
         max_new_tokens: int = MAX_NEW_TOKENS,
         accept: Callable[[list[str]], str | None] = lambda texts: None,
+        partial: Callable[[str], None] | None = None,
     ) -> tuple[dict[str, list[str]], dict[str, str]]:
         """prompt -> its reply and, if that was wrong, the next one; and refused prompt -> why.
 
@@ -98,6 +99,7 @@ class Writer:
             form: of the prompts.
             max_new_tokens: of a reply of a local model.
             accept: texts of the replies so far -> what is wrong with them, or None.
+            partial: is called with the reply of an endpoint to a single prompt so far.
 
         Raises:
             RuntimeError: the endpoint cannot be used; the replies so far are kept.
@@ -111,7 +113,7 @@ class Writer:
         check = lambda call, texts, is_cut: accept(texts)
         try:
             done = complete.complete(
-                list(calls.values()), settings, self.cache, label, check, generate
+                list(calls.values()), settings, self.cache, label, check, generate, partial
             )
         except RuntimeError as error:
             error.args = (str(error).replace("config.llm.base_url", "--endpoint"),)

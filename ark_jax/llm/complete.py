@@ -47,6 +47,7 @@ def complete(
     label: str,
     accept: Accept = accept_all,
     generate: Generate | None = None,
+    partial: Callable[[str], None] | None = None,
 ) -> Completions:
     """Returns the replies to all calls, from the cache where it has them.
 
@@ -58,6 +59,7 @@ def complete(
         label: names the progress lines.
         accept: checks a reply.
         generate: the model of the `local` backend.
+        partial: is called with the text so far of the reply of an endpoint to a single call.
 
     Raises:
         RuntimeError: calls failed for good, or the cost limit is reached. The message says how to
@@ -81,7 +83,7 @@ def complete(
     elif open_calls:
         from ark_jax.llm.concurrent import RequestPool
 
-        asyncio.run(RequestPool(conversations, open_calls, label).run())
+        asyncio.run(RequestPool(conversations, open_calls, label, partial).run())
     return conversations.completions()
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import collections
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ark_jax.llm.conversations import Call, Conversations
 from ark_jax.llm.endpoint import Endpoint
@@ -22,10 +22,18 @@ class RequestPool:
     Args:
         conversations: the replies to each call so far.
         label: names the progress lines.
+        partial: see `Endpoint`.
     """
 
-    def __init__(self, conversations: Conversations, calls: Sequence[Call], label: str):
+    def __init__(
+        self,
+        conversations: Conversations,
+        calls: Sequence[Call],
+        label: str,
+        partial: Callable[[str], None] | None = None,
+    ):
         self.conversations, self.calls, self.label = conversations, calls, label
+        self.partial = partial
         self.settings, self.cache = conversations.settings, conversations.cache
         self.waiting = collections.deque(range(len(calls)))  # numbers of calls
         self.failed: dict[str, str] = {}  # item -> reason
@@ -71,6 +79,7 @@ class RequestPool:
             retries=s.retries,
             requests_per_minute=s.requests_per_minute,
             tokens_per_minute=s.tokens_per_minute,
+            partial=self.partial,
         )
 
     async def _run_workers(self, endpoint: Endpoint, bar: Progress) -> None:

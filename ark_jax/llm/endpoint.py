@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from ark_jax.llm import errors
@@ -77,6 +77,8 @@ class Endpoint:
         requests_per_minute: 0 for no limit.
         tokens_per_minute: 0 for no limit. A request's tokens are estimated from earlier replies
             before it is sent, and corrected by its own reply.
+        partial: is called with the text of a reply so far, which is then streamed; what it raises
+            ends the reply.
 
     Raises:
         RuntimeError: the client is not installed, or there is no usable key.
@@ -95,6 +97,7 @@ class Endpoint:
         requests_per_minute: int,
         tokens_per_minute: int,
         top_p: float = 1.0,
+        partial: Callable[[str], None] | None = None,
     ):
         try:
             import openai
@@ -116,11 +119,14 @@ class Endpoint:
             timeout=openai.Timeout(None, connect=min(timeout, CONNECT_TIMEOUT)),
             # A redirect would send the documents to an address that nobody has named.
             http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"response": [_read_body]}
+                follow_redirects=False, event_hooks={"response": [self._read_body]}
             ),
         )
         self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
         self._parameters |= {"top_p": top_p} if top_p < 1 else {}
+        self._partial, self._stopped = partial, None  # the latter: what `partial` has raised
+        if partial:
+            self._parameters |= {"stream": True, "stream_options": {"include_usage": True}}
         self._unsupported: set[str] = set()  # parameters that the model does not take
         self._queue = asyncio.Lock()
         self._requests = RateLimiter(requests_per_minute)
@@ -212,7 +218,7 @@ class Endpoint:
             if 300 <= status < 400:
                 raise self._redirect_error(status, headers)
             message = errors.error_message(body)  # with the key, which may be a word in it
-            optional = ("max_tokens", "temperature", "top_p")
+            optional = ("max_tokens", "temperature", "top_p", "stream_options")
             named = {name for name in optional if name in parameters and name in message}
             is_unsupported = re.search("not support|unsupported", message, re.I)
             if status != 400 or not named or not is_unsupported:
@@ -291,6 +297,8 @@ class Endpoint:
         except self._openai.APIStatusError as error:
             return error.status_code, error.response.headers, error.response.text
         except self._openai.APIConnectionError as error:
+            if self._stopped:
+                raise self._stopped from None
             raise self._connection_error(error.__cause__) from None
         except TimeoutError:
             reason = f"no reply within {self._timeout:g} s, see config.llm.timeout"
@@ -301,6 +309,51 @@ class Endpoint:
             ) from None
         finally:
             self.in_flight -= 1
+
+    async def _read_body(self, response) -> None:
+        """Reads a body as UTF-8 with or without a BOM, whatever charset the server declares.
+
+        That of a stream becomes the completion whose pieces it holds, or is empty if it breaks off.
+        """
+        response.encoding = "utf-8-sig"
+        if self._partial and "event-stream" in response.headers.get("content-type", ""):
+            try:
+                body = json.dumps(await self._join_events(_events(response))).encode()
+            except (ValueError, RecursionError):
+                body = b""
+        else:
+            body = b"".join([part async for part in _bounded(response)])
+        response._content = body  # as `aread` does, which has no bound
+
+    async def _join_events(self, events: AsyncIterator[dict]) -> dict:
+        """The completion whose pieces are in events, or the error that one of them holds.
+
+        Raises:
+            ValueError: an event has another form, or the reply has no end.
+        """
+        reply, text, refusal, finish = {}, "", "", None
+        async for event in events:
+            match event:
+                case {"error": _}:
+                    return event
+                case {"choices": [{"delta": dict(delta), **choice}, *_]}:
+                    text += content_text(delta.get("content")) or ""
+                    refusal += delta.get("refusal") or ""
+                    finish = choice.get("finish_reason") or finish
+                case {"choices": list()}:
+                    pass
+                case _:
+                    raise ValueError(f"no piece of a completion: {event!r}")
+            reply |= {name: x for name, x in event.items() if name != "choices" and x is not None}
+            try:
+                self._partial(text)
+            except Exception as error:
+                self._stopped = error
+                raise
+        if not finish:
+            raise ValueError("the reply has no end")
+        message = {"role": "assistant", "content": text, "refusal": refusal or None}
+        return reply | {"choices": [{"index": 0, "message": message, "finish_reason": finish}]}
 
     def _connection_error(self, cause: BaseException | None) -> TransientError:
         """The error of a failed connection; of an address that never answered it ends the run."""
@@ -368,22 +421,35 @@ class Endpoint:
                 self._tokens_per_byte += weight * (prompt_tokens / size - self._tokens_per_byte)
 
 
-async def _read_body(response) -> None:
-    """Reads a body up to the largest size, as UTF-8 with or without a BOM.
+async def _bounded(response) -> AsyncIterator[bytes]:
+    """The parts of a body, up to the largest size.
 
-    A server may declare any charset, send without end, or send little that decompresses to much.
+    A server may send without end, or send little that decompresses to much.
 
     Raises:
         RequestRejected: the body is longer.
     """
-    response.encoding = "utf-8-sig"
-    parts, size = [], 0
+    size = 0
     async for part in response.aiter_bytes():
-        parts.append(part)
         size += len(part)
         if size > MAX_REPLY:
             raise RequestRejected(f"a reply of more than {MAX_REPLY / 2**20:g} MiB")
-    response._content = b"".join(parts)  # as `aread` does, which has no bound
+        yield part
+
+
+async def _events(response) -> AsyncIterator[dict]:
+    """The JSON objects of server-sent events.
+
+    Raises:
+        ValueError, RecursionError: the data of an event is no JSON.
+    """
+    rest = b""
+    async for part in _bounded(response):
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if line.startswith(b"data:") and data != b"[DONE]":
+                yield _parse_json(data.decode(errors="replace"))
 
 
 def _parse_json(text: str) -> Any:

@@ -1,5 +1,6 @@
 """A retriever in numpy for the few texts of one question: neither jax nor transformers starts."""
 
+import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -84,8 +85,9 @@ class NumpyRetriever:
         check_list("texts", texts)
         prompted = [self.settings["prompts"][kind] + text for text in texts]
         prompted = [text.lower() for text in prompted] if self.settings["lower"] else prompted
-        encodings = self.tokenizer.encode_batch(prompted)
-        rows = [self._embed(np.array(x.ids, np.int32)) for x in encodings]
+        ids = [np.array(x.ids, np.int32) for x in self.tokenizer.encode_batch(prompted)]
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            rows = list(threads.map(self._embed, ids))
         return np.stack(rows) if rows else np.zeros((0, self.settings["width"]), np.float32)
 
     def _embed(self, ids: Int[np.ndarray, " t"]) -> Float[np.ndarray, " e"]:

@@ -92,12 +92,15 @@ STAR = {
     "train.learning_rate": 1e-4,
     "train.save_every": 20,
 }
-# Few questions and short passages keep it short on two slow cores.
+# Few questions, short passages and adapters keep it short and small on two slow cores.
 BAR_RAG = {
     **SPLIT,
     "data.chunk_tokens": 48,
     "data.chunk_overlap": 0,
+    "train.lora_rank": 16,
     "warm.steps": 20,
+    "warm.batch": 6,
+    "warm.learning_rate": 1e-3,
     "filter.questions": 16,
     "filter.sets": 4,
     "filter.low": 0.001,
@@ -106,6 +109,7 @@ BAR_RAG = {
     "select.questions": 4,
     "select.sets": 4,
     "read.steps": 3,
+    "read.learning_rate": 2e-4,
     "read.samples": 6,
     "read.max_new_tokens": 8,
     "evaluate.gold": "answers",

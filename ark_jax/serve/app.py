@@ -39,7 +39,7 @@ async def search(service: Service, request: Request) -> Response:
 async def ask(service: Service, request: Request) -> Response:
     """POST /ask: the reader's answer to a question, with its sources; as events if `stream`.
 
-    An event `text` has a piece of the answer of a local reader; the last one, `answer` or `error`,
+    An event `text` has a piece of the answer; the last one, `answer` or `error`,
     what the path returns without `stream`.
     """
     body = await requests.read_json(request)

@@ -6,13 +6,15 @@ import importlib.resources
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ark_jax.index.index import Hit
+from ark_jax.index.passages import View
 from ark_jax.index.reader import Answer
 from ark_jax.pipeline.tables import read_table
-from ark_jax.report.page import QUESTIONS_FILE, clean, html, load_macros
+from ark_jax.report.page import EXCERPT, QUESTIONS_FILE, clean, load_macros
 from ark_jax.serve import requests
 from ark_jax.serve.service import Service
 
@@ -69,17 +71,17 @@ async def search(service: Service, request: Request) -> Response:
     question = requests.text(await requests.read_json(request), "question")
     columns = await _search_columns(service, request, question)
     status = f"The best {K} passages by each of {len(columns)} rankings."
-    return JSONResponse({"status": status, "results": render_columns(columns, [])})
+    return JSONResponse({"status": status, "results": render_columns(columns, View(question))})
 
 
 async def answer(service: Service, request: Request) -> Response:
-    """POST /page/answer: the reader's answer, and the columns with its words marked."""
+    """POST /page/answer: the reader's answer, and the columns with what it rests on marked."""
     question = requests.text(await requests.read_json(request), "question")
     columns = await _search_columns(service, request, question)
     hits = [*columns.values()][-1]
     read = await service.answer(request, question, hits)
-    shown = {"answer": render_answer(read, hits), "results": render_columns(columns, [read.text])}
-    return JSONResponse(shown)
+    results = render_columns(columns, View(question, read.text))
+    return JSONResponse({"answer": render_answer(read, hits), "results": results})
 
 
 async def _search_columns(service: Service, request: Request, question: str) -> Columns:
@@ -95,13 +97,14 @@ async def _search_columns(service: Service, request: Request, question: str) -> 
     }
 
 
-def render_columns(columns: Columns, answers: Sequence[str]) -> str:
-    """The passages of each ranking as HTML, with the words of the answers marked."""
+def render_columns(columns: Columns, view: View) -> str:
+    """The passages of each ranking as HTML."""
     first = {hit.chunk: rank for rank, hit in enumerate(next(iter(columns.values()), ()))}
     listed = []
     for i, (heading, hits) in enumerate(columns.items()):
         moves = [_move(first.get(hit.chunk), rank) if i else "" for rank, hit in enumerate(hits)]
-        cells = [_hit_cells(hit, answers) for hit in hits]
+        spans = view.excerpts(hits, EXCERPT)
+        cells = [_hit_cells(hit, span, view) for hit, span in zip(hits, spans, strict=True)]
         listed.append((heading, [(*x, move) for x, move in zip(cells, moves, strict=True)]))
     return clean(HTML.columns(listed))
 
@@ -113,10 +116,14 @@ def _move(before: int | None, rank: int) -> str:
     return f"{'▲' if rank < before else '▼'} {abs(rank - before)}" if rank != before else "="
 
 
-def _hit_cells(hit: Hit, answers: Sequence[str]) -> tuple[str, str, str, str]:
-    """Document and offsets of a hit, its title (or ""), its score, and its passage as HTML."""
-    title = hit.title if hit.title != hit.document else ""
-    return _hit_label(hit), title, f"{hit.score:.4f}", html.passage(hit.text, answers)
+def _hit_cells(hit: Hit, span: tuple[int, int], view: View) -> tuple[str, ...]:
+    """Document and offsets of a hit, its title (or ""), its score, and the part of its passage
+    that matters and the whole as HTML; of a short one the whole alone.
+    """
+    title, whole = hit.title if hit.title != hit.document else "", (0, len(hit.text))
+    parts = [whole] if whole[1] <= EXCERPT * 1.2 or span == whole else [span, whole]
+    short, full = (Markup(view.html(hit.text, part)) for part in (parts[0], parts[-1]))
+    return _hit_label(hit), title, f"{hit.score:.4f}", short if len(parts) > 1 else "", full
 
 
 def render_answer(read: Answer, hits: Sequence[Hit]) -> str:

@@ -44,6 +44,8 @@ LENGTHS = (
     7168,
     8192,
 )
+# Types of models, and the tokenizers that their config names: BERT's family and SmolLM2.
+_CLASSES = {("bert", "BertTokenizer"), ("llama", "GPT2Tokenizer")}
 HEAD = 64  # characters for each token that is kept; languages have up to 8 a token
 SPARSE = 4  # most places of a shared shape for each token that it has room for
 
@@ -104,18 +106,18 @@ def load_tokenizer(folder: str, vocab: int | None = None):
 
 
 def _tokenizer_class(folder: Path):
-    """The class that opens a folder: for BERT the one that `AutoTokenizer` takes.
+    """The class that opens a folder: of those in `_CLASSES` the one that `AutoTokenizer` takes.
 
-    `AutoTokenizer` imports torch where it is installed, which takes a second.
+    `AutoTokenizer` imports torch where it is installed, which takes two seconds.
     """
     with _without_advice(), contextlib.suppress(OSError, ValueError, AttributeError):
+        import transformers
+
         read = lambda name: json.loads((folder / name).read_text(encoding="utf-8"))
         declared, kind = read("tokenizer_config.json"), read("config.json").get("model_type")
         named = str(declared.get("tokenizer_class")).removesuffix("Fast")
-        if (kind, named) == ("bert", "BertTokenizer") and "auto_map" not in declared:
-            from transformers import BertTokenizer
-
-            return BertTokenizer
+        if (kind, named) in _CLASSES and "auto_map" not in declared:
+            return getattr(transformers, named)
     with _without_advice():
         from transformers import AutoTokenizer
 

@@ -70,10 +70,25 @@ def test_columns_stay_straight_under_colour():
     assert {line.index(" |") for line in plain if "|" in line} == {38 + 2}
 
 
+@pytest.mark.parametrize(
+    ("answer", "span", "shown"),
+    [
+        ("In 1784", (0, 65), "<u>The <b>Board</b> <b>opened</b> <mark>in 1784</mark>.</u> It met"),
+        ("the year 1784", (0, 65), "The <b>Board</b> <b>opened</b> in 1784. It met"),
+        ("of 1784", (10, 19), "… <u><b>opened</b> in</u> …"),
+        ("1784", (26, 65), "… It met"),
+        ("two & 1811", (0, 65), "</b> in 1784. It met"),
+    ],
+)
+def test_the_sentence_that_an_answer_rests_on_is_underlined_in_html(answer, span, shown):
+    text = "The Board opened in 1784. It met on each day of the year but two."
+    assert shown in View("When did the Board open?", answer).html(text, span)
+
+
 def test_a_notebook_shows_hits_as_a_table_of_escaped_cells():
     hits = Hits([hit("<b>The Tidal Board</b> & co.")])
     hits.question = QUESTION
     shown = hits._repr_html_()
-    assert "&lt;b&gt;The <mark>Tidal</mark> <mark>Board</mark>&lt;/b&gt; &amp; co." in shown
+    assert "&lt;b&gt;The <b>Tidal</b> <b>Board</b>&lt;/b&gt; &amp; co." in shown
     assert shown.count("<tr>") == 2 and Hits()._repr_html_().endswith("<tbody></tbody></table>")
     assert "<td>0.5000</td>" in hits[0]._repr_html_()

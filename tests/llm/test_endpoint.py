@@ -286,6 +286,49 @@ def test_invalid_token_counts_do_not_reject_a_reply(usage):
 COMPLETION = '{"choices": [{"message": {"content": "Grüße"}}]}'.encode()
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [None, "length", "think", "refusal", "filtered", "blank", "cut", "503", "html", "reset"],
+)
+def test_a_streamed_reply_is_the_whole_one_and_shown_as_it_is_written(fault):
+    seen: list[str] = []
+    faults = lambda conversation, attempt: fault if attempt == 0 else None
+    with serving(lambda messages: "Josiah Penhallow, né 😀, said so.", faults) as server:
+        _, (streamed,) = ask(server.url, "who?", partial=seen.append)
+        _, (whole,) = ask(server.url, "who!")
+    if isinstance(whole, Exception):
+        assert (type(streamed), str(streamed)) == (type(whole), str(whole))
+        return
+    unlike = ("id", "object")  # a stream's pieces are of another kind
+    assert {k: v for k, v in streamed.items() if k not in unlike} == {
+        k: v for k, v in whole.items() if k not in unlike
+    }
+    assert seen[-1] == streamed["choices"][0]["message"]["content"] and len(set(seen)) > 4
+    again = [i for i in range(1, len(seen)) if not seen[i].startswith(seen[i - 1])]
+    assert len(again) == (fault in ("cut", "blank"))  # the second attempt begins anew
+
+
+def test_what_is_called_with_a_reply_may_end_it():
+    def stop(text: str) -> None:
+        if text:
+            raise KeyError("enough")
+
+    with serving(GOOD) as server:
+        _, (outcome,) = ask(server.url, "who?", partial=stop)
+        assert isinstance(outcome, KeyError) and len(server.requests) == 1
+
+
+def test_a_server_that_knows_no_options_of_a_stream_is_asked_without():
+    refuses = {"stream_options": {"message": "stream_options is not supported", "code": "x"}}
+    seen: list[str] = []
+    with serving(GOOD, refuses=refuses) as server:
+        _, (reply,) = ask(server.url, "who?", partial=seen.append)
+        assert (
+            "stream_options" not in server.requests[-1].body and server.requests[-1].body["stream"]
+        )
+    assert seen[-1] == texts([reply])[0]
+
+
 @pytest.mark.parametrize("charset", ["utf-16", "idna", "hex", "latin-1", "klingon"])
 def test_a_reply_is_decoded_as_utf_8_despite_its_header(charset):
     with sending(COMPLETION, f"application/json; charset={charset}") as url:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from support import serving, tiny
+from support import llm_server, serving, tiny
 from support.serving import QUESTION, TEXTS
 
 from ark_jax import layout
@@ -174,6 +174,21 @@ def test_the_ask_path_answers_with_a_local_reader(service, lm, monkeypatch):
     assert status == 200 and answer["question"] == QUESTION
     assert list(answer) == ["question", "answer", "cited", "supported", "sources", "read", "reply"]
     assert answer["read"] == [hit["chunk"] for hit in passages]
+
+
+def test_the_ask_path_streams_the_reply_of_an_endpoint(service, tmp_path, monkeypatch):
+    pytest.importorskip("openai", reason="the reader needs pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    said = "Josiah Penhallow, a clerk of the harbour, did so"
+    with llm_server.serving(lambda messages: f"<answer>{said}</answer>") as endpoint:
+        make = lambda: reader.Reader.endpoint(endpoint.url, "m", tmp_path / "replies.jsonl")
+        with serving.reading(service, make) as client:
+            body = json.dumps({"question": QUESTION, "k": 2, "stream": True}).encode()
+            events = client.send("POST", "/ask", body, content_type="application/json")[2]
+    *pieces, last = [event.splitlines() for event in events.decode().split("\n\n")[:-1]]
+    texts = [json.loads(data[6:])["text"] for name, data in pieces if name == "event: text"]
+    assert len(texts) > 4 and "".join(texts) == said
+    assert last[0] == "event: answer" and json.loads(last[1][6:])["answer"] == said
 
 
 def test_requests_of_any_length_trigger_no_compilation(client):

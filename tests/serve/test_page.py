@@ -9,6 +9,7 @@ from support.browser import PROGRAM, Browser
 from support.serving import QUESTION
 
 from ark_jax.index.index import Hit
+from ark_jax.index.passages import View
 from ark_jax.index.reader import Answer, Reader
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.serve import page
@@ -18,14 +19,17 @@ HITS = [
     Hit(0.5, "a <b>", "The <i>Board</i>", 0, 1000, "a#0", LONG),
     Hit(0.25, "b", "b", 3, 9, "b#0", "No name & no bell."),
 ]
+VIEW = View("Who founded the Tidal Board?", "josiah penhallow")
 
 
 def test_hostile_text_is_escaped_and_the_answer_highlighted():
-    html = page.render_columns({"<Tuned>": HITS, "BM25": []}, ["josiah penhallow"])
-    assert html.count("<mark>Josiah  PENHALLOW</mark>") == 2  # in the excerpt and in the whole
+    html = page.render_columns({"<Tuned>": HITS, "BM25": []}, VIEW)
+    # In the excerpt and in the whole.
+    sentence = "<mark>Josiah  PENHALLOW</mark> <b>founded</b> the <b>Tidal</b> <b>Board</b>."
+    assert html.count(f"<u>{sentence}</u>") == 2
     assert "a &lt;b&gt; [0:1000]" in html and "The &lt;i&gt;Board&lt;/i&gt;" in html
     assert "&lt;Tuned&gt;" in html and "No passage has a word of the question" in html
-    assert "<mark>" not in page.render_columns({"BM25": HITS}, [""])
+    assert "<mark>" not in page.render_columns({"BM25": HITS}, View(QUESTION))
 
 
 def test_a_rendered_answer_names_its_passages():
@@ -41,7 +45,7 @@ def test_a_rendered_answer_names_its_passages():
 
 def test_a_rank_is_compared_with_that_of_the_first_column():
     columns = {"Before": HITS, "Tuned": [HITS[1], dataclasses.replace(HITS[0], chunk="c#0")]}
-    html = page.render_columns(columns, [])
+    html = page.render_columns(columns, VIEW)
     assert re.findall(r'title="against Before">([^<]+)<', html) == ["▲ 1", "new"]
 
 
@@ -169,6 +173,8 @@ def test_asking_a_question_shows_four_columns_and_the_answer(width, browser, rea
     assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid, reranked"]
     marks = browser.run('[...document.querySelectorAll("mark")].map(m => m.innerText)')
     assert set(marks) == {"Josiah Penhallow"}
+    lines = browser.run('[...document.querySelectorAll(".columns u")].map(m => m.innerText)')
+    assert set(lines) == {"Josiah Penhallow founded the Tidal Board in 1784."}
     visible = (
         '[...document.querySelectorAll(".columns section")].filter(s => s.checkVisibility())'
         ".map(s => [s.querySelector('h2').innerText, s.getBoundingClientRect().y])"

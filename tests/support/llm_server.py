@@ -249,6 +249,8 @@ class Server:
                 b"<!DOCTYPE html><html><body>Welcome to nginx!</body></html>",
                 kind="text/html",
             )
+        if body.get("stream"):
+            return await self._stream(writer, done, fault)
         content = json.dumps(done).encode()
         if fault == "cut":
             writer.write(_head(200, len(content)) + content[: len(content) // 2])
@@ -305,6 +307,32 @@ class Server:
             "usage": usage,
         }
 
+    async def _stream(self, writer: asyncio.StreamWriter, done: dict, fault: object) -> None:
+        """A completion in server-sent events, five characters in each."""
+        kind = "text/event-stream; charset=utf-8"
+        writer.write(_head(200, None, {"Connection": "close"}, kind))
+        (choice,) = done["choices"]
+        text, refusal = choice["message"]["content"] or "", choice["message"]["refusal"]
+        pieces = [text[i : i + 5] for i in range(0, len(text), 5)]
+        deltas = [({"role": "assistant", "content": ""}, None)]
+        deltas += [({"content": piece}, None) for piece in pieces]
+        deltas += [({"refusal": refusal} if refusal else {}, choice["finish_reason"])]
+        base = {name: done[name] for name in ("id", "created", "model")}
+        row = {"index": 0, "logprobs": None}
+        choices = [[row | {"delta": x, "finish_reason": y}] for x, y in deltas]
+        events = [base | {"choices": x, "usage": None} for x in choices]
+        events += [base | {"choices": [], "usage": done["usage"]}]
+        sent = [f"data: {json.dumps(x)}\r\n\r\n" for x in events] + ["data: [DONE]\n\n"]
+        for event in sent[: len(sent) // 2] if fault == "cut" else sent:
+            data = event.encode()
+            for half in (data[:20], data[20:]):  # no event arrives whole
+                writer.write(half)
+                await writer.drain()
+                await asyncio.sleep(0.001)
+        if fault != "cut":
+            self.delivered.append(done)
+        writer.close()
+
     async def _send(
         self,
         writer: asyncio.StreamWriter,
@@ -336,11 +364,12 @@ def _wrong_key(headers: Mapping[str, str]) -> dict:
 
 def _head(
     status: int,
-    length: int,
+    length: int | None,
     headers: Mapping[str, str] | None = None,
     kind: str = "application/json",
 ) -> bytes:
     lines = {"Content-Type": kind, "Content-Length": length, **(headers or {})}
+    lines = {name: value for name, value in lines.items() if value is not None}
     return "\r\n".join(
         [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in lines.items()), "", ""]
     ).encode()

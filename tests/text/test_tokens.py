@@ -9,10 +9,11 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tiny
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ark_jax.text.tokens import balance, batch_by_tokens, token_chunks
+from ark_jax.text.tokens import balance, batch_by_tokens, load_tokenizer, token_chunks
 
 EMBEDDED = importlib.resources.files("ark_jax.demo")
 DOCUMENTS = [
@@ -195,3 +196,18 @@ def test_batches_of_many_lengths_have_few_shapes_and_little_padding():
     )
     assert len({(batch.rows, batch.length, batch.room) for batch in batches}) <= 12
     assert sum(batch.room for batch in batches) < 1.05 * sum(lengths)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "named"),
+    [("bert", "cls", "BertTokenizer"), ("llama", "end", "GPT2Tokenizer"), ("llama", "end", "")],
+)
+def test_a_tokenizer_is_the_one_that_transformers_chooses(family, kind, named, tmp_path):
+    tiny.write(tmp_path, family, tokenizer=kind)
+    path = tmp_path / "tokenizer_config.json"
+    declared = json.loads(path.read_text())
+    path.write_text(json.dumps(declared | ({"tokenizer_class": named} if named else {})))
+    ours, theirs = load_tokenizer(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(ours) is type(theirs)
+    assert ours.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
+    assert ours("Tide 1784, naïve [SEP]") == theirs("Tide 1784, naïve [SEP]")
