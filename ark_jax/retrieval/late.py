@@ -3,19 +3,28 @@
 ColBERT (Khattab and Zaharia 2020): each token of a question takes its most similar token of the
 passage. Where ColBERT sums these cosines, here they are averaged, which ranks alike and stays
 between -1 and 1.
+
+Texts may be stored as `codes` of few bits. Then the signs alone screen a large corpus, and the
+texts that they put first are compared exactly, by all bits.
 """
 
-from collections.abc import Iterator
+import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt
 
+from ark_jax.retrieval import codes
 from ark_jax.retrieval.dense import top_k
 from ark_jax.text.token_vectors import TokenVectors, Vectors, stack
 
 TOKENS = 8192  # of the texts of one matrix product
 ASKED = 512  # tokens of its questions, so that 16 MiB of products stay in a cache
 TEXTS = 1024  # texts whose scores are held at once
+SIGNS = 1 << 15  # tokens of texts whose signs are compared at once, so that they stay in a cache
+PAIRED = 16  # tokens of questions that they are compared with at once
+SCREENED = 100  # texts of codes, at least, that are compared exactly; 4 k if that is more
 DECIMALS = 5  # of a score, whose last bits depend on the blocks of a product
 
 
@@ -25,15 +34,29 @@ def nearest(
     """Indices and scores of the k best texts of each query, best first; see `dense.top_k`.
 
     Scores are cosines, of token vectors `maxsim`. Of equal scores the lower index is first. With
-    fewer than k texts all are returned.
+    fewer than k texts all are returned. Texts of codes are screened by their signs.
     """
     if not isinstance(texts, TokenVectors):
         return top_k(queries, texts, k)
     k = min(k, len(texts))
     indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
-    for rows in _text_slices(queries, TOKENS):
-        indices[rows], scores[rows] = _nearest_by_tokens(queries[rows], texts, k)
+    is_screened = codes.is_packed(texts) and len(texts) > max(SCREENED, 4 * k)
+    search = _nearest_by_codes if is_screened else _nearest_by_tokens
+    for rows in queries.slices(ASKED if is_screened else TOKENS):
+        indices[rows], scores[rows] = search(queries[rows], texts, k)
     return indices, scores
+
+
+def _nearest_by_codes(
+    queries: TokenVectors, texts: TokenVectors, k: int
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """As `nearest`, for texts of codes: signs choose those that all bits rank."""
+    screened = _screen(queries, texts, max(SCREENED, 4 * k))
+    ranked = [
+        _nearest_by_tokens(queries[i : i + 1], texts[rows], k) for i, rows in enumerate(screened)
+    ]
+    found, scores = map(np.concatenate, zip(*ranked, strict=True))
+    return np.take_along_axis(screened, found, 1), scores
 
 
 def _nearest_by_tokens(
@@ -51,6 +74,63 @@ def _nearest_by_tokens(
         scores = np.take_along_axis(values, order, 1)
         indices = np.take_along_axis(np.concatenate([indices, new_indices], axis=1), order, 1)
     return indices, scores
+
+
+def _screen(queries: TokenVectors, texts: TokenVectors, count: int) -> Int[np.ndarray, "q count"]:
+    """The `count` texts whose signs are nearest to each query's, lower numbers first.
+
+    Each token of a query takes the token of the text with the fewest other signs. Of equally near
+    texts those with lower numbers are taken.
+    """
+    words = codes.columns(queries.values.shape[1], 1)
+    signs = np.zeros((-(-len(queries.values) // PAIRED) * PAIRED, words), codes.DTYPE)
+    signs[: len(queries.values)] = codes.pack(queries.values, 1)
+    # An empty text is as far as one whose cosines are 0.
+    apart = np.repeat(queries.lengths[:, None], len(texts), 1) * (queries.values.shape[1] // 2)
+    asking = np.flatnonzero(queries.lengths)
+    block = np.zeros((words, max(SIGNS, int(texts.lengths.max()))), codes.DTYPE)
+    for part in texts.slices(SIGNS):
+        some = texts[part]
+        filled = np.flatnonzero(some.lengths)
+        if not len(filled) or not len(asking):
+            continue
+        tokens = len(some.values)
+        block[:, :tokens] = some.values[:, :words].T
+        parts = signs.reshape(-1, PAIRED, words)
+        differences = (_differences(rows, block)[:, :tokens] for rows in parts)
+        fewest = [np.minimum.reduceat(x, some.offsets[filled], axis=1) for x in differences]
+        each = np.concatenate(fewest)[: len(queries.values)]
+        sums = np.add.reduceat(each, queries.offsets[asking], axis=0, dtype=int)
+        apart[np.ix_(asking, part.start + filled)] = sums
+    keys = apart * len(texts) + np.arange(len(texts))
+    return np.sort(np.partition(keys, count - 1, axis=1)[:, :count] % len(texts), axis=1)
+
+
+def _differences(
+    signs: UInt[np.ndarray, "a words"], block: UInt[np.ndarray, "words t"]
+) -> UInt[np.ndarray, "a t"]:
+    """How many signs of each vector differ from those of each in a block, on the host."""
+    with jax.default_device(_host()):
+        return np.asarray(_count_differences(signs, block))
+
+
+@functools.cache
+def _host() -> jax.Device:
+    """The CPU, or a device where the user has told jax to see no CPU."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
+
+
+@jax.jit
+def _count_differences(signs: jax.Array, block: jax.Array) -> jax.Array:
+    """As `_differences`. A sum of words, not a reduction, is what XLA vectorises."""
+    words = (
+        jax.lax.population_count(theirs ^ ours[:, None])
+        for theirs, ours in zip(block, signs.T, strict=True)
+    )
+    return functools.reduce(jnp.add, words).astype(jnp.uint16)
 
 
 def similarities(query: np.ndarray, texts: Vectors) -> Float[np.ndarray, " n"]:
@@ -74,9 +154,15 @@ def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n
     A text or query without tokens has the score 0.
     """
     scores = np.zeros((len(queries), len(texts)), np.float32)
-    for columns in _text_slices(texts, TOKENS):
-        block = _as_float32(texts[columns])
-        for rows in _text_slices(queries, ASKED):
+    if codes.is_packed(texts):  # whose vectors are rotated
+        width = queries.values.shape[1]
+        queries = TokenVectors(codes.rotate(queries.values), queries.offsets)
+        widen = lambda some: TokenVectors(codes.unpack(some.values, width), some.offsets)
+    else:
+        widen = _as_float32
+    for columns in texts.slices(TOKENS):
+        block = widen(texts[columns])
+        for rows in queries.slices(ASKED):
             scores[rows, columns] = _maxsim_of_block(_as_float32(queries[rows]), block)
     return scores.round(DECIMALS)
 
@@ -114,13 +200,3 @@ def _half_to_float32(halves: np.ndarray) -> np.ndarray:
     wide = bits.view(np.float32)
     wide *= np.float32(2.0**112)  # the exponents of both types begin at other numbers
     return wide
-
-
-def _text_slices(texts: TokenVectors, tokens: int) -> Iterator[slice]:
-    """Slices of texts with at most `tokens` tokens together, or of one text that has more."""
-    start = 0
-    while start < len(texts):
-        limit = texts.offsets[start] + tokens
-        end = max(int(np.searchsorted(texts.offsets, limit, "right")) - 1, start + 1)
-        yield slice(start, end)
-        start = end
