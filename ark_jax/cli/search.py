@@ -37,8 +37,10 @@ class Index(ReadingFlags):
         "CORPUS", "what `ark-jax check` reads; questions beside the documents are left alone"
     )
     out: str = flag("--out=DIR", "the folder of the index")
-    dtype: str = flag(
-        "--dtype=float32|float16", "of vectors; float16: half the space, rounded", "float32"
+    bits: int = flag(
+        "--bits=1|2|4|8|16|32",
+        "of a stored component; default: 2 if each token has a vector, else 32 (or 16)",
+        0,
     )
     chunk_tokens: int = flag(
         "--chunk-tokens=N", "length of a passage; default: what the model reads, at most 512", 0
@@ -116,7 +118,7 @@ class Index(ReadingFlags):
                 self.model,
                 self.corpus,
                 rules=rules,
-                dtype=self.dtype,
+                bits=self.bits,
                 reranker=self.reranker,
                 reading=self.reading(),
             )

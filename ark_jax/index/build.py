@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +21,14 @@ from ark_jax.models.hf import resolve
 from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import fingerprints
-from ark_jax.retrieval import vector_files
+from ark_jax.retrieval import codes, vector_files
 from ark_jax.retrieval.bm25_index import write_bm25
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.runtime.log import say
 from ark_jax.text.token_vectors import Vectors
 
-DTYPES = ("float32", "float16")
+FLOATS = (16, 32)  # bits of a component that is no code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +37,14 @@ class Settings:
 
     model: str
     rules: ChunkRules
-    dtype: str
+    bits: int
     fusion: Fusion
     reranker: str = ""
 
     def __post_init__(self):
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r}: must be {' or '.join(map(repr, DTYPES))}")
+        if self.bits not in (0, *codes.BITS, *FLOATS):
+            choices = ", ".join(map(str, (*codes.BITS, *FLOATS)))
+            raise ValueError(f"bits={self.bits}: must be one of {choices}")
 
 
 def build(
@@ -59,11 +60,11 @@ def build(
             return
         documents, chunks = read_corpus(corpus, reading)
         retriever = open_retriever(settings.model)
+        made_with = vectors_made_with(retriever, settings.bits)
         stored = None
-        if before and before.rules == settings.rules:
-            made_with = vectors_made_with(retriever, settings.dtype)
-            if before.made_with["model"] == made_with["model"]:
-                stored = tables.Stored(folder / before.folder)
+        is_same = before and before.made_with["model"] == made_with["model"]
+        if is_same and before.rules == settings.rules:
+            stored = tables.Stored(folder / before.folder)
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
         _write_index(folder, parts, settings, retriever, before, source)
@@ -89,7 +90,7 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         before = _intact_manifest(folder)
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
-        made_with = (before.rules, before.made_with["dtype"], before.fusion, before.reranker)
+        made_with = (before.rules, stored_bits(before.made_with), before.fusion, before.reranker)
         settings = Settings(model, *made_with)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
@@ -134,10 +135,13 @@ def _write_index(
     if not len(keys):
         raise ValueError("no document holds any text, so there is nothing to index")
     chunks = StoredChunks(new)
-    made_with = vectors_made_with(retriever, settings.dtype)
+    made_with = vectors_made_with(retriever, settings.bits)
     earlier = None
-    if before and dict(before.made_with) == made_with:
+    if before and dict(before.made_with) in (made_with, vectors_made_with(retriever, 32)):
         earlier = folder / before.folder / folders.VECTORS
+        if dict(before.made_with) != made_with:
+            bits = stored_bits(made_with)
+            say(f"  index {folder}: its vectors of 32 bits a component are converted to {bits}")
     elif before:
         changed = next(name for name, x in made_with.items() if before.made_with.get(name) != x)
         say(f"  index {folder}: made with another {changed}; all chunks are embedded again")
@@ -160,10 +164,32 @@ def _write_index(
     return folders.publish(folder, new, facts)
 
 
-def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
-    """The properties that decide the vectors of chunks; see `Manifest.made_with`."""
-    kind = vector_files.OF_TOKENS if isinstance(retriever, MultiVectorRetriever) else {}
-    return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width, **kind}
+def vectors_made_with(retriever: Retriever, bits: int = 0) -> dict:
+    """The properties that decide the vectors of chunks; see `Manifest.made_with`.
+
+    Args:
+        bits: of a component; 0: 2 where each token has a vector, else 32.
+
+    Raises:
+        ValueError: so few bits need a vector for each token.
+    """
+    is_of_tokens = isinstance(retriever, MultiVectorRetriever)
+    bits = bits or (2 if is_of_tokens else 32)
+    form: dict = {"dtype": f"float{bits}"}
+    if bits in codes.BITS:
+        form = {"dtype": codes.DTYPE.name, "bits": bits, "rotation": codes.ROTATION}
+        if not is_of_tokens:
+            raise ValueError(
+                f"bits={bits}: this model has one vector for each text, whose components take 16 "
+                "or 32; fewer need a vector for each token, as ark_jax.MultiVectorRetriever gives"
+            )
+    kind = vector_files.OF_TOKENS if is_of_tokens else {}
+    return {"model": retriever.digest("document"), **form, "width": retriever.width, **kind}
+
+
+def stored_bits(made_with: Mapping) -> int:
+    """Bits of a component of the vectors with these properties."""
+    return made_with.get("bits") or 8 * np.dtype(made_with["dtype"]).itemsize
 
 
 def embedder(retriever: Retriever, chunks: StoredChunks) -> vector_files.Embed:

@@ -45,7 +45,8 @@ class Manifest:
     Attributes:
         model: folder or hub name of the retriever.
         made_with: properties that decide the vectors: "model", the digest of the retriever,
-            "dtype", "width", and for vectors of tokens `vector_files.OF_TOKENS`.
+            "dtype", "width", for vectors of tokens `vector_files.OF_TOKENS`, and for their codes
+            "bits" and "rotation", its seed.
         rules: how documents were cut.
         fusion: how rankings are joined.
         source: the fingerprint of input, model and rules; empty if it was not made from files.

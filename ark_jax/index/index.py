@@ -70,7 +70,7 @@ class Index:
     folder: Path
     manifest: Manifest
     chunks: StoredChunks
-    vectors: Vectors  # unit vectors, float32 or float16: [n e], or one for each token
+    vectors: Vectors  # unit vectors [n e], or one for each token, which may be `retrieval.codes`
     words: BM25Index
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
@@ -86,7 +86,7 @@ class Index:
         corpus: Corpus,
         *,
         rules: ChunkRules | None = None,
-        dtype: str = "float32",
+        bits: int = 0,
         fusion: Fusion | None = None,
         reranker: str | Path = "",
         reading: Reading | None = None,
@@ -100,11 +100,13 @@ class Index:
         Args:
             folder: of the index; new, empty, or an earlier index.
             model: folder or hub name of the retriever. If it keeps a vector for each token, the
-                index takes as many times the space, and questions are compared by `late.maxsim`.
+                index takes more space, and questions are compared by `late.maxsim`.
             corpus: a file or folder that `data.readers` reads, several in a list, a dataframe, or
                 rows: dicts with "text" and, if known, "id" and "title", or `Document`.
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
-            dtype: of the stored vectors; "float16" takes half the space and is rounded.
+            bits: of a stored component: 16 or 32 (float16, float32) or, if each token has a vector,
+                1, 2, 4 or 8 too (`retrieval.codes`). 0: 32, or 2 of a token's. An index of 32 bits
+                is converted.
             fusion: how rankings are joined by a search; None: as the model's folder
                 says, see `retriever_fusion`.
             reranker: folder or hub name of a pair scorer that orders what a search finds, see
@@ -114,7 +116,7 @@ class Index:
         Raises:
             BadInput: the corpus has problems; it lists all of them.
             ValueError: no document has text, `folder` holds other things or is in a bucket,
-                `dtype` is unknown, or `reranker` scores no pairs.
+                `bits` is another number, or `reranker` scores no pairs.
             RuntimeError: another program is changing the index.
             OSError: the index cannot be written. It is then as it was.
         """
@@ -123,7 +125,7 @@ class Index:
         name = absolute_model(model)
         scorer = absolute_model(reranker) if reranker else ""
         fusion = fusion or retriever_fusion(name)
-        settings = build.Settings(name, rules or ChunkRules(), dtype, fusion, scorer)
+        settings = build.Settings(name, rules or ChunkRules(), bits, fusion, scorer)
         folder = storage.local_path(folder)
         build.build(folder, settings, corpus, reading or Reading())
         return cls.open(folder)
@@ -318,10 +320,13 @@ class Index:
             OSError: the folder cannot be written.
         """
         from ark_jax.index import build, tables
-        from ark_jax.models.multi_vector import open_retriever
+        from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 
         retriever = open_retriever(absolute_model(model))
-        made_with = build.vectors_made_with(retriever, self.manifest.made_with["dtype"])
+        bits = 0  # as by default, unless the index has the same kind of vectors
+        if isinstance(self.vectors, TokenVectors) == isinstance(retriever, MultiVectorRetriever):
+            bits = build.stored_bits(self.manifest.made_with)
+        made_with = build.vectors_made_with(retriever, bits)
         place = self.folder / folders.COMPARED / fingerprints.fingerprint(made_with)[:16]
         vectors = open_vectors(
             place,

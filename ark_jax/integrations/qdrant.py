@@ -17,6 +17,7 @@ from qdrant_client.models import (
 )
 
 from ark_jax.index.index import Index
+from ark_jax.retrieval.codes import restore
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 
@@ -38,7 +39,7 @@ def write(index: Index, url: str) -> None:
     )
     point = lambda row: PointStruct(
         id=row,
-        vector=index.vectors[row].astype(np.float32).tolist(),
+        vector=restore(index.vectors[row], index.manifest.made_with["width"]).tolist(),
         payload=dataclasses.asdict(index.chunks[row]),
     )
     with _open_client(url) as client:

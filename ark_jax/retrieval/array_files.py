@@ -10,15 +10,32 @@ import numpy as np
 
 
 def write_array(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iterable[np.ndarray]
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    parts: Iterable[np.ndarray],
+    *,
+    by_columns: bool = False,
 ) -> None:
     """Writes an array for `np.load` part by part, so that memory need not hold it.
+
+    Args:
+        by_columns: puts the columns of a matrix one after another, so that one is read alone.
 
     Raises:
         OSError: the file cannot be written. `np.save` would not name it.
     """
     with _durable_file(path) as file:
-        _write_header(file, shape, dtype)
+        _write_header(file, shape, dtype, by_columns)
+        if by_columns:
+            start, row, size = file.tell(), 0, np.dtype(dtype).itemsize
+            file.truncate(start + shape[0] * shape[1] * size)
+            for part in parts:
+                for number, column in enumerate(part.T):
+                    file.seek(start + (number * shape[0] + row) * size)
+                    file.write(np.ascontiguousarray(column, dtype))
+                row += len(part)
+            return
         for part in parts:
             file.write(np.ascontiguousarray(part, dtype).tobytes())
 
@@ -60,10 +77,12 @@ def array_rows(
         yield write
 
 
-def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> None:
+def _write_header(
+    file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype, by_columns: bool = False
+) -> None:
     """Writes what precedes the numbers of an array in a .npy file."""
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    header = {"descr": descr, "fortran_order": by_columns, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
 
 

@@ -3,14 +3,17 @@
 ColBERT (Khattab and Zaharia 2020): each token of a question takes its most similar token of the
 passage. Where ColBERT sums these cosines, here they are averaged, which ranks alike and stays
 between -1 and 1.
+
+Texts may be stored as `codes` of few bits. Then the signs alone screen a large corpus, and the
+texts that they put first are compared exactly, by all bits.
 """
 
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ark_jax.retrieval import codes
 from ark_jax.retrieval.nearest import top_k_on_host
 from ark_jax.text.token_vectors import TokenVectors, Vectors, stack
 
@@ -18,6 +21,7 @@ TOKENS = 8192  # of the texts of one matrix product
 ASKED = 512  # tokens of its questions, so that 16 MiB of products stay in a cache
 TEXTS = 1024  # texts whose scores are held at once
 STARTING = 1 << 27  # multiplications by the host that take less time than jax takes to start
+SCREENED = 100  # texts of codes, at least, that are compared exactly; 4 k if that is more
 DECIMALS = 5  # of a score, whose last bits depend on the blocks of a product
 
 
@@ -27,7 +31,7 @@ def nearest(
     """Indices and scores of the k best texts of each query, best first; see `dense.top_k`.
 
     Scores are cosines, of token vectors `maxsim`. Of equal scores the lower index is first. With
-    fewer than k texts all are returned.
+    fewer than k texts all are returned. Texts of codes are screened by their signs.
     """
     if not isinstance(texts, TokenVectors):
         size = texts.size if isinstance(texts, np.ndarray) else 0
@@ -38,9 +42,25 @@ def nearest(
         return top_k(queries, texts, k)
     k = min(k, len(texts))
     indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
-    for rows in _text_slices(queries, TOKENS):
-        indices[rows], scores[rows] = _nearest_by_tokens(queries[rows], texts, k)
+    is_screened = codes.is_packed(texts) and len(texts) > max(SCREENED, 4 * k)
+    search = _nearest_by_codes if is_screened else _nearest_by_tokens
+    for rows in queries.slices(ASKED if is_screened else TOKENS):
+        indices[rows], scores[rows] = search(queries[rows], texts, k)
     return indices, scores
+
+
+def _nearest_by_codes(
+    queries: TokenVectors, texts: TokenVectors, k: int
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """As `nearest`, for texts of codes: signs choose those that all bits rank."""
+    from ark_jax.retrieval.screen import screen  # starts jax
+
+    screened = screen(queries, texts, max(SCREENED, 4 * k))
+    ranked = [
+        _nearest_by_tokens(queries[i : i + 1], texts[rows], k) for i, rows in enumerate(screened)
+    ]
+    found, scores = map(np.concatenate, zip(*ranked, strict=True))
+    return np.take_along_axis(screened, found, 1), scores
 
 
 def _nearest_by_tokens(
@@ -81,9 +101,15 @@ def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n
     A text or query without tokens has the score 0.
     """
     scores = np.zeros((len(queries), len(texts)), np.float32)
-    for columns in _text_slices(texts, TOKENS):
-        block = _as_float32(texts[columns])
-        for rows in _text_slices(queries, ASKED):
+    if codes.is_packed(texts):  # whose vectors are rotated
+        width = queries.values.shape[1]
+        queries = TokenVectors(codes.rotate(queries.values), queries.offsets)
+        widen = lambda some: TokenVectors(codes.unpack(some.values, width), some.offsets)
+    else:
+        widen = _as_float32
+    for columns in texts.slices(TOKENS):
+        block = widen(texts[columns])
+        for rows in queries.slices(ASKED):
             scores[rows, columns] = _maxsim_of_block(_as_float32(queries[rows]), block)
     return scores.round(DECIMALS)
 
@@ -121,13 +147,3 @@ def _half_to_float32(halves: np.ndarray) -> np.ndarray:
     wide = bits.view(np.float32)
     wide *= np.float32(2.0**112)  # the exponents of both types begin at other numbers
     return wide
-
-
-def _text_slices(texts: TokenVectors, tokens: int) -> Iterator[slice]:
-    """Slices of texts with at most `tokens` tokens together, or of one text that has more."""
-    start = 0
-    while start < len(texts):
-        limit = texts.offsets[start] + tokens
-        end = max(int(np.searchsorted(texts.offsets, limit, "right")) - 1, start + 1)
-        yield slice(start, end)
-        start = end

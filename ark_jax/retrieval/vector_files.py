@@ -4,7 +4,7 @@
 
 | file | content |
 |---|---|
-| vectors.npy | float32 or float16 [n e]; if each token has a vector, [tokens e] |
+| vectors.npy | float32 or float16 [n e]; if each token has a vector, [tokens e], or their `codes` |
 | offsets.npy | int64 [n + 1], if each token has a vector: where those of each text begin |
 | keys.npy | 16 bytes for each text |
 
@@ -24,6 +24,7 @@ from tokenize import TokenError  # by which numpy reads headers
 
 import numpy as np
 
+from ark_jax.retrieval import codes
 from ark_jax.retrieval.array_files import check_starts, write_array, write_arrays
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
@@ -55,8 +56,8 @@ def open_vectors(
         keys: S16 `[n]`, in the order of the wanted vectors; equal ones have equal vectors.
         embed: computes vectors.
         made_with: "dtype" and "width" of the vectors, and whatever else decides them, for JSON;
-            with `OF_TOKENS` if `embed` gives `TokenVectors`. Where it differs from the folder's,
-            all vectors are computed again.
+            with `OF_TOKENS` if `embed` gives `TokenVectors`, and with "bits" if these are stored as
+            `codes`. Where it differs from the folder's, all vectors are computed again.
         label: of the progress line.
 
     Raises:
@@ -90,10 +91,17 @@ def check_vectors(vectors: Vectors, texts: int, made_with: Mapping) -> None:
     if isinstance(vectors, TokenVectors):
         values, count = vectors.values, len(vectors.values)
         check_starts(vectors.offsets, texts, count, OFFSETS)
-    wanted = (count, made_with["width"]), np.dtype(made_with["dtype"])
-    if (values.shape, values.dtype) != wanted or not values.flags.c_contiguous:
+    wanted = (count, _columns(made_with)), np.dtype(made_with["dtype"])
+    in_order = values.flags.f_contiguous if "bits" in made_with else values.flags.c_contiguous
+    if (values.shape, values.dtype) != wanted or not in_order:
         found = f"{values.dtype} {list(values.shape)}"
         raise ValueError(f"vectors.npy holds {found}, not {wanted[1]} {list(wanted[0])}")
+
+
+def _columns(made_with: Mapping) -> int:
+    """Numbers of a stored vector: its components, or the integers of its code."""
+    width = made_with["width"]
+    return codes.columns(width, made_with["bits"]) if "bits" in made_with else width
 
 
 def _publish(folder: Path, name: str, texts: int, made_with: dict) -> None:
@@ -166,7 +174,8 @@ def extend_vectors(
 
     Args:
         folder: `unfinished` in it holds the finished blocks.
-        stored: the folder of earlier vectors; None if there are none.
+        stored: the folder of earlier vectors, which have the wanted form or are float32; None if
+            there are none.
         keys, embed, made_with: as in `open_vectors`.
         target: the folder that is written; it appears when it is whole.
         label: of the progress line.
@@ -193,16 +202,16 @@ def extend_vectors(
             if number not in done:
                 vectors = embed(positions)
                 if distributed.is_first_process():
-                    _write_block(blocks, number, vectors, np.dtype(made_with["dtype"]))
+                    _write_block(blocks, number, vectors, made_with)
             bar.add(len(positions))
 
     def write() -> None:
         """Writes the earlier vectors and those of the finished blocks into `target`."""
         finished = _finished_blocks(blocks)
         offsets = _joined_offsets(places, stored, finished) if of_tokens else None
-        shape = (int(offsets[-1]) if of_tokens else len(keys), made_with["width"])
-        rows = _joined_vectors(places, stored, finished, size)
-        _write_vectors(target, keys, (shape, made_with["dtype"], rows), offsets)
+        shape = (int(offsets[-1]) if of_tokens else len(keys), _columns(made_with))
+        parts = _joined_vectors(places, stored, finished, size, made_with)
+        _write_vectors(target, keys, (shape, made_with["dtype"], parts), offsets)
 
     distributed.on_first_process(write)
 
@@ -245,15 +254,23 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def _write_block(blocks: Path, number: int, vectors: Vectors, dtype: np.dtype) -> None:
+def _write_block(blocks: Path, number: int, vectors: Vectors, made_with: dict) -> None:
     """Writes a block into a file that appears when it is complete, see `_finished_blocks`."""
     blocks.mkdir(parents=True, exist_ok=True)
     unfinished = blocks / f"{number:06d}.new"
-    if isinstance(vectors, TokenVectors):
-        write_arrays(unfinished, [vectors.offsets, vectors.values.astype(dtype, copy=False)])
-    else:
-        write_arrays(unfinished, [vectors.astype(dtype, copy=False)])
+    stored = _stored_form(vectors, made_with)
+    is_of_tokens = isinstance(stored, TokenVectors)
+    write_arrays(unfinished, [stored.offsets, stored.values] if is_of_tokens else [stored])
     unfinished.rename(blocks / f"{number:06d}-{_file_digest(unfinished)}.npy")
+
+
+def _stored_form(vectors: Vectors, made_with: dict) -> Vectors:
+    """Vectors, or those that have it already, in the form that `made_with` names."""
+    if isinstance(vectors, TokenVectors):
+        return TokenVectors(_stored_form(vectors.values, made_with), vectors.offsets)
+    if "bits" in made_with and vectors.dtype != codes.DTYPE:
+        return codes.pack(vectors, made_with["bits"])
+    return vectors.astype(made_with["dtype"], copy=False)
 
 
 def _read_block(path: Path) -> Vectors:
@@ -275,7 +292,7 @@ def _joined_offsets(places: np.ndarray, stored: Path | None, blocks: dict[int, P
 
 
 def _joined_vectors(
-    places: np.ndarray, stored: Path | None, blocks: dict[int, Path], size: int
+    places: np.ndarray, stored: Path | None, blocks: dict[int, Path], size: int, made_with: dict
 ) -> Iterator[np.ndarray]:
     """Yields the vectors in order of the keys, `size` texts at a time.
 
@@ -283,6 +300,7 @@ def _joined_vectors(
         places: the position of each key among the vectors of `stored`, or -1 for a new one.
         stored: the folder of earlier vectors.
         blocks: number -> file of the new vectors, `size` in each.
+        made_with: their form, which earlier vectors take.
     """
     numbers = np.cumsum(places < 0) - 1  # of new keys among the new ones
     for start in range(0, len(places), size):
@@ -292,7 +310,8 @@ def _joined_vectors(
         if not is_new.all():
             rows = np.flatnonzero(~is_new)
             # Mapped again for each part: pages that were read do not stay in memory.
-            parts.append((rows, read_vectors(stored)[part_places[rows]]))
+            old = read_vectors(stored)[part_places[rows]]
+            parts.append((rows, _stored_form(old, made_with)))
         for block in np.unique(part_numbers[is_new] // size).tolist():
             rows = np.flatnonzero(is_new & (part_numbers // size == block))
             parts.append((rows, _read_block(blocks[block])[part_numbers[rows] % size]))
@@ -320,7 +339,8 @@ def _write_vectors(
     unfinished.mkdir()
     shape, dtype, parts = vectors
     write_array(unfinished / "keys.npy", keys.shape, keys.dtype, [keys])
-    write_array(unfinished / "vectors.npy", shape, np.dtype(dtype), parts)
+    is_packed = np.dtype(dtype) == codes.DTYPE
+    write_array(unfinished / "vectors.npy", shape, np.dtype(dtype), parts, by_columns=is_packed)
     if offsets is not None:
         write_array(unfinished / OFFSETS, offsets.shape, offsets.dtype, [offsets])
     unfinished.rename(folder)

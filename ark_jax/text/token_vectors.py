@@ -16,7 +16,7 @@ class TokenVectors(Sequence[np.ndarray]):
     a slice or a list of numbers gives those texts.
     """
 
-    values: np.ndarray  # float [tokens e]
+    values: np.ndarray  # float [tokens e], or the `retrieval.codes` of such vectors
     offsets: np.ndarray  # int64 [texts + 1]
 
     @classmethod
@@ -55,6 +55,15 @@ class TokenVectors(Sequence[np.ndarray]):
             return TokenVectors.from_texts((self[i] for i in numbers), self.values.shape[1])
         start, end = self.offsets[: len(self)][number], self.offsets[1:][number]
         return self.values[start:end]
+
+    def slices(self, tokens: int) -> Iterator[slice]:
+        """Slices of texts with at most `tokens` tokens together, or of one text that has more."""
+        start = 0
+        while start < len(self):
+            limit = self.offsets[start] + tokens
+            end = max(int(np.searchsorted(self.offsets, limit, "right")) - 1, start + 1)
+            yield slice(start, end)
+            start = end
 
 
 Vectors = np.ndarray | TokenVectors  # of texts: one each, `[n e]`, or one for each token

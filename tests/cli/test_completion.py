@@ -43,7 +43,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
         (["run", "--ver"], ["--verify"]),
         (["run", "--config"], ["--config=", "--config."]),
         (["run", "--config.train.temp"], ["--config.train.temperature="]),
-        (["index", "--dt"], ["--dtype="]),
+        (["index", "--bi"], ["--bits="]),
         (["score", "--config.mesh"], ["--config.mesh="]),
     ],
 )

@@ -179,7 +179,7 @@ def test_compared_models_are_printed_as_json(place, capsys):
 
 def test_a_model_with_token_vectors_can_be_searched(place, tmp_path, capsys):
     model = tiny.multi_vector(tmp_path, "tokens") / "tokens"
-    words = ("index", model, place / "documents", "--out", tmp_path / "i", "--dtype=float16")
+    words = ("index", model, place / "documents", "--out", tmp_path / "i", "--bits=4")
     assert call(*words) == 0
     assert call("search", tmp_path / "i", QUESTION, "--json", "--by=dense") == 0
     passages = json.loads(capsys.readouterr().out.splitlines()[-1])["passages"]

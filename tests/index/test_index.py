@@ -168,15 +168,19 @@ def test_a_retriever_is_refused_as_the_reranker(models, tmp_path):
 
 
 def test_half_precision_takes_half_the_space(built, models, tmp_path):
-    index = ark.Index.build(tmp_path / "i", models / "a", documents(), dtype="float16")
+    index = ark.Index.build(tmp_path / "i", models / "a", documents(), bits=16)
     whole = ark.Index.open(built)
     assert index.vectors.dtype == np.float16 and index.vectors.nbytes * 2 == whole.vectors.nbytes
     np.testing.assert_allclose(index.vectors, whole.vectors, atol=1e-3)
 
 
-def test_an_unknown_precision_is_refused(models, tmp_path):
-    with pytest.raises(ValueError, match="dtype='int8': must be 'float32' or 'float16'"):
-        ark.Index.build(tmp_path / "j", models / "a", documents(), dtype="int8")
+@pytest.mark.parametrize(
+    ("bits", "message"),
+    [(3, "bits=3: must be one of 1, 2, 4, 8, 16, 32"), (2, "bits=2: this model has one vector")],
+)
+def test_an_unsuitable_precision_is_refused(bits, message, models, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        ark.Index.build(tmp_path / "j", models / "a", documents(), bits=bits)
 
 
 def test_only_changed_documents_are_embedded_again(models, tmp_path, embedded):

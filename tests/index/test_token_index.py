@@ -1,6 +1,7 @@
 """An index of a vector for each token: what it returns, takes over and mends."""
 
 import dataclasses
+import functools
 import shutil
 
 import jax
@@ -13,7 +14,7 @@ import ark_jax as ark
 from ark_jax import layout
 from ark_jax.data.records import Document
 from ark_jax.models.multi_vector import MultiVectorRetriever
-from ark_jax.retrieval import vector_files
+from ark_jax.retrieval import codes, late, vector_files
 from ark_jax.retrieval.late import maxsim
 from ark_jax.text.token_vectors import TokenVectors
 
@@ -65,31 +66,44 @@ def passages(index: ark.Index) -> list[str]:
     return [chunk.passage for chunk in index.chunks]
 
 
+def floats(index: ark.Index) -> np.ndarray:
+    """The tokens' vectors that an index stores."""
+    return codes.restore(index.vectors.values, index.manifest.made_with["width"])
+
+
 def assert_same(index: ark.Index, other: ark.Index) -> None:
     """Equal chunks and tokens; vectors of other batches are equal up to rounding."""
     assert list(index.chunks) == list(other.chunks)
+    assert index.manifest.made_with == other.manifest.made_with
     np.testing.assert_array_equal(index.vectors.offsets, other.vectors.offsets)
-    np.testing.assert_allclose(index.vectors.values, other.vectors.values, atol=1e-5)
+    differences = abs(floats(index) - floats(other)).max(1)
+    # A component beside a threshold may have another code.
+    assert np.mean(differences > 1e-5) <= (0.01 if "bits" in index.manifest.made_with else 0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_rankings_equal_maxsim(dtype, built, models, tmp_path):
+@pytest.mark.parametrize("bits", [1, 2, 8, 16, 32])
+def test_rankings_equal_maxsim(bits, built, models, tmp_path, monkeypatch):
     index = ark.Index.open(built)
-    if dtype == "float16":
-        index = ark.Index.build(tmp_path / "i", models / "a", documents(), dtype=dtype)
+    if bits != 2:
+        index = ark.Index.build(tmp_path / "i", models / "a", documents(), bits=bits)
     texts, k = passages(index), 7
     assert isinstance(index.vectors, TokenVectors) and len(index.vectors) == len(texts) > 20
     assert isinstance(index.vectors.values, np.memmap)
-    assert index.vectors.values.dtype == dtype
+    width = index.manifest.made_with["width"]
+    stored = {16: "float16", 32: "float32"}.get(bits, "uint32")
+    assert index.vectors.values.dtype == stored == index.manifest.made_with["dtype"]
+    assert index.vectors.values.shape[1] == (width if bits > 8 else bits * -(-width // 32))
     retriever = MultiVectorRetriever.from_pretrained(models / "a")
     queries, expected = (
         retriever.encode(texts, kind=kind)
         for texts, kind in ((QUESTIONS, "query"), (texts, "document"))
     )
     np.testing.assert_array_equal(index.vectors.offsets, expected.offsets)
-    np.testing.assert_allclose(index.vectors.values, expected.values, atol=1e-3)
+    cosines = np.vecdot(floats(index), expected.values)
+    assert cosines.mean() > {1: 0.75, 2: 0.9, 8: 0.999}.get(bits, 1 - 1e-6)
     scores = maxsim(queries, index.vectors)
-    np.testing.assert_allclose(scores, maxsim(queries, expected), atol=1e-3)
+    if bits > 8:
+        np.testing.assert_allclose(scores, maxsim(queries, expected), atol=1e-3)
     by_words = bm25(QUESTIONS, texts, [range(len(texts))] * 2, 20)
     chunk_ids = [chunk.id for chunk in index.chunks]
     dense = index.search(QUESTIONS, k=k, by="dense")
@@ -100,48 +114,76 @@ def test_rankings_equal_maxsim(dtype, built, models, tmp_path):
         joined = fuse([by_words[i], best[:20].tolist()], k)
         assert [hit.chunk for hit in hybrid] == [chunk_ids[j] for j in joined]
     assert index.search(QUESTIONS, k=k, by="dense", vectors=queries) == dense
+    monkeypatch.setattr(late, "SCREENED", len(texts) - 1)  # all but one are compared exactly
+    found = index.search(QUESTIONS, k=4, by="dense")
+    assert [[hit.chunk for hit in hits] for hits in found] == [
+        [hit.chunk for hit in hits[:4]] for hits in dense
+    ]
 
 
+def test_an_index_of_floats_is_converted_without_embedding(
+    built, models, tmp_path, embedded, capsys
+):
+    whole = ark.Index.build(tmp_path / "i", models / "a", documents(), bits=32)
+    assert "bits" not in whole.manifest.made_with  # as every index was before there were codes
+    more = Document("more", "", "Salt was boiled here.")
+    assert ark.Index.open(tmp_path / "i").add([more]).vectors.values.dtype == np.float32
+    embedded.clear()
+    converted = ark.Index.build(tmp_path / "i", models / "a", documents())
+    assert embedded == [] and "32 bits a component are converted to 2" in capsys.readouterr().out
+    assert_same(converted, ark.Index.open(built))
+    size = lambda index: index.vectors.values.nbytes
+    assert size(whole) / size(converted) == whole.manifest.made_with["width"] / 2
+    finer = ark.Index.build(tmp_path / "i", models / "a", documents(), bits=4)
+    assert embedded == passages(finer)  # which two bits do not tell
+    assert finer.add([more]).manifest.made_with["bits"] == 4
+
+
+@pytest.mark.parametrize("bits", [2, 32])
 def test_only_changed_and_added_documents_are_embedded_again(
-    models, tmp_path, embedded, monkeypatch
+    bits, models, tmp_path, embedded, monkeypatch
 ):
     monkeypatch.setattr(vector_files, "BLOCK", 12)  # so that old and new texts mix in blocks
-    first = ark.Index.build(tmp_path / "i", models / "a", documents(4))
+    build = functools.partial(ark.Index.build, model=models / "a", bits=bits)
+    first = build(tmp_path / "i", corpus=documents(4))
     old, new = passages(first), documents()
     new[1] = dataclasses.replace(new[1], text=new[1].text + " A bell rang at noon. " * 3)
     new.insert(0, Document("new", "", "The lamp was lit. " * 4))
+    del new[4]
     embedded.clear()
-    second = ark.Index.build(tmp_path / "i", models / "a", new)
+    second = build(tmp_path / "i", corpus=new)
     assert set(embedded) == set(passages(second)) - set(old) and embedded
-    assert_same(second, ark.Index.build(tmp_path / "at once", models / "a", new))
+    assert_same(second, build(tmp_path / "at once", corpus=new))
     embedded.clear()
     third = second.add([Document("more", "", "Salt was boiled here.")])
     assert embedded == ["Salt was boiled here."]
     whole = [*new, Document("more", "", "Salt was boiled here.")]
-    assert_same(third, ark.Index.build(tmp_path / "whole", models / "a", whole))
+    assert_same(third, build(tmp_path / "whole", corpus=whole))
 
 
-def test_a_failed_build_resumes_after_its_last_block(models, tmp_path, monkeypatch, embedded):
+@pytest.mark.parametrize("bits", [2, 32])
+def test_a_failed_build_resumes_after_its_last_block(bits, models, tmp_path, monkeypatch, embedded):
     monkeypatch.setattr(vector_files, "BLOCK", 16)
-    whole = ark.Index.build(tmp_path / "at once", models / "a", documents())
+    build = functools.partial(ark.Index.build, model=models / "a", corpus=documents(), bits=bits)
+    whole = build(tmp_path / "at once")
     embedded.clear()
     write, written = vector_files._write_block, []
 
-    def fail_at_the_fourth(blocks, number, vectors, dtype):
+    def fail_at_the_fourth(blocks, number, *rest):
         if len(written) == 3:
             raise KeyboardInterrupt
-        write(blocks, number, vectors, dtype)
+        write(blocks, number, *rest)
         written.append(number)
 
     monkeypatch.setattr(vector_files, "_write_block", fail_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
-        ark.Index.build(tmp_path / "i", models / "a", documents())
+        build(tmp_path / "i")
     monkeypatch.setattr(vector_files, "_write_block", write)
     blocks = sorted((tmp_path / "i").glob("unfinished/*/*-*.npy"))
     assert len(blocks) == 3
     blocks[1].write_bytes(blocks[1].read_bytes()[:-5])  # only this one is made again
     embedded.clear()
-    index = ark.Index.build(tmp_path / "i", models / "a", documents())
+    index = build(tmp_path / "i")
     assert embedded == passages(index)[4:8] + passages(index)[12:]
     assert_same(index, whole)
     assert not (tmp_path / "i" / "unfinished").exists()

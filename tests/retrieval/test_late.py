@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ark_jax.retrieval import late
+from ark_jax.retrieval import codes, late, screen
+from ark_jax.retrieval.array_files import write_array
 from ark_jax.retrieval.dense import top_k
 from ark_jax.text.token_vectors import TokenVectors
 
@@ -76,6 +77,77 @@ def test_one_vector_per_text_is_searched_by_inner_product():
     np.testing.assert_array_equal(late.nearest(keys[:3], keys, 4), top_k(keys[:3], keys, 4))
     expected = [float(key @ keys[0]) for key in keys]
     assert late.similarities(keys[0], keys).tolist() == expected
+
+
+def random(seed: int, lengths: list[int], width: int) -> TokenVectors:
+    """Unit vectors that differ from each other."""
+    x = np.random.default_rng(seed).standard_normal((sum(lengths), width), np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return TokenVectors(x, np.cumsum([0, *lengths], dtype=np.int64))
+
+
+def packed(texts: TokenVectors, bits: int) -> TokenVectors:
+    return TokenVectors(codes.pack(texts.values, bits), texts.offsets)
+
+
+@pytest.mark.parametrize(("bits", "cosine"), [(1, 0.78), (2, 0.9), (4, 0.98), (8, 0.995)])
+def test_maxsim_of_codes_equals_that_of_the_vectors_they_stand_for(bits, cosine, tokens):
+    @settings(max_examples=25)
+    @given(LENGTHS, LENGTHS, st.integers(0, 99), st.sampled_from([8, 40, 64]))
+    def check(asked, written, seed, width):
+        queries, texts = random(seed, asked, width), random(seed + 1, written, width)
+        stored = packed(texts, bits)
+        assert stored.values.shape == (sum(written), bits * -(-width // 32))
+        assert codes.is_packed(stored) and not codes.is_packed(texts)
+        meant = codes.restore(stored.values, width)
+        np.testing.assert_allclose(np.linalg.norm(meant, axis=1), 1, atol=1e-5)
+        meant = TokenVectors(meant, texts.offsets)
+        near = {"rtol": 0, "atol": 2 * 10**-late.DECIMALS}
+        np.testing.assert_allclose(
+            late.maxsim(queries, stored), late.maxsim(queries, meant), **near
+        )
+        best = late.nearest(queries, stored, 3)[1]
+        np.testing.assert_allclose(best, late.nearest(queries, meant, 3)[1], **near)
+
+    check()
+    texts = random(0, [3000], 64).values
+    assert np.vecdot(codes.restore(codes.pack(texts, bits), 64), texts).mean() > cosine
+
+
+@pytest.mark.parametrize("bits", codes.BITS)
+def test_signs_screen_as_a_loop_over_all_pairs(bits, tokens, mesh, monkeypatch):
+    monkeypatch.setattr(screen, "SIGNS", late.TOKENS)
+    queries = random(0, [3, 0, 1, 17, 20], 40)
+    texts = random(1, [2, 0, 5, 1, *[9] * 30, 40], 40)
+    signs = [[np.sign(codes.rotate(x)) for x in side] for side in (queries, texts)]
+    apart = np.full((5, 35), 0.0)
+    for i, query in enumerate(signs[0]):
+        for j, text in enumerate(signs[1]):
+            products = query @ text.T
+            apart[i, j] = ((40 - products.max(1)) / 2).sum() if products.size else 20 * len(query)
+    expected = np.sort(np.argsort(apart, axis=1, kind="stable")[:, :9], axis=1)
+    np.testing.assert_array_equal(screen.screen(queries, packed(texts, bits), 9), expected)
+
+
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_a_screened_search_ranks_by_all_bits(by_columns, tmp_path, mesh):
+    texts = packed(random(3, [12] * (3 * late.SCREENED), 64), 2)
+    write_array(
+        tmp_path / "x.npy",
+        texts.values.shape,
+        codes.DTYPE,
+        [texts.values[:999], texts.values[999:]],
+        by_columns=by_columns,
+    )
+    mapped = TokenVectors(np.load(tmp_path / "x.npy", mmap_mode="r"), texts.offsets)
+    assert mapped.values.flags.f_contiguous == by_columns
+    noise = random(4, [40], 64).values / 2
+    near = codes.restore(texts.values[::90], 64) + noise
+    queries = TokenVectors(near / np.linalg.norm(near, axis=1, keepdims=True), np.arange(0, 41, 4))
+    all_scores = late.maxsim(queries, texts)
+    indices, scores = late.nearest(queries, mapped, 3)
+    np.testing.assert_array_equal(indices, np.argsort(-all_scores, kind="stable")[:, :3])
+    np.testing.assert_allclose(scores, np.take_along_axis(all_scores, indices, 1), atol=2e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))

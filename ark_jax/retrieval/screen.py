@@ -1,0 +1,71 @@
+"""Chooses texts of tokens by the signs of their vectors' components, which fit into caches."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int, UInt
+
+from ark_jax.retrieval import codes
+from ark_jax.text.token_vectors import TokenVectors
+
+SIGNS = 1 << 15  # tokens of texts whose signs are compared at once, so that they stay in a cache
+PAIRED = 16  # tokens of questions that they are compared with at once
+
+
+def screen(queries: TokenVectors, texts: TokenVectors, count: int) -> Int[np.ndarray, "q count"]:
+    """The `count` texts whose signs are nearest to each query's, lower numbers first.
+
+    Each token of a query takes the token of the text with the fewest other signs. Of equally near
+    texts those with lower numbers are taken.
+    """
+    words = codes.columns(queries.values.shape[1], 1)
+    signs = np.zeros((-(-len(queries.values) // PAIRED) * PAIRED, words), codes.DTYPE)
+    signs[: len(queries.values)] = codes.pack(queries.values, 1)
+    # An empty text is as far as one whose cosines are 0.
+    apart = np.repeat(queries.lengths[:, None], len(texts), 1) * (queries.values.shape[1] // 2)
+    asking = np.flatnonzero(queries.lengths)
+    block = np.zeros((words, max(SIGNS, int(texts.lengths.max()))), codes.DTYPE)
+    for part in texts.slices(SIGNS):
+        some = texts[part]
+        filled = np.flatnonzero(some.lengths)
+        if not len(filled) or not len(asking):
+            continue
+        tokens = len(some.values)
+        block[:, :tokens] = some.values[:, :words].T
+        parts = signs.reshape(-1, PAIRED, words)
+        differences = (_differences(rows, block)[:, :tokens] for rows in parts)
+        fewest = [np.minimum.reduceat(x, some.offsets[filled], axis=1) for x in differences]
+        each = np.concatenate(fewest)[: len(queries.values)]
+        sums = np.add.reduceat(each, queries.offsets[asking], axis=0, dtype=int)
+        apart[np.ix_(asking, part.start + filled)] = sums
+    keys = apart * len(texts) + np.arange(len(texts))
+    return np.sort(np.partition(keys, count - 1, axis=1)[:, :count] % len(texts), axis=1)
+
+
+def _differences(
+    signs: UInt[np.ndarray, "a words"], block: UInt[np.ndarray, "words t"]
+) -> UInt[np.ndarray, "a t"]:
+    """How many signs of each vector differ from those of each in a block, on the host."""
+    with jax.default_device(_host()):
+        return np.asarray(_count_differences(signs, block))
+
+
+@functools.cache
+def _host() -> jax.Device:
+    """The CPU, or a device where the user has told jax to see no CPU."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
+
+
+@jax.jit
+def _count_differences(signs: jax.Array, block: jax.Array) -> jax.Array:
+    """As `_differences`. A sum of words, not a reduction, is what XLA vectorises."""
+    words = (
+        jax.lax.population_count(theirs ^ ours[:, None])
+        for theirs, ours in zip(block, signs.T, strict=True)
+    )
+    return functools.reduce(jnp.add, words).astype(jnp.uint16)
