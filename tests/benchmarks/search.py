@@ -1,10 +1,11 @@
 """Near pairs, exact top-k, late interaction and BM25 against their peers.
 
-    python tests/benchmarks/search.py [similar] [topk] [late] [words]
+    python tests/benchmarks/search.py [similar] [topk] [late] [codes] [words]
 
 The vectors are random and of unit length; for `late` there are as many as MiniLM makes of story
 sections and questions of FairytaleQA, and its figures are CPU seconds, since other programs may
-run beside. `similar` runs with two spectra. The first is flat, the
+run beside. `codes` searches KEYS texts of 180 random codes of 2 bits, and prints its
+memory. `similar` runs with two spectra. The first is flat, the
 worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
 quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
 faiss chooses its kernels when it is loaded. On a machine with AVX-512,
@@ -18,6 +19,7 @@ import itertools
 import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -315,6 +317,41 @@ def late() -> None:
             print(f"  {name:<44} {median:8.4f}   ours is {median / first:.2f} x", flush=True)
 
 
+def codes() -> None:
+    """A search of tokens in 2 bits a component, mapped from a file, one question at a time."""
+    from ark_jax.retrieval import late
+    from ark_jax.retrieval.array_files import write_array
+    from ark_jax.retrieval.codes import DTYPE, columns
+
+    rng, tokens, width = np.random.default_rng(0), 180, 384
+    shape = (KEYS * tokens, columns(width, 2))
+    draw = lambda start: rng.integers(
+        0, 1 << 32, (min(1 << 18, shape[0] - start), shape[1]), np.uint32
+    )
+    asked = rng.standard_normal((15, width), np.float32)
+    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+    queries = TokenVectors(asked, np.array([0, len(asked)]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "codes.npy"
+        parts = map(draw, range(0, shape[0], 1 << 18))
+        write_array(path, shape, DTYPE, parts, by_columns=True)
+        start = time.perf_counter()
+        texts = TokenVectors(np.load(path, mmap_mode="r"), np.arange(KEYS + 1) * tokens)
+        opened = time.perf_counter() - start
+        print(
+            f"\n{KEYS:,} texts, {path.stat().st_size / KEYS:,.0f} bytes each, open {opened:.4f} s"
+        )
+        for number in range(ROUNDS + 1):
+            clocks = time.perf_counter(), time.process_time()
+            late.nearest(queries, texts, 10)
+            wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
+            status = Path("/proc/self/status").read_text().split()
+            kept = [int(status[status.index(f"{x}:") + 1]) >> 10 for x in ("VmRSS", "RssAnon")]
+            print(
+                f"  question {number}: {wall:.3f} s, {cpu:.3f} CPU s, {kept} MiB in all, anonymous"
+            )
+
+
 def words() -> None:
     """BM25 of bm25s, with numba if it is there, over texts of one to three sentences of stories."""
     import importlib.util
@@ -353,5 +390,5 @@ def words() -> None:
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(f"{machine()}; OPENBLAS_CORETYPE={os.environ.get('OPENBLAS_CORETYPE', 'unset')}")
-    for name in sys.argv[1:] or ["similar", "topk", "late", "words"]:
-        {"similar": similar, "topk": topk, "late": late, "words": words}[name]()
+    for name in sys.argv[1:] or ["similar", "topk", "late", "codes", "words"]:
+        {"similar": similar, "topk": topk, "late": late, "codes": codes, "words": words}[name]()
