@@ -320,6 +320,8 @@ class Endpoint:
             try:
                 body = json.dumps(await self._join_events(_events(response))).encode()
             except (ValueError, RecursionError):
+                if self._stopped:
+                    raise
                 body = b""
         else:
             body = b"".join([part async for part in _bounded(response)])
@@ -334,7 +336,7 @@ class Endpoint:
         reply, text, refusal, finish = {}, "", "", None
         async for event in events:
             match event:
-                case {"error": _}:
+                case {"error": dict()}:
                     return event
                 case {"choices": [{"delta": dict(delta), **choice}, *_]}:
                     text += content_text(delta.get("content")) or ""
@@ -448,7 +450,7 @@ async def _events(response) -> AsyncIterator[dict]:
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
-            if line.startswith(b"data:") and data != b"[DONE]":
+            if line.startswith(b"data:") and data not in (b"", b"[DONE]"):
                 yield _parse_json(data.decode(errors="replace"))
 
 
