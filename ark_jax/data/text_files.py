@@ -44,7 +44,7 @@ def missing_file(path: Path) -> str:
     if similar:
         fix = f"did you mean {' or '.join(similar)}?"
     else:
-        fix = f"mend the path, or put it into {path.parent}"
+        fix = f"mend the path, or put it into {path.parent.absolute()}"
     return f"does not exist; {fix}"
 
 
