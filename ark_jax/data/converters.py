@@ -364,7 +364,7 @@ def within_limits(read: Callable[..., Iterator], path: Path, *arguments: object)
         raise Unreadable("is no regular file, but a folder, a pipe or a device; delete it")
     try:
         yield from limited(
-            *(read, path, *arguments),
+            *(read, path.absolute(), *arguments),  # the process may have another working folder
             seconds=SECONDS + SECONDS_PER_MIB * facts.st_size / (1 << 20),
             memory=MEMORY + MEMORY_PER_BYTE * facts.st_size,
         )

@@ -1,6 +1,5 @@
 """Work on one item in a process that is killed where it takes too much time or memory."""
 
-import atexit
 import contextlib
 import multiprocessing
 import os
@@ -14,6 +13,7 @@ from ark_jax.runtime.map_shards import prepare_without_jax, without_script
 
 PATIENCE = 20  # times the seconds of work that a call may wait for a disk or a processor
 _idle: list["_Process"] = []  # which the next calls take
+os.register_at_fork(after_in_child=_idle.clear)  # they work for the parent
 
 
 class Exceeded(Exception):
@@ -35,8 +35,6 @@ def limited(
         Exception: what `work` raises.
     """
     process = _idle.pop() if _idle else _Process()
-    if process.owner != os.getpid():
-        process = _Process()
     try:
         process.pipe.send((work, arguments, seconds, memory))
         while True:
@@ -53,12 +51,12 @@ def limited(
             return
     except (EOFError, ConnectionError):
         code = process.end()
-        if code == -signal.SIGPROF:
-            raise Exceeded(f"takes more than {seconds:.0f} seconds of a processor") from None
-        raise Exceeded(
-            f"ends the process that reads it ({code}), for more than {memory >> 20:,} MiB of "
-            "memory perhaps"
-        ) from None
+        reason = f"takes more than {seconds:.0f} seconds of a processor"
+        if code != -signal.SIGPROF:
+            reason = (
+                f"ends its process ({code}), perhaps by more than {memory >> 20:,} MiB of memory"
+            )
+        raise Exceeded(reason) from None
     finally:
         if process is not None:
             process.end()
@@ -70,7 +68,6 @@ class _Process:
     def __init__(self):
         # Not forked: jax has threads, and a lock that one of them holds would stay locked.
         context = multiprocessing.get_context("spawn")
-        self.owner = os.getpid()
         self.pipe, end = context.Pipe()
         self._process = context.Process(target=_serve, args=(end,), daemon=True)
         with without_script():
@@ -85,14 +82,6 @@ class _Process:
             self._process.kill()
             self._process.join()
         return self._process.exitcode
-
-
-@atexit.register
-def end_idle() -> None:
-    """Ends the processes that wait for work."""
-    while _idle:
-        if (process := _idle.pop()).owner == os.getpid():
-            process.end()
 
 
 def _serve(pipe: Connection) -> None:
@@ -110,7 +99,7 @@ def _serve(pipe: Connection) -> None:
 
 def _answer(pipe: Connection, work: Callable, arguments: tuple, seconds: float, memory: int):
     """Sends each item of the work; ("end", None), or ("error", what it raises)."""
-    limit_memory(memory)
+    _limit_memory(memory)
     signal.setitimer(signal.ITIMER_PROF, seconds)  # at its end the system kills this process
     try:
         for item in work(*arguments):
@@ -124,14 +113,14 @@ def _answer(pipe: Connection, work: Callable, arguments: tuple, seconds: float, 
         return "error", error
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        limit_memory(None)
+        _limit_memory(None)
 
 
-def limit_memory(more: int | None) -> None:
+def _limit_memory(more: int | None) -> None:
     """Limits the memory of this process to what it has and `more` bytes; None: to no limit."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = most
-    if more is not None and (counts := Path("/proc/self/statm")).exists():
+    limit, counts = most, Path("/proc/self/statm")
+    if more is not None and counts.exists():
         limit = int(counts.read_text().split()[5]) * resource.getpagesize() + more
         limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, most))

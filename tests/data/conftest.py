@@ -13,8 +13,8 @@ def without_package(tmp_path_factory, monkeypatch):
         folder = tmp_path_factory.mktemp("hidden")
         (folder / f"{name}.py").write_text(f"raise ImportError('hidden', name={name!r})")
         monkeypatch.syspath_prepend(folder)
-        limited.end_idle()
+        limited._idle.clear()
 
     yield hide
     monkeypatch.undo()
-    limited.end_idle()
+    limited._idle.clear()
