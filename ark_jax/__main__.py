@@ -12,6 +12,7 @@ if sys.argv[1:2] in (["search"], ["ask"]):
 
 from ark_jax.cli import process, verbs
 from ark_jax.runtime import log, preemption
+from ark_jax.runtime.shown import printable
 
 
 def main() -> None:
@@ -27,7 +28,8 @@ def main() -> None:
         except preemption.Preempted as stopped:
             preemption.stop_retrying()
             reason = f" ({stopped})" if str(stopped) else ""
-            print(f"\nstopped{reason}: run the same command again to go on", file=sys.stderr)
+            message = printable(f"stopped{reason}: run the same command again to go on")
+            print(f"\n{message}", file=sys.stderr)
             status = preemption.exit_status()
         except KeyboardInterrupt:
             preemption.stop_retrying()
@@ -86,7 +88,7 @@ def _report(error: Exception, flags: list[str]) -> int:
             f"error: {type(error).__name__}: {reason}\nThis should not happen: please report it, "
             f"with the trace in {process.save_trace(flags)}. What is finished is kept"
         )
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
     return 1
 
 

@@ -1,7 +1,6 @@
 """`ark-jax evaluate` and `baselines`: systems on a test set, without a run."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from ark_jax.cli.flags import Flags, bad_flag, flag
 from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
+from ark_jax.runtime.shown import json_line
 
 if TYPE_CHECKING:
     from ark_jax.comparison.answering import Answering
@@ -90,7 +90,7 @@ class Comparing(ReadingFlags):
                 place = out or storage.cache_folder()
                 raise OSError(message_with_fix(error, place, flag="--out")) from error
         if self.json:
-            log.show(json.dumps(output.json_of(comparison), ensure_ascii=False) + "\n")
+            log.show(json_line(output.json_of(comparison)))
         else:
             log.show(output.text_of(comparison))
         return 0

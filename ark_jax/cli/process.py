@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from ark_jax.runtime.shown import printable
+
 
 def prepare_environment() -> None:
     """Sets variables that jax and transformers read when they start, where the user has not."""
@@ -59,7 +61,7 @@ def save_trace(flags: list[str]) -> Path:
     folders = [Path(name).expanduser() for name in named[-1:]]
     folder = next((f for f in folders if f.is_dir() and os.access(f, os.W_OK)), None)
     path = (folder or Path(tempfile.mkdtemp(prefix="ark-jax-"))) / "error.txt"
-    path.write_text(traceback.format_exc(), encoding="utf-8")
+    path.write_text(printable(traceback.format_exc()), encoding="utf-8", errors="replace")
     return path
 
 

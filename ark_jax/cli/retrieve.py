@@ -17,6 +17,7 @@ from ark_jax.cli.process import (
     prepare_environment,
 )
 from ark_jax.runtime import log, storage
+from ark_jax.runtime.shown import json_line
 
 INVERSE = {"yes": True, "no": False, "": None}
 ONLY = {"index": "triples", "beam": "paths", "inverse": "paths"}  # flag -> what it is for
@@ -54,7 +55,7 @@ class Retrieve(Flags):
         try:
             with log_on_stderr() as results:
                 for rows in self.row_batches():
-                    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                    text = "".join(map(json_line, rows))
                     with contextlib.redirect_stdout(results):
                         log.show(text)
         except OSError as error:

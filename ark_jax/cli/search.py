@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from ark_jax.cli.config_flags import config_of_workdir
 from ark_jax.cli.flags import Flags, bad_flag, bind, flag, parse_flags
 from ark_jax.cli.process import log_on_stderr, message_with_fix, prepare_environment
 from ark_jax.runtime import log
+from ark_jax.runtime.shown import json_line, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -307,13 +307,13 @@ class Ask(Asking):
     def _answer(self, opened: "indices.Index", reader: "Reader", question: str) -> None:
         """Prints the answer to a question."""
         from ark_jax.data.records import with_title
-        from ark_jax.index.passages import answer_row, clean, table
+        from ark_jax.index.passages import answer_row, table
 
         shown = ""
 
         def show_more(text: str) -> None:
             nonlocal shown
-            text = clean(text)
+            text = printable(text)
             if text.startswith(shown):
                 with contextlib.redirect_stdout(results):
                     log.show(text[len(shown) :])
@@ -339,7 +339,7 @@ class Ask(Asking):
                 "It cites nothing, and no sentence holds the words of the answer. It has read:"
             )
             sources = range(answer.read)
-        text = clean(answer.text) or "(no answer)"
+        text = printable(answer.text) or "(no answer)"
         rest = text[len(shown) :] if text.startswith(shown) else f"\n{text}"
         numbers = "".join(f" [{i + 1}]" for i in answer.sources)
         view = self.view(question, answer.text, similar)
@@ -417,7 +417,7 @@ def _database_adapter(verb: Index | Search, name: str) -> ModuleType | None:
 
 
 def _show_json(row: Mapping) -> None:
-    log.show(json.dumps(row, ensure_ascii=False) + "\n")
+    log.show(json_line(row))
 
 
 def _show_lines(lines: Sequence[str]) -> None:

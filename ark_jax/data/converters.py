@@ -5,21 +5,28 @@ import datetime
 import itertools
 import posixpath
 import re
+import stat
 import urllib.parse
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ark_jax.data.encodings import HEAD_BYTES, UTF8, head_encoding, open_bytes
+from ark_jax.data.encodings import DENSEST, HEAD_BYTES, SMALL, UTF8, head_encoding, open_bytes
 from ark_jax.data.records import Heading, Page, Unreadable, titled_page
 from ark_jax.data.text_files import TREC_TABLE, encoding_and_remark, is_trec_table
+from ark_jax.runtime.limited import Exceeded, limited
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
-_FRONT_TITLE = re.compile(r"^title:\s*(.+?)\s*$", re.MULTILINE)
+_FRONT_TITLE = re.compile(r"^title:(.+)$", re.MULTILINE)
 _NAMED_CHARSET = re.compile(rb"<[^>]*(?:charset|encoding)\s*=", re.IGNORECASE)
 _NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
 _LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # PDFium's signs for a hyphen that ends a line
-LARGEST = 1 << 30  # bytes of what a file unpacks to; more is no document
+# Limits of one file; what has more is no document.
+LARGEST = 1 << 30  # bytes of what it unpacks to
+LONGEST = 1 << 26  # characters of its text
+MOST_PAGES = 50_000  # of a PDF
+SECONDS, SECONDS_PER_MIB = 6.0, 4.0  # of a processor
+MEMORY, MEMORY_PER_BYTE = 640 << 20, 8  # bytes
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 
@@ -59,7 +66,7 @@ def markdown_page(path: Path, encoding: str) -> Page:
     title = ""
     if front := _FRONT_MATTER.match(text):
         named = _FRONT_TITLE.search(front[1])
-        title = named[1].strip("\"'") if named else ""
+        title = named[1].strip().strip("\"'") if named else ""
         text = text[front.end() :]
     return titled_page(text, _markdown_headings(text), title)._replace(remark=remark)
 
@@ -98,6 +105,8 @@ def pdf_page(path: Path) -> Page:
             raise Unreadable("is encrypted; save it without a password") from None
         raise
     with contextlib.closing(document):
+        if len(document) > MOST_PAGES:
+            raise Unreadable(f"has {len(document):,} pages, more than {MOST_PAGES:,}; split it")
         pages = [
             _page_text(document[i].get_textpage().get_text_range()) for i in range(len(document))
         ]
@@ -136,6 +145,7 @@ def docx_page(path: Path) -> Page:
     import docx
     from docx.table import Table
 
+    _check_size(path)
     document = docx.Document(str(path))
     text, title = _Text(), ""
     for block in document.iter_inner_content():
@@ -160,7 +170,7 @@ def _check_size(path: Path) -> None:
     """Refuses a small file that would fill the memory."""
     with zipfile.ZipFile(path) as packed:
         size = sum(part.file_size for part in packed.infolist())
-    if size > LARGEST:
+    if size > LARGEST or size > max(SMALL, DENSEST * path.stat().st_size):
         raise Unreadable(f"unpacks to {size >> 20:,} MiB; split it")
 
 
@@ -270,12 +280,17 @@ def xlsx_page(path: Path) -> Page:
     return titled_page(str(text), text.headings, title)
 
 
-def first_sheet(path: Path) -> Iterator[list[str]]:
-    """The rows of the first sheet as texts, all as long as the first one; no row is left out.
+def first_sheet(path: Path, most: int | None = None) -> Iterator[list[str]]:
+    """The first `most` rows of the first sheet as texts, all as long as the first one.
 
     Raises:
         Unreadable: the file is damaged, or its converter is not installed.
     """
+    yield from within_limits(_first_sheet, path, most)
+
+
+def _first_sheet(path: Path, most: int | None) -> Iterator[list[str]]:
+    """`first_sheet`, without limits."""
     try:
         import openpyxl
 
@@ -283,13 +298,13 @@ def first_sheet(path: Path) -> Iterator[list[str]]:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         rows = (list(map(_as_text, row)) for row in book.worksheets[0].iter_rows(values_only=True))
         width = 0
-        for row in rows:
+        for row in itertools.islice(rows, most):
             width = width or len(row)
             yield [*row, *[""] * width][:width]
     except ImportError as error:
         message = f"needs the package {error.name}; pip install 'ark-jax[files]'"
         raise Unreadable(message) from None
-    except Unreadable:
+    except (Unreadable, MemoryError):
         raise
     except Exception as error:  # what openpyxl raises for damaged files is not documented
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
@@ -327,12 +342,41 @@ def convert(path: Path, encoding: str = "") -> Page:
     `encoding` is that of texts; "" detects it.
 
     Raises:
-        Unreadable: the file is damaged, protected or empty.
+        Unreadable: the file is damaged, protected, empty, or takes too much to read.
         ImportError: the converter's package is not installed.
     """
+    (page,) = within_limits(_convert, path, encoding)
+    return page
+
+
+def within_limits(read: Callable[..., Iterator], path: Path, *arguments: object) -> Iterator:
+    """What `read(path, *arguments)` yields in a process that no file can stop or fill.
+
+    Raises:
+        Unreadable: it takes too long or too much memory, or cannot be opened.
+        Exception: what `read` raises.
+    """
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror or error}); check the file") from None
+    if not stat.S_ISREG(facts.st_mode):
+        raise Unreadable("is no regular file, but a folder, a pipe or a device; delete it")
+    try:
+        yield from limited(
+            *(read, path.absolute(), *arguments),  # the process may have another working folder
+            seconds=SECONDS + SECONDS_PER_MIB * facts.st_size / (1 << 20),
+            memory=MEMORY + MEMORY_PER_BYTE * facts.st_size,
+        )
+    except Exceeded as error:
+        raise Unreadable(f"{error}; split it, or save it anew") from None
+
+
+def _convert(path: Path, encoding: str) -> Iterator[Page]:
+    """The page of `convert`, without limits."""
     try:
         page = CONVERTERS[path.suffix.lower()](path, encoding)
-    except (Unreadable, ImportError):
+    except (Unreadable, ImportError, MemoryError):
         raise
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error}); check the file") from None
@@ -341,4 +385,6 @@ def convert(path: Path, encoding: str = "") -> Page:
         raise Unreadable(f"is damaged ({reason}); check the file") from None
     if not page.text.strip():
         raise Unreadable("holds no text; delete it or fill it")
-    return page
+    if len(page.text) > LONGEST:
+        raise Unreadable(f"holds {len(page.text):,} characters, more than {LONGEST:,}; split it")
+    yield page

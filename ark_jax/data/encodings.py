@@ -1,13 +1,17 @@
 """The encoding of a text file: what a byte order mark says, UTF-8, or what a detector finds."""
 
 import codecs
+import errno
 import functools
 import gzip
+import io
 import re
 import zlib
 from pathlib import Path
 from typing import BinaryIO
 
+# A packed file may unpack to so many times its size, or to so many bytes if that is more.
+DENSEST, SMALL = 200, 1 << 24
 HEAD_BYTES = 1 << 16  # what recognising a file looks at
 _GZIP = b"\x1f\x8b"
 BROKEN_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -42,11 +46,41 @@ def open_bytes(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be read. Reading a packed file may raise `BROKEN_GZIP`.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, no regular file")
     file = path.open("rb")
     if not file.peek(len(_GZIP)).startswith(_GZIP):
         return file
     file.close()
-    return gzip.open(path)
+    return io.BufferedReader(_Unpacked(path))
+
+
+class _Unpacked(io.RawIOBase):
+    """What gzip packed, if it is not a multiple of its size that no text has."""
+
+    def __init__(self, path: Path):
+        self._file = gzip.open(path)  # noqa: SIM115
+        self._most = max(SMALL, DENSEST * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if self._file.tell() > self._most:
+            raise OSError(errno.EFBIG, f"it unpacks to more than {self._most >> 20:,} MiB")
+        part = self._file.read1(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._file.seek(place, whence)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def head_encoding(head: bytes) -> str:

@@ -1,5 +1,6 @@
 """The text of HTML files, without navigation, scripts and other boilerplate."""
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ DROPPED = frozenset(
 )
 DROPPED_ROLES = frozenset(("navigation", "banner", "contentinfo", "search"))
 MARGINS = ("header", "footer")  # boilerplate of a page, but not of an article
+ARTICLES = ("article", "main")
 # An empty line before and after, or a line break.
 APART = frozenset(re.findall(r"\w+", "p pre table blockquote figure section article hr"))
 APART |= HEADINGS.keys()
@@ -28,6 +30,7 @@ LINES = frozenset(
         "header footer address fieldset thead tbody tfoot center hgroup",
     )
 )
+FEW = 100  # elements that are looked at around or in another one; a file may nest a million
 _BLANKS = re.compile(r"[ \t\r\n\f]+")
 _PERMALINK = re.compile(r"[¶#§🔗\s]*")
 
@@ -64,7 +67,12 @@ def html_parts(data: bytes) -> tuple[str, str, list[Heading]]:
 def _content(root) -> Iterator:
     """The main part of the page, or all of it."""
     mains = root.xpath("//main | //*[@role='main']")
-    mains = [main for main in mains if not any(parent in mains for parent in main.iterancestors())]
+    if len(mains) > 1:  # without those in others
+        mains, inner = [], etree.iterwalk(root, events=("start",))
+        for _, element in inner:
+            if element.tag == "main" or element.get("role") == "main":
+                mains.append(element)
+                inner.skip_subtree()
     yield from mains or [root]
 
 
@@ -139,16 +147,19 @@ class _Builder:
 def _write_element(root, builder: _Builder) -> None:
     """Writes an element and all below it, without recursion, since pages may be nested deeply."""
     verbatim, open_heading = 0, None
+    above = itertools.islice(root.iterancestors(), FEW)
+    articles = sum(element.tag in ARTICLES for element in above)  # around the current element
     walk = etree.iterwalk(root, events=("start", "end", "comment", "pi"))
     for event, element in walk:
         tag = element.tag if isinstance(element.tag, str) else ""
         if event == "start":
-            if _is_dropped(element, tag):
+            if _is_dropped(element, tag, articles):
                 walk.skip_subtree()
                 continue
+            articles += tag in ARTICLES
             _request_breaks(builder, tag)
             if tag == "sup":
-                builder.raise_number(element.text_content())
+                builder.raise_number(_first_text(element))
             verbatim += tag == "pre"
             if tag in ("td", "th") and element.getprevious() is not None:
                 builder.write(" | ")
@@ -156,7 +167,8 @@ def _write_element(root, builder: _Builder) -> None:
                 open_heading = (element, builder.next_offset(), len(builder.parts))
             _write_text(builder, element.text, verbatim)
             continue
-        if event == "end" and not _is_dropped(element, tag):
+        if event == "end" and not _is_dropped(element, tag, articles):
+            articles -= tag in ARTICLES
             if open_heading is not None and open_heading[0] is element:
                 _, start, first = open_heading
                 name = " ".join("".join(builder.parts[first:]).split())
@@ -186,12 +198,20 @@ def _write_text(builder: _Builder, text: str | None, verbatim: int) -> None:
         builder.write(text)
 
 
-def _is_dropped(element, tag: str) -> bool:
-    """Whether an element is boilerplate or invisible."""
+def _first_text(element) -> str:
+    """The text of an element as far as `FEW` steps through it lead."""
+    walk = etree.iterwalk(element, events=("start", "end", "comment", "pi"))
+    text = lambda event, inner: inner.text if event == "start" else inner.tail
+    steps = itertools.islice(walk, FEW)
+    return "".join(text(*step) or "" for step in steps if step != ("end", element))
+
+
+def _is_dropped(element, tag: str, articles: int) -> bool:
+    """Whether an element is boilerplate or invisible; so many articles are around it."""
     if tag in DROPPED or element.get("role") in DROPPED_ROLES or element.get("hidden") is not None:
         return True
     if tag in MARGINS:
-        return not any(parent.tag in ("article", "main") for parent in element.iterancestors())
+        return not articles
     # The sign beside a heading that links to the heading itself.
     is_permalink = tag == "a" and (element.get("href") or "").startswith("#")
-    return is_permalink and bool(_PERMALINK.fullmatch(element.text_content()))
+    return is_permalink and bool(_PERMALINK.fullmatch(_first_text(element)))

@@ -1,6 +1,7 @@
 """Rows of CSV, TSV and Parquet files, and of any file whose content shows its form."""
 
 import ast
+import collections
 import contextlib
 import csv
 import re
@@ -9,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ark_jax.data.converters import first_sheet
+from ark_jax.data.converters import first_sheet, within_limits
+from ark_jax.data.encodings import DENSEST, SMALL
 from ark_jax.data.framework_rows import plain_row
 from ark_jax.data.json_files import json_rows, parse_json
 from ark_jax.data.problems import AS_IT_IS, Findings, Reading
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 
 DELIMITERS = (",", "\t", ";")
+SMALL_ROWS = 1 << 20  # a file with more rows has a byte for each of them
+LONGEST_LIST = 1 << 20  # characters of a cell that is a list as Python writes it
 BATCH_ROWS = 256  # of a Parquet or Arrow file that are in memory at once
 LIST_COLUMNS = (
     *("answers", "answer", "golden_answers", "possible_answers", "documents", "evidence"),
@@ -97,7 +101,7 @@ def sheet_has_rows(path: Path) -> bool:
 def _sheet_columns(path: Path) -> list[str]:
     """The names in the first row of an Excel file, in lower case; none of a damaged file."""
     with contextlib.suppress(Unreadable):
-        return [name.strip().lower() for name in next(first_sheet(path), [])]
+        return [name.strip().lower() for row in first_sheet(path, 1) for name in row]
     return []
 
 
@@ -122,7 +126,7 @@ def _cell_items(cell: str, name: str, row: InputRow) -> list:
         return parse_json(text)
     except (ValueError, RecursionError):
         pass
-    if _STRINGS.fullmatch(text):
+    if len(text) <= LONGEST_LIST and _STRINGS.fullmatch(text):
         try:
             # One by one: Python would join the strings of an array, which have no commas between.
             return [ast.literal_eval(string) for string in _STRING.findall(text)]
@@ -213,8 +217,9 @@ def _header_fault(header: list[str], columns: Sequence[str]) -> tuple[str, str] 
         fix = f"name {', '.join(columns)} in the first line"
         return missing[0], f"no such column among {header}; {fix}"
     names = [name.strip().lower() for name in header]
-    if twice := [name for name in names if name and names.count(name) > 1]:
-        return twice[0], f"the column {twice[0]!r} occurs twice; rename one"
+    counts = collections.Counter(filter(None, names))
+    if twice := next((name for name, count in counts.items() if count > 1), ""):
+        return twice, f"the column {twice!r} occurs twice; rename one"
     return None
 
 
@@ -228,7 +233,7 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
 
     number = 0
     try:
-        for batch in _record_batches(path, leave_out):
+        for batch in within_limits(_record_batches, path, leave_out):
             for row in range(len(batch)):
                 number += 1
                 findings.problems.rows += 1
@@ -244,6 +249,9 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
     except (pa.ArrowException, OSError) as error:
         findings.problems.add(path, broken_parquet(error))
         return
+    except Unreadable as error:
+        findings.problems.add(path, f"{error}")
+        return
     if not number:
         findings.problems.add(path, "holds no row; give another file")
 
@@ -251,13 +259,36 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
 def _record_batches(path: Path, leave_out: str) -> Iterator["pyarrow.RecordBatch"]:
     """The rows of a Parquet or Arrow file in batches, without one column."""
     import pyarrow as pa
+
+    most = max(SMALL, DENSEST * path.stat().st_size)
+    for batch in _packed_batches(path, leave_out):
+        # One long text may be the cell of a million rows.
+        columns = [x.dictionary_decode() if hasattr(x, "dictionary") else x for x in batch.columns]
+        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        most -= batch.nbytes
+        if most < 0:
+            raise Unreadable("unpacks to far more than its size; write it anew without packing")
+        yield batch
+
+
+def _packed_batches(path: Path, leave_out: str) -> Iterator["pyarrow.RecordBatch"]:
+    """`_record_batches` as the file has them.
+
+    Raises:
+        Unreadable: it has more rows than bytes.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     kept = lambda names: [name for name in names if name != leave_out]
     if not is_arrow(path):
         with pq.ParquetFile(path) as file:
+            rows, size = file.metadata.num_rows, path.stat().st_size
+            if rows > max(SMALL_ROWS, size):
+                fix = "write it anew without packing"
+                raise Unreadable(f"has {rows:,} rows in {size:,} bytes; {fix}")
             columns = kept(file.schema_arrow.names) if leave_out else None
-            yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+            yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
         return
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
         for batch in stream:

@@ -18,7 +18,6 @@ type.object.name and common.topic.alias give names, and are no facts of the grap
 
 import dataclasses
 import glob
-import gzip
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ark_jax.data.encodings import open_bytes
 from ark_jax.data.formats.pairs import are_triples_of_sentences, is_pair
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings, Reading
@@ -75,16 +75,15 @@ def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[st
         message = "is N-Triples, which pyoxigraph reads; run: pip install 'ark-jax[graphs]'"
         findings.problems.add(path, message)
         return
-    opener: Callable = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rb") as file:
+        with open_bytes(path) as file:
             quads = pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES)
             for quad in _readable_quads(quads, path, findings):
                 is_name = _term_id(quad.predicate) in FREEBASE_NAMES  # a file of TSV has them too
                 if isinstance(quad.object, pyoxigraph.Literal) and not is_name:
                     _name_literal(quad, names)
                 yield _term_id(quad.subject), _term_id(quad.predicate), _term_id(quad.object)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, MemoryError) as error:  # the last for a term of 16 MiB
         reason = getattr(error, "strerror", None) or error
         findings.problems.stop(path, f"cannot be read ({reason}); copy it again")
 

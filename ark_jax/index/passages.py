@@ -16,7 +16,8 @@ import numpy as np
 from markupsafe import Markup
 
 from ark_jax.retrieval.bm25_index import stems
-from ark_jax.runtime.shown import Records, record_html, table_html
+from ark_jax.runtime.log import GREEN, PLAIN, RED
+from ark_jax.runtime.shown import Records, printable, record_html, table_html
 from ark_jax.text.sentences import sentence_spans
 from ark_jax.text.word_boundaries import contains_words, whole_word_pattern
 
@@ -42,11 +43,9 @@ _ASKING = {
     "whose",
     "whi",
 }
-_CODES = {"word": "\x1b[1;31m", "answer": "\x1b[1;32m"}
+_CODES = {"word": RED, "answer": GREEN}
 _TAGS = {"word": "b", "answer": "mark"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# Control characters except white space, and those that turn the direction of a line.
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 Similar = Callable[[Sequence[str]], np.ndarray]  # texts -> their cosines with the question `[n]`
 Mark = tuple[int, int, str]  # start, end, and a key of _CODES
@@ -200,7 +199,7 @@ class View:
                 start = part.index(body, place)
                 place = start + len(body)
                 here = [(a - start, b - start, x) for a, b, x in marks if a < place and b > start]
-                codes = lambda kind: (_CODES[kind], "\x1b[0m") if self.colour else ("", "")
+                codes = lambda kind: (_CODES[kind], PLAIN) if self.colour else ("", "")
                 lines.append(_painted(body, here, str, codes) + line[len(body) :])
         return lines
 
@@ -226,12 +225,7 @@ def _with_dots(text: str, span: tuple[int, int]) -> str:
     """A part of a text without control characters, with dots where something is left out."""
     start, end = span
     before, after = _BEFORE * bool(text[:start].strip()), _CUT * bool(text[end:].strip())
-    return before + clean(text[start:end]) + after
-
-
-def clean(text: str) -> str:
-    """A text in which no control character reaches a terminal; U+FFFD stands for each."""
-    return _CONTROLS.sub("\ufffd", text)
+    return before + printable(text[start:end]) + after
 
 
 def _painted(
@@ -320,6 +314,6 @@ def _blocks(hits: Mapping[int, Hit], view: View, width: int) -> list[list[str]]:
         title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""
         place = f"{number:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]{title}"
         options = {"max_lines": 1, "drop_whitespace": False, "placeholder": _CUT}
-        head = textwrap.wrap(clean(place), width, **options)
+        head = textwrap.wrap(printable(place), width, **options)
         blocks.append([*head, *(f"    {x}" for x in view.lines(hit.text, span, width - 4))])
     return blocks

@@ -7,6 +7,7 @@ here a status 429 pauses all requests, and rate limits are kept rather than hit.
 import asyncio
 import functools
 import json
+import math
 import os
 import random
 import re
@@ -25,6 +26,7 @@ BACKOFF = 1.0  # seconds; the longest first wait, which doubles with each retry
 MAX_BACKOFF = 60.0  # seconds
 CONNECT_TIMEOUT = 10.0  # seconds
 MAX_REPLY = 16 * 2**20  # bytes of a reply, decompressed
+STALL = 60.0  # seconds between two parts of a reply that has begun
 MAX_DIGITS = 18  # of a whole number in a reply
 # Retries of an empty reply, and of an address that refuses connections and has never answered. Both
 # rarely succeed, and every empty reply is paid for.
@@ -430,9 +432,17 @@ async def _bounded(response) -> AsyncIterator[bytes]:
 
     Raises:
         RequestRejected: the body is longer.
+        TransientError: nothing came for too long.
     """
-    size = 0
-    async for part in response.aiter_bytes():
+    parts, size = response.aiter_bytes(), 0
+    while True:
+        try:
+            async with asyncio.timeout(STALL):
+                part = await anext(parts, None)
+        except TimeoutError:
+            raise TransientError(f"a reply that stops for {STALL:g} s in its middle") from None
+        if part is None:
+            return
         size += len(part)
         if size > MAX_REPLY:
             raise RequestRejected(f"a reply of more than {MAX_REPLY / 2**20:g} MiB")
@@ -463,6 +473,7 @@ def _parse_json(text: str) -> Any:
     return json.loads(
         text,
         parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else None,
+        parse_float=lambda digits: x if math.isfinite(x := float(digits)) else None,
         parse_constant=lambda _: None,
     )
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from ark_jax.llm.pricing import COUNTS, is_amount
 from ark_jax.runtime.log import append_row, say
 
+LONGEST_ROW = 1 << 27  # bytes; no endpoint's reply gives more
+_FALSE_USAGE = "its usage is not an object of numbers of at least 0"
 UNUSED_PREFIX = "unused/"  # starts the keys of completions without a text, kept for their cost
 
 
@@ -35,7 +37,10 @@ def conversation_digest(turns: str | Sequence[str]) -> str:
 
 def reply_text(reply: dict) -> str:
     """The text of a chat completion; empty for an error."""
-    return content_text(reply["choices"][0]["message"].get("content")) if "choices" in reply else ""
+    if "choices" not in reply:
+        return ""
+    text = content_text(reply["choices"][0]["message"].get("content"))
+    return text.encode("utf-8", "replace").decode()  # JSON may hold halves of surrogate pairs
 
 
 def content_text(content: object) -> str | None:
@@ -53,11 +58,17 @@ def content_text(content: object) -> str | None:
 
 def row_problem(row: object) -> str:
     """What is wrong with a row of the file, in words; empty if nothing is."""
-    if isinstance(row, dict) and not is_amount(row.get("cost", 0.0)):
-        return "its cost is not a finite number of at least 0"
+    if not isinstance(row, dict):
+        return "it is no object"
+    for name in ("cost", "seconds"):
+        if not is_amount(row.get(name, 0.0)):
+            return f"its {name} is not a finite number of at least 0"
+    for name in ("item", "kind", "key", "prompt"):
+        if not isinstance(row.get(name), str | None):
+            return f"its {name} is not a text"
     match row:
-        case {"key": str(key), "reply": {"usage": dict() | None}} if key.startswith(UNUSED_PREFIX):
-            return ""
+        case {"key": str(key), "reply": {"usage": usage}} if key.startswith(UNUSED_PREFIX):
+            return "" if usage is None or _is_usage(usage) else _FALSE_USAGE
         case {"key": str() | None} | {"item": str()}:
             pass
         case _:
@@ -71,7 +82,7 @@ def _reply_problem(reply: object) -> str:
         case {"error": str()}:
             return ""
         case {"usage": usage} if usage is not None and not _is_usage(usage):
-            return "its usage is not an object of numbers of at least 0"
+            return _FALSE_USAGE
         case {"choices": [{"message": dict(message)}, *_]}:
             is_text = content_text(message.get("content")) is not None
             return "" if is_text else "the content of its message is neither a text nor text parts"
@@ -124,7 +135,7 @@ class RowFile:
     def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """The place and the bytes of each line from a place on."""
         self._file.seek(start)
-        while line := self._file.readline():
+        while line := self._file.readline(LONGEST_ROW):
             yield start, line
             start += len(line)
 

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 import jinja2
 from markupsafe import Markup
 
+from ark_jax.runtime.shown import printable
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 QUESTIONS_FILE = "questions.parquet"  # beside a page that has a table of all questions
 EXCERPT = 200  # characters of a passage that are shown before it is opened
-# Control characters and others that HTML forbids.
-FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +58,9 @@ def render(title: str, verdict: Sequence[str], sections: Sequence[Section]) -> s
 def clean(text: str) -> str:
     """HTML that UTF-8 can hold and a browser accepts.
 
-    Lone surrogates, which JSON can hold, become question marks; forbidden characters U+FFFD.
+    Lone surrogates, which JSON can hold, become question marks; `printable` has the other rules.
     """
-    return FORBIDDEN.sub("\ufffd", text).encode("utf-8", "replace").decode()
+    return printable(text).encode("utf-8", "replace").decode()
 
 
 def format_number(x: float | None, digits: int = 3) -> str:

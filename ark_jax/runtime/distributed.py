@@ -25,6 +25,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from ark_jax.runtime.shown import printable
+
 Value = TypeVar("Value")
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -106,11 +108,11 @@ def _exit_with(error: Exception) -> None:
     import jax
 
     if not isinstance(error, ValueError | RuntimeError | OSError | FloatingPointError):
-        traceback.print_exc()
+        print(printable(traceback.format_exc()), file=sys.stderr)
     process = f"process {jax.process_index()} of {jax.process_count()}"
     prefix = "" if is_first_process() else f"{process}: "
     print(
-        f"error: {prefix}{str(error).strip() or type(error).__name__}\n"
+        f"error: {prefix}{printable(str(error)).strip() or type(error).__name__}\n"
         f"{process} exits. If another process failed first, its message is the cause. "
         "Finished work is kept: run the same command again to go on",
         file=sys.stderr,

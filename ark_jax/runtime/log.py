@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.runtime.distributed import is_first_process
+from ark_jax.runtime.shown import printable
 
 
 def prepare_streams() -> None:
@@ -33,6 +35,8 @@ def prepare_streams() -> None:
 
 
 _CLEAR = "\r\x1b[K"  # to the start of the line, which is then empty
+RED, GREEN, PLAIN = "\x1b[1;31m", "\x1b[1;32m", "\x1b[0m"
+_OWN_CODES = re.compile(f"({'|'.join(map(re.escape, (_CLEAR, RED, GREEN, PLAIN)))})")
 _is_quiet = False
 
 
@@ -68,7 +72,7 @@ def shows_colour() -> bool:
 
 def highlight(text: str) -> str:
     """A part of a line that stands out: bold green on a terminal, else in square brackets."""
-    return f"\x1b[1;32m{text}\x1b[0m" if shows_colour() else f"[{text}]"
+    return f"{GREEN}{text}{PLAIN}" if shows_colour() else f"[{text}]"
 
 
 JOURNAL = "log.jsonl"  # what the latest run in a workdir says
@@ -119,13 +123,15 @@ def read_journal(workdir: Path) -> tuple[bool, list[dict]]:
 
 
 def show(text: str) -> None:
-    """Writes to the standard output, at once.
+    """Writes to the standard output, at once, what `printable` leaves and, to a terminal, colours.
 
     Raises:
         OSError: its reader is gone or its disk is full.
     """
+    parts = _OWN_CODES.split(text) if sys.stdout.isatty() else [text]
+    shown = "".join(part if i % 2 else printable(part) for i, part in enumerate(parts))
     try:
-        print(text, end="", flush=True)
+        print(shown, end="", flush=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard output") from error
 

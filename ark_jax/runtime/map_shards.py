@@ -160,7 +160,7 @@ class _Pool:
     def submit(self, shard: Shard) -> Future:
         """Gives a shard to a worker; if the pool is broken, the future holds that error."""
         try:
-            with _without_script():
+            with without_script():
                 return self._executor.submit(_work_in_pool, shard)
         except BrokenProcessPool as error:
             future = Future()
@@ -178,7 +178,7 @@ class _Pool:
 
 
 @contextlib.contextmanager
-def _without_script() -> Iterator[None]:
+def without_script() -> Iterator[None]:
     """Hides the main module from processes that are started in the block.
 
     Each would run the user's script again, up to the line that started the process.
@@ -217,11 +217,11 @@ def _work_in_pool(shard: Shard) -> Result:
     """The result for a shard, in a worker of the pool; prepares its work at the first shard."""
     with contextlib.redirect_stdout(io.StringIO()):
         # Here, not in `_start_worker`, so that an error reaches the caller like any other.
-        _Worker.work = _Worker.work or _prepare_without_jax(_Worker.prepare)
+        _Worker.work = _Worker.work or prepare_without_jax(_Worker.prepare)
         return _Worker.work(shard)
 
 
-def _prepare_without_jax(prepare: Prepare) -> Callable[[Shard], Result]:
+def prepare_without_jax(prepare: Prepare) -> Callable[[Shard], Result]:
     """Calls `prepare` while jax cannot be imported.
 
     Some packages, such as bm25s, import jax if they find it, and it would take the device's memory.
@@ -256,5 +256,5 @@ def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
         )
     with contextlib.redirect_stdout(io.StringIO()):
         if _Worker.key != key:
-            _Worker.work, _Worker.key = _prepare_without_jax(ray.get(prepare[0])), key
+            _Worker.work, _Worker.key = prepare_without_jax(ray.get(prepare[0])), key
         return _Worker.work(shard)

@@ -1,9 +1,32 @@
-"""How objects show themselves: `repr` in one line, and tables in notebooks."""
+"""How texts and objects show themselves: without control characters, in one line, as tables."""
 
 import dataclasses
 import html
+import json
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
+
+# Control characters other than a tab or the end of a line, marks that turn the direction of a line,
+# and what no text may hold.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff]"
+    r"|\r(?!\n)"
+)
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, a log or a page, which no control character of it may steer.
+
+    Those that are blanks become a blank, others U+FFFD.
+    """
+    return _CONTROLS.sub(lambda match: " " if match[0].isspace() else "\ufffd", text)
+
+
+def json_line(row: object) -> str:
+    """A line of JSON, in which control characters are escaped."""
+    text = json.dumps(row, ensure_ascii=False)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
 
 
 def one_line(*names: str) -> Callable[[object], str]:

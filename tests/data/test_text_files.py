@@ -80,12 +80,11 @@ def test_a_line_of_a_hundred_megabytes_is_read(tmp_path, form):
     assert not problems and len(texts["a"]) >= len(long) - 1 and texts["b"] == "x"
 
 
-@pytest.mark.slow
 def test_a_line_without_end_is_one_problem(tmp_path):
     with (tmp_path / D).open("w") as file:
         file.write('{"id": "a", "text": "x"}\n{"id": "b", "text": "')
-        for _ in range(280):
+        for _ in range(40):
             file.write("y" * (1 << 20))
     corpus, problems = readers.read(tmp_path)
     assert [d.id for d in corpus.documents] == ["a"]
-    assert len(problems) == 1 and "line 2 is longer than 256 million" in problems[0].message
+    assert len(problems) == 1 and "line 2 is longer than 32 million" in problems[0].message

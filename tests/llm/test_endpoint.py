@@ -235,7 +235,11 @@ def test_errors_may_come_with_status_200(body, outcome):
 
 @contextlib.contextmanager
 def sending(
-    body: bytes, content_type: str = "application/json", status: int = 200, encoding: str = ""
+    body: bytes,
+    content_type: str = "application/json",
+    status: int = 200,
+    encoding: str = "",
+    declared: int = 0,
 ):
     """Yields the address of a server that answers every request with these bytes."""
 
@@ -246,10 +250,12 @@ def sending(
             self.send_header("content-type", content_type)
             if encoding:
                 self.send_header("content-encoding", encoding)
-            self.send_header("content-length", str(len(body)))
+            self.send_header("content-length", str(declared or len(body)))
             self.end_headers()
             with contextlib.suppress(OSError):  # the client may have left
                 self.wfile.write(body)
+                if declared:  # more than comes
+                    self.connection.recv(1)
 
         def log_message(self, *_):
             pass
@@ -262,6 +268,20 @@ def sending(
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_reply_that_stops_in_its_middle_is_given_up(monkeypatch):
+    monkeypatch.setattr(module, "STALL", 0.3)
+    start = time.monotonic()
+    with sending(b'{"choices"', declared=100) as url:
+        (outcome,) = ask(url, "Hello", timeout=30, retries=0)[1]
+    assert isinstance(outcome, RetriesExhausted) and "stops for 0.3 s" in str(outcome)
+    assert time.monotonic() - start < 10
+
+
+def test_numbers_of_a_reply_are_finite():
+    numbers = "[1e999, -1e999, NaN, Infinity, " + "9" * 5000 + ", 2, 0.5]"
+    assert module._parse_json(numbers) == [*[None] * 5, 2, 0.5]
 
 
 HOSTILE_USAGE = [

@@ -1,17 +1,23 @@
 """The file of replies: rows that survive kills and odd characters, and claims between processes."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.llm_calls import calls, changed_settings, completion
 from support.paths import REPOSITORY
 
 from ark_jax.llm import complete
-from ark_jax.llm.reply_cache import ReplyCache, reply_text
+from ark_jax.llm.conversations import Conversations, accept_all
+from ark_jax.llm.pricing import COUNTS
+from ark_jax.llm.reply_cache import ReplyCache, RowFile, reply_text
 from ark_jax.runtime.log import read_rows
 
 
@@ -116,6 +122,56 @@ def test_malformed_rows_are_reported_by_line_and_not_used(problem, recording, tm
     with pytest.raises(RuntimeError, match="no reply for 1 of 3 calls, the first being extract/1"):
         complete.complete(calls(), settings, tmp_path / "cache.jsonl", "x")
     assert "(lines 2, 4, 5)" in capsys.readouterr().out
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda x: st.lists(x, max_size=2) | st.dictionaries(st.text(max_size=3), x, max_size=2),
+    max_leaves=4,
+)
+FORGED = st.fixed_dictionaries(
+    {},
+    optional={
+        "item": st.just("extract/0") | VALUES,
+        "kind": VALUES,
+        "turn": VALUES,
+        "key": st.just("unused/1") | VALUES,
+        "prompt": VALUES,
+        "seconds": VALUES,
+        "cost": VALUES,
+        "reply": st.fixed_dictionaries(
+            {"usage": VALUES | st.dictionaries(st.sampled_from(COUNTS), VALUES)},
+            optional={"choices": st.just(completion("\ud800")["choices"]), "error": VALUES},
+        ),
+    },
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(forged=st.lists(FORGED, max_size=3))
+def test_forged_rows_are_used_or_named(forged):
+    """A recording and a cache of any rows give replies, or one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "replies.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in forged) + '{"item": "extr')
+        with contextlib.suppress(RuntimeError):
+            replay = changed_settings(replies=str(path))
+            done = complete.complete(calls(1), replay, Path(folder) / "cache.jsonl", "x")
+            "".join(done.texts["extract/0"]).encode()
+        live = changed_settings(backend="openai", model="m")
+        state = Conversations(calls(1), live, ReplyCache(path), accept_all)
+        assert state.next_turns(calls(1)[0]) and state.usage.cost >= 0
+
+
+def test_a_line_without_end_takes_no_memory(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    with path.open("wb") as file:
+        file.truncate(1 << 33)
+    tracemalloc.start()
+    with contextlib.closing(RowFile(path).lines()) as lines:
+        assert len(next(lines)[1]) < 1 << 28
+    assert tracemalloc.get_traced_memory()[1] < 1 << 29
+    tracemalloc.stop()
 
 
 def test_a_reply_in_text_parts_is_joined(recording, tmp_path):

@@ -79,7 +79,7 @@ def test_characters_that_html_forbids_are_replaced():
         "manifest": {"x": "\udc80"},
     }
     page = render(data).encode("utf-8").decode()
-    assert "half ? of a pair" in page and "<h1>a\ufffdb\ufffd[1m\ufffd\ufffd</h1>" in page
+    assert "half ? of a pair" in page and "<h1>a\ufffdb\ufffd[1m \ufffd</h1>" in page
     assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f]", page)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from support.paths import REPOSITORY
 
 from ark_jax.runtime import log
+from ark_jax.runtime.shown import json_line, printable
 
 ROWS = [["a prompt [1]", "x"], {"stage": "score", "seconds": 1.5}, ["潮汐\u2028\n", "\ud800"], {}]
 
@@ -85,6 +87,36 @@ def test_a_terminal_shows_one_moving_line_and_marks_by_colour_unless_it_has_none
     assert capsys.readouterr().out == (
         "\r\x1b[K  score: 1/2 pairs, a note that does no\r\x1b[Kread\n\r\x1b[K"
     )
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_no_control_character_of_a_text_is_printed(capsys, monkeypatch, tty):
+    """Whether a document, an id, a reply or a file name has it; and colours are ours alone."""
+    monkeypatch.setattr(log.sys.stdout, "isatty", lambda: tty, raising=False)
+    texts = [
+        "a\x1b[2Jb",
+        "\x1b]0;pwn\x07",
+        "one\rtwo\x0b",
+        "c\x9b31md",
+        "\u202eevil",
+        "\x1b[31mred",
+    ]
+    with log.Progress("read", 9, "files", interval=0) as bar:
+        for text in texts:
+            log.say(text)
+            log.show(f"{text}\r\n")
+            bar.add(note=text)
+    log.show(f"{log.GREEN}green{log.PLAIN} שלום\u200f\t")
+    out = capsys.readouterr().out
+    rest = out.replace(log.GREEN, "").replace(log.PLAIN, "").replace("\r\x1b[K", "") if tty else out
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", rest.replace("\r\n", "\n"))
+    assert "a\ufffd[2Jb" in rest and "one two" in rest and rest.endswith(" שלום\u200f\t")
+
+
+def test_a_line_of_json_escapes_control_characters():
+    row = {"text": "a\x1b\x9b\u202e\r\nשלום\u200f"}
+    line = json_line(row)
+    assert json.loads(line) == row and printable(line) == line and "שלום" in line
 
 
 def shell(code: str, redirections: str, **environment: str) -> subprocess.CompletedProcess:

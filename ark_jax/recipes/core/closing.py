@@ -13,6 +13,7 @@ from ark_jax.report.page import excerpt_range, split_at
 from ark_jax.report.results import metric_heading
 from ark_jax.runtime import mirror
 from ark_jax.runtime.log import highlight
+from ark_jax.runtime.shown import printable
 
 COLUMNS = 4  # metrics of the table
 
@@ -59,8 +60,7 @@ def ending(
 def marked_excerpt(text: str, answers: Sequence[str]) -> str:
     """The part of a text around the first answer, on one line, with the answers marked."""
     start, end = excerpt_range(text, answers)
-    printable = "".join(x if x.isprintable() else " " for x in text[start:end])
-    parts = split_at(" ".join(printable.split()), answers)
+    parts = split_at(" ".join(printable(text[start:end]).split()), answers)
     marked = "".join(highlight(x) if i % 2 else x for i, x in enumerate(parts))
     return f"{'… ' * (start > 0)}{marked or '(nothing)'}{' …' * (end < len(text))}"
 

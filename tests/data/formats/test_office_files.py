@@ -6,7 +6,7 @@ import zipfile
 import pytest
 from support.input_files import write
 
-from ark_jax.data import converters, readers
+from ark_jax.data import readers
 from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput, Section
 
@@ -191,15 +191,17 @@ def test_a_book_reads_no_other_file(tmp_path):
     assert document.title == "Harbour"
 
 
-def test_a_file_that_unpacks_to_too_much_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(converters, "LARGEST", 100)
-    corpus, _ = readers.read(epub(tmp_path / "a.epub"))
+def test_a_file_that_unpacks_to_too_much_is_reported(tmp_path):
+    file = epub(tmp_path / "a.epub")
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("blank", " " * (1 << 25))
+    corpus, _ = readers.read(file)
     assert "unpacks to" in str(corpus.remarks[0])
 
 
 @pytest.mark.parametrize(("module", "name"), [("pptx", "a.pptx"), ("openpyxl", "a.xlsx")])
-def test_a_missing_package_is_reported(tmp_path, monkeypatch, module, name):
-    monkeypatch.setitem(__import__("sys").modules, module, None)
+def test_a_missing_package_is_reported(tmp_path, without_package, module, name):
+    without_package(module)
     epub(tmp_path / name)
     _, (problem,) = readers.read(tmp_path)
     assert problem.message == (

@@ -317,8 +317,8 @@ def test_a_readme_next_to_data_files_is_not_a_corpus(tmp_path):
     assert [d.title for d in readers.load(REPOSITORY / "README.md").documents] == ["ark_jax"]
 
 
-def test_a_missing_package_is_one_problem(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pypdfium2", None)
+def test_a_missing_package_is_one_problem(tmp_path, without_package):
+    without_package("pypdfium2")
     write(tmp_path, {"a.pdf": "%PDF", "b.pdf": "%PDF", "c.txt": "Tide."})
     _, problems = readers.read(tmp_path)
     assert [p.message for p in problems] == [

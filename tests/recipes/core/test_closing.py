@@ -42,7 +42,7 @@ def test_a_run_ends_with_the_best_system_one_question_and_a_command(tmp_path, mo
         "  tuned    0.700",
         "  base     0.400",
         "one question: Which 1? (goats)",
-        "  before (base): [31mthe lamp",
+        "  before (base): \ufffd[31mthe lamp",
         "  after (tuned): two [Goats] graze",
         'search export "Which 1?"',
     ]

@@ -1,0 +1,52 @@
+"""Work within limits of time and memory, in a process that is killed beyond them."""
+
+import os
+import time
+
+import pytest
+
+from ark_jax.runtime.limited import Exceeded, limited
+
+
+def work(kind: str):
+    yield os.getpid()
+    if kind == "spin":
+        while True:
+            pass
+    if kind == "fill":
+        yield len(bytearray(1 << 32))
+    if kind == "crash":
+        os.abort()
+    if kind == "fault":
+        raise ValueError("no such row")
+    yield kind
+
+
+def run(kind: str) -> list:
+    return list(limited(work, kind, seconds=0.5, memory=1 << 28))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("spin", "0 seconds of a processor"), ("fill", "256 MiB of memory"), ("crash", "-6")],
+)
+def test_work_beyond_a_limit_is_ended_and_other_work_goes_on(kind, message):
+    start = time.monotonic()
+    with pytest.raises(Exceeded, match=message):
+        run(kind)
+    assert run("well")[1] == "well" and time.monotonic() - start < 30
+
+
+def test_one_process_works_on_one_call_after_another():
+    (first, _), (second, _) = run("well"), run("well")
+    assert first == second != os.getpid()
+    with pytest.raises(ValueError, match="no such row"):
+        run("fault")
+    assert run("well")[0] == first
+
+
+def test_calls_at_the_same_time_have_processes_of_their_own():
+    first, second = (limited(work, "well", seconds=5, memory=1 << 28) for _ in range(2))
+    assert next(first) != next(second)
+    first.close()  # before its end: its process is killed
+    assert list(second) == ["well"]
