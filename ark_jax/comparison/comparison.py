@@ -36,11 +36,22 @@ from ark_jax.index.folder import is_index
 from ark_jax.index.index import absolute_model
 from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core.split import document_keys
-from ark_jax.recipes.core.tables import by_system, html_of, questions_by_group, tabulate
+from ark_jax.recipes.core.tables import (
+    as_text,
+    best_system,
+    by_system,
+    html_of,
+    questions_by_group,
+    tabulate,
+)
 from ark_jax.recipes.documents.corpus import Passages
 from ark_jax.recipes.documents.retrieve import DEPTH, without
-from ark_jax.report.questions import Asked, ask_rankings
+from ark_jax.report import sections
+from ark_jax.report.page import render
+from ark_jax.report.questions import Asked, ask_rankings, question_section
+from ark_jax.report.results import by_group, results
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
 from ark_jax.runtime.shown import one_line
@@ -458,3 +469,67 @@ def _about(measured: _Measured, systems: Sequence[System], data: str | Path) -> 
         **{f"File of {x.name}": x.file for x in systems if x.file},
         "Version of ark_jax": __version__,
     }
+
+
+def text_of(comparison: Comparison) -> str:
+    """The table for a terminal, after a table for each type of question."""
+    lines = []
+    for name, table in comparison.groups.items():
+        lines += [f"  {name}", as_text(table, comparison.metrics, comparison.reference)]
+    if comparison.groups:
+        lines.append("  all questions")
+    lines.append(as_text(comparison.table, comparison.metrics, comparison.reference))
+    return "\n".join([*lines, *(f"  {remark}" for remark in comparison.remarks)]) + "\n"
+
+
+def json_of(comparison: Comparison) -> dict:
+    """The comparison as JSON values, without the rows of questions."""
+    return {
+        "reference": comparison.reference,
+        "metrics": comparison.metrics,
+        "table": comparison.table,
+        "groups": comparison.groups,
+        "remarks": comparison.remarks,
+        "about": comparison.about,
+    }
+
+
+def save(comparison: Comparison, folder: Path) -> Path:
+    """Writes metrics.json, questions.parquet and report.html; returns the path of the page."""
+    save_json(json_of(comparison), folder / "metrics.json")
+    save_rows(comparison.rows, folder / "questions.parquet")
+    page = folder / "report.html"
+    page.write_text(_page(comparison), encoding="utf-8")
+    return page
+
+
+def _page(comparison: Comparison) -> str:
+    """The HTML page of a comparison."""
+    verdict = best_system(
+        comparison.rows,
+        comparison.metrics[0],
+        against=(comparison.reference, WORDS),
+        seed=SEED,
+        cluster=CLUSTER,
+        questions="the questions of the test set",
+    )
+    remarks = [[f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)]
+    parts = [
+        results(
+            comparison.table,
+            comparison.metrics,
+            comparison.reference,
+            "the questions of the test set",
+        ),
+        sections.facts([*comparison.about.items(), *remarks]),
+    ]
+    if comparison.asked:
+        names = list(comparison.asked[0].values)
+        shown = question_section(
+            comparison.asked, (names[0], names[-1]), "rank of the first needed passage"
+        )
+        parts.insert(1, shown)
+    if comparison.groups:
+        groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
+        parts.insert(1, groups)
+    return render("Retrievers compared", [verdict], parts)

@@ -11,7 +11,7 @@ from ark_jax.evaluate.answers import ANSWER_COLUMNS, ANSWER_METRICS, LIKELIHOOD,
 from ark_jax.evaluate.retrieval import parse_metric, ranking
 from ark_jax.index.index import Index
 from ark_jax.recipes.documents.evaluate import RETRIEVAL
-from ark_jax.recipes.graphs.fact_reader import LISTS
+from ark_jax.recipes.graphs import LISTS
 from ark_jax.runtime import storage
 
 MEASURES = (*ANSWER_COLUMNS, *LISTS.values(), *JUDGED)  # metrics of answers

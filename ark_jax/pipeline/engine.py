@@ -24,9 +24,12 @@ from ark_jax.pipeline import kept_config, store
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import (
     MANIFEST_FILE,
+    READS,
     Damaged,
+    begin,
     damage,
     finished_manifest,
+    keep_read,
     output_digests,
     read_manifest,
     refuse_earlier,
@@ -38,7 +41,6 @@ from ark_jax.pipeline.reads import Reads, Record, change, empty_record
 from ark_jax.pipeline.recipe import schema_of
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine_stage, stages_to_verify
-from ark_jax.pipeline.unfinished import READS, begin, keep_read
 from ark_jax.runtime import distributed, mirror
 from ark_jax.runtime.log import duration, keep_journal, say
 

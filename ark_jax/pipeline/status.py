@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import Damaged, damage, read_manifest, refuse_earlier
+from ark_jax.pipeline.manifest import Damaged, damage, read_manifest, read_so_far, refuse_earlier
 from ark_jax.pipeline.reads import change, changed_settings
 from ark_jax.pipeline.stage import Stage
-from ark_jax.pipeline.unfinished import read_so_far
 from ark_jax.runtime.log import duration, read_journal
 
 

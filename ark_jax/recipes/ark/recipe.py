@@ -36,9 +36,8 @@ from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_base_url, check_shared_sections
-from ark_jax.recipes.core.closing import ending
 from ark_jax.recipes.core.models import WARM_READER
-from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.report import ending, with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import choice, evaluate, ingest, judge, written_questions
 from ark_jax.recipes.documents.corpus import load_questions

@@ -25,8 +25,7 @@ from ark_jax.recipes.bar_rag.rollouts import UNTUNED, stage_of, steps_for
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_base_url, check_core, check_documents
-from ark_jax.recipes.core.closing import ending
-from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.report import ending, with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import ingest, plan
 from ark_jax.recipes.documents.corpus import load_questions, stored_chunks

@@ -10,7 +10,7 @@ from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.graphs.graph_data import (
+from ark_jax.recipes.graphs import (
     first_of_groups,
     read_graph,
     report_findings,

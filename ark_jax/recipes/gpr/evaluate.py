@@ -24,15 +24,16 @@ from ark_jax.recipes.core.tables import (
 from ark_jax.recipes.documents.retrieve import ids_found, load_search, search_once
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
-from ark_jax.recipes.graphs.fact_reader import (
+from ark_jax.recipes.graphs import (
     LISTS,
     SHOWN,
     Scores,
+    load_graph,
     read_facts,
     reply_columns,
+    texts_of,
     with_reader_alone,
 )
-from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, Searcher
 from ark_jax.runtime import distributed

@@ -16,7 +16,7 @@ from ark_jax.recipes.core.report import (
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.gpr.data import HEADLINE, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems, conclusion
-from ark_jax.recipes.graphs.graph_data import graph_size, load_graph, texts_of
+from ark_jax.recipes.graphs import graph_size, load_graph, texts_of
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section
 from ark_jax.report.questions import ask_rankings, question_section

@@ -21,7 +21,7 @@ from ark_jax.recipes.core.models import (
     training_run,
 )
 from ark_jax.recipes.gpr.config import TrainSection
-from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
+from ark_jax.recipes.graphs import load_graph, texts_of
 from ark_jax.runtime import distributed
 from ark_jax.schema import section_of
 

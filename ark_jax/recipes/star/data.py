@@ -12,7 +12,7 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.core.split import uniform
-from ark_jax.recipes.graphs.graph_data import (
+from ark_jax.recipes.graphs import (
     first_of_groups,
     load_graph,
     read_graph,

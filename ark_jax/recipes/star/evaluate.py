@@ -18,28 +18,20 @@ from ark_jax.recipes.core.tables import (
     save_empty_results,
     save_tables,
 )
-from ark_jax.recipes.graphs.fact_reader import (
-    LISTS,
-    SHOWN,
-    read_facts,
-    reply_columns,
-    with_reader_alone,
-)
+from ark_jax.recipes.graphs import LISTS, SHOWN, read_facts, reply_columns, with_reader_alone
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
-from ark_jax.recipes.star.measures import (
-    BIASES,
-    STANDARD,
-    TAIL,
-    measure,
-    measure_biases,
-    rarity_groups,
-)
 from ark_jax.recipes.star.mine import similarities
 from ark_jax.recipes.star.search import (
     BASE,
+    BIASES,
+    STANDARD,
+    TAIL,
     TUNED,
     Paths,
     load_found,
+    measure,
+    measure_biases,
+    rarity_groups,
     search_tuned,
     search_untrained,
     untrained,

@@ -15,12 +15,10 @@ from ark_jax.recipes.core.report import (
     smallest_difference_fact,
 )
 from ark_jax.recipes.core.tables import by_system
-from ark_jax.recipes.graphs.fact_reader import ALONE
-from ark_jax.recipes.graphs.graph_data import graph_size
+from ark_jax.recipes.graphs import ALONE, graph_size
 from ark_jax.recipes.star.data import load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import conclusion, found_paths, path_fact
-from ark_jax.recipes.star.measures import BIASES, STANDARD
-from ark_jax.recipes.star.search import BASE, TUNED
+from ark_jax.recipes.star.search import BASE, BIASES, STANDARD, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
 from ark_jax.report.questions import ask_rankings, question_section

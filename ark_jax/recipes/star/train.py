@@ -13,9 +13,8 @@ from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import MASTER, first_and_last_loss, load_base_scorer, training_run
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.measures import measure
 from ark_jax.recipes.star.mine import load_lists, pair_lists
-from ark_jax.recipes.star.search import beam_search
+from ark_jax.recipes.star.search import beam_search, measure
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
