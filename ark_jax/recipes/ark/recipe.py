@@ -25,7 +25,6 @@ from ark_jax.recipes.ark.curriculum import (
     mine_name,
     mines_by_graph,
     model_before,
-    round_base,
     stage_name,
     systems,
     trained_stages,
@@ -41,7 +40,6 @@ from ark_jax.recipes.core.report import ending, with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import choice, evaluate, ingest, judge, written_questions
 from ark_jax.recipes.documents.corpus import load_questions
-from ark_jax.recipes.documents.retrieve import HYDE
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 from ark_jax.train import trainer_formats
@@ -83,11 +81,6 @@ def _check_graph(graph) -> None:
                 f"config.graph.{name}={tuple(graph[name])}: must be the smallest and the largest "
                 "size of a community, as in (3, 10)"
             )
-    if graph.openie and graph.gleanings:
-        raise ValueError(
-            "config.graph.gleanings asks the language model for more records, but "
-            "config.graph.openie replaces the language model: set one of them"
-        )
 
 
 def _check_model(config) -> None:
@@ -220,19 +213,15 @@ def _input_stages(config) -> list[Stage]:
     Baselines come first, unless a language model has to write for them.
     """
     writing = written_questions.is_writing(config)
-    waiting = writing or config.search.expand == HYDE
     measuring = Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage("candidates", graph.find_candidates)
     write = functools.partial(written_questions.write_questions, join=join_by_community)
     return [
         Stage("data", ingest.ingest, alone=True),
-        *([] if waiting else [measuring]),
-        *([] if writing else [candidate_stage]),
+        *([] if writing else [measuring, candidate_stage]),
         *(_graph_stages(config) if builds_graph(config) else ()),
-        *([Stage(QUESTIONS, write)] if writing else []),
-        *([measuring] if waiting else []),
-        *([candidate_stage] if writing else []),
+        *([Stage(QUESTIONS, write), measuring, candidate_stage] if writing else []),
     ]
 
 
@@ -256,17 +245,11 @@ def _rewriting_stages(config) -> list[Stage]:
 def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
     stages = []
-    for stage, number in curriculum.trainings(config):
-        given = {"stage": stage, "before": model_before(config, stage, number)}
-        if number > 1:
-            given["number"] = number
-            if stage == config.train.stages[0]:
-                stages += _scoring_stages(config, number)
+    for stage in config.train.stages:
+        place = {"stage": stage, "before": model_before(config, stage)}
         if has_negatives(config, stage):
-            mine = functools.partial(curriculum.mine, **given)
-            stages.append(Stage(mine_name(stage, number), mine))
-        train_stage = functools.partial(train.train_stage, **given)
-        stages.append(Stage(stage_name(stage, number), train_stage))
+            stages.append(Stage(mine_name(stage), functools.partial(curriculum.mine, **place)))
+        stages.append(Stage(stage_name(stage), functools.partial(train.train_stage, **place)))
     if config.train.merge != 1:
         last = trained_stages(config)[-1]
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
@@ -275,18 +258,6 @@ def _training_stages(config) -> list[Stage]:
         train_reranker = functools.partial(train.train_reranker, mined=last_mining(config))
         stages.append(Stage(RERANKER, train_reranker))
     return stages
-
-
-def _scoring_stages(config, number: int) -> list[Stage]:
-    """A later round's candidates, scores and positives, by the retriever of the round before."""
-    name = functools.partial(graph.in_round, number=number)
-    find = functools.partial(graph.find_candidates, system=round_base(config, number))
-    choose = functools.partial(choose_positives, number=number)
-    return [
-        Stage(name("candidates"), find),
-        Stage(name("score"), functools.partial(score, number=number)),
-        Stage(name("positives"), choose, alone=True),
-    ]
 
 
 def _closing_stages(config) -> list[Stage]:

@@ -343,7 +343,7 @@ doubts_about_retrieval = functools.partial(
 def measure_baselines(context: Context, folder: Path) -> dict:
     """Measures the untrained systems, to know what training has to beat."""
     counts = retrieve_baselines(context, folder)
-    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
+    systems = Systems(context.config.evaluate)
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     gold, _ = gold_passages(context, questions, chunks.by_document)
     judged = [question for question in questions if gold[question.id]] or questions
