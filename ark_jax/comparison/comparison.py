@@ -37,15 +37,8 @@ from ark_jax.index.index import absolute_model
 from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.core import tables
 from ark_jax.recipes.core.split import document_keys
-from ark_jax.recipes.core.tables import (
-    as_text,
-    best_system,
-    by_system,
-    html_of,
-    questions_by_group,
-    tabulate,
-)
 from ark_jax.recipes.documents.corpus import Passages
 from ark_jax.recipes.documents.retrieve import DEPTH, without
 from ark_jax.report import sections
@@ -94,7 +87,7 @@ class Comparison:
     __repr__ = one_line("reference", "metrics", "measured_questions")
 
     def _repr_html_(self) -> str:
-        return html_of(self.table, self.metrics)
+        return tables.html_of(self.table, self.metrics)
 
     @property
     def measured_questions(self) -> int:
@@ -356,7 +349,7 @@ def _make_comparison(
     rows = [row for system in systems for row in measured.rows(system, keys)]
     names = {system.name for system in systems}
     parts = {system.name: WORDS for system in systems if system.by == "hybrid" and WORDS in names}
-    groups = questions_by_group(questions)
+    groups = tables.questions_by_group(questions)
     return Comparison(
         reference=systems[0].name,
         metrics=metrics,
@@ -391,7 +384,7 @@ def _ranked_questions(
     texts = Passages(task.index.chunks)
     return ask_rankings(
         [question for question in measured.questions if task.gold[question.id]],
-        by_system([row for row in rows if row["system"] in ranking]),
+        tables.by_system([row for row in rows if row["system"] in ranking]),
         needed,
         lambda row: row["ranked"][:DEPTH],
         lambda chunk: texts.get(chunk, chunk),  # an imported ranking may name others
@@ -399,7 +392,7 @@ def _ranked_questions(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
-    return tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
+    return tables.tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
 
 
 def _remarks(
@@ -475,10 +468,10 @@ def text_of(comparison: Comparison) -> str:
     """The table for a terminal, after a table for each type of question."""
     lines = []
     for name, table in comparison.groups.items():
-        lines += [f"  {name}", as_text(table, comparison.metrics, comparison.reference)]
+        lines += [f"  {name}", tables.as_text(table, comparison.metrics, comparison.reference)]
     if comparison.groups:
         lines.append("  all questions")
-    lines.append(as_text(comparison.table, comparison.metrics, comparison.reference))
+    lines.append(tables.as_text(comparison.table, comparison.metrics, comparison.reference))
     return "\n".join([*lines, *(f"  {remark}" for remark in comparison.remarks)]) + "\n"
 
 
@@ -505,7 +498,7 @@ def save(comparison: Comparison, folder: Path) -> Path:
 
 def _page(comparison: Comparison) -> str:
     """The HTML page of a comparison."""
-    verdict = best_system(
+    verdict = tables.best_system(
         comparison.rows,
         comparison.metrics[0],
         against=(comparison.reference, WORDS),

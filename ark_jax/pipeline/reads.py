@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ark_jax import __version__, schema
-from ark_jax.pipeline import own_functions
-from ark_jax.pipeline.fingerprints import (
-    file_digest,
-    files_digest,
-    fingerprint,
-    input_digest,
-    model_digest,
-)
+from ark_jax.pipeline import fingerprints, own_functions
 from ark_jax.schema import setting
 from ark_jax.text import prompts
 
@@ -48,17 +41,17 @@ def is_record(value: object) -> TypeGuard[Record]:
 
 def _input_digest(field: str, path: str) -> str:
     """The digest of the files that a reader opens; "" if the field is empty."""
-    return input_digest(path) if path else ""
+    return fingerprints.input_digest(path) if path else ""
 
 
 def _optional_file_digest(field: str, path: str) -> str:
     """The digest of a file; "" if there is none."""
-    return file_digest(Path(path)) if Path(path).is_file() else ""
+    return fingerprints.file_digest(Path(path)) if Path(path).is_file() else ""
 
 
 def _models_digest(field: str, paths: list[str]) -> str:
     """One digest of several models, in their order."""
-    return fingerprint([model_digest(path) for path in paths])
+    return fingerprints.fingerprint([fingerprints.model_digest(path) for path in paths])
 
 
 def _prompt_digest(field: str, path: str) -> str:
@@ -68,10 +61,10 @@ def _prompt_digest(field: str, path: str) -> str:
 
 # Kind of content -> a function of a field and its value, which gives a digest of what it names.
 CONTENTS: dict[str, Callable[[str, Any], str]] = {
-    "model": lambda field, path: model_digest(path),
+    "model": lambda field, path: fingerprints.model_digest(path),
     "models": _models_digest,
     "input": _input_digest,
-    "files": lambda field, path: files_digest(path) if path else "",
+    "files": lambda field, path: fingerprints.files_digest(path) if path else "",
     "file": _optional_file_digest,
     "prompt": _prompt_digest,
     "function": own_functions.digest,

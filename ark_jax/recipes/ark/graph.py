@@ -17,18 +17,7 @@ from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, read_table, save_rows, save_stream
 from ark_jax.recipes.core.models import encode, load_retriever
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    SearchedChunks,
-    candidate_chunks,
-    chunks_by_document,
-    encode_passages,
-    load_questions,
-    searched_in_training,
-    searches_corpus,
-    stored_chunks,
-    training_chunks,
-)
+from ark_jax.recipes.documents import corpus
 from ark_jax.recipes.documents.retrieve import own_results, without
 from ark_jax.recipes.documents.written_questions import hash_order
 from ark_jax.retrieval.bm25_index import count_bm25
@@ -48,10 +37,10 @@ def find_candidates(context: Context, folder: Path) -> dict:
     of its documents, and those that the base retriever finds by the question, and BM25 by the
     question with and without its answers, fused by reciprocal rank.
     """
-    chunks, questions = training_chunks(context), load_questions(context, "train")
-    whole = searches_corpus(context)
-    searched = searched_in_training(questions, chunks, whole=whole)
-    vectors, cut = encode_passages(context, "base", searched.texts, "embed chunks")
+    chunks, questions = corpus.training_chunks(context), corpus.load_questions(context, "train")
+    whole = corpus.searches_corpus(context)
+    searched = corpus.searched_in_training(questions, chunks, whole=whole)
+    vectors, cut = corpus.encode_passages(context, "base", searched.texts, "embed chunks")
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
@@ -68,7 +57,7 @@ def _search_corpus(
     context: Context,
     questions: Sequence[Question],
     chunks: StoredChunks,
-    searched: SearchedChunks,
+    searched: corpus.SearchedChunks,
     vectors: tuple[Vectors, Vectors],
 ) -> Pools:
     """question -> the best chunks of the whole corpus, but for those that are the question.
@@ -93,10 +82,10 @@ def _search_corpus(
 
 
 def _own_chunks(
-    question: Question, chunks: Mapping[str, list[Chunk]], searched: SearchedChunks
+    question: Question, chunks: Mapping[str, list[Chunk]], searched: corpus.SearchedChunks
 ) -> np.ndarray:
     """The positions of the chunks of the question's documents, int32."""
-    own = candidate_chunks(question, chunks)
+    own = corpus.candidate_chunks(question, chunks)
     return np.array([searched.position(chunk.id) for chunk in own], np.int32)
 
 
@@ -127,7 +116,7 @@ def distinct_candidates(context: Context) -> set[str]:
     ids = set(table["chunk"].unique().to_pylist())
     if not context.config.data.training_sentences:
         return ids
-    trained, searched = training_chunks(context).by_id, chunks_by_document(context)
+    trained, searched = corpus.training_chunks(context).by_id, corpus.chunks_by_document(context)
     spans: dict[str, list[tuple[int, int]]] = {}
     for chunk in map(trained.__getitem__, ids):
         spans.setdefault(chunk.document, []).append((chunk.start, chunk.end))
@@ -246,7 +235,7 @@ def _contexts(context: Context) -> Mapping[str, str] | None:
     """chunk id -> its document, if each has a graph of its own; else None."""
     if context.config.graph.per == "corpus":
         return None
-    chunks = stored_chunks(context).by_id
+    chunks = corpus.stored_chunks(context).by_id
     return LookedUp(chunks, lambda id: chunks[id].document)
 
 
@@ -293,7 +282,7 @@ def find_communities(context: Context, folder: Path, *, by_model: bool = False) 
 
     context.enter_mesh()
     graph = KnowledgeGraph.load(context / "graph")
-    questions = load_questions(context, "train")
+    questions = corpus.load_questions(context, "train")
     seeds = _find_seeds(context, graph, questions, by_model=by_model)
     # Questions with the same answer often have the same seeds.
     seed_sets = list(dict.fromkeys(seed.node_set for seed in seeds if seed.nodes))
@@ -334,7 +323,7 @@ def _find_seeds(
     named = {row["question"]: row["names"] for row in rows}
     contexts = _contexts(context)
     nodes = graph.nodes_by_context(contexts) if contexts else {}
-    finder = SeedFinder(graph, Passages(training_chunks(context)), nearest_nodes)
+    finder = SeedFinder(graph, corpus.Passages(corpus.training_chunks(context)), nearest_nodes)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:

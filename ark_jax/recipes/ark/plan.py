@@ -14,23 +14,11 @@ from ark_jax.estimate.work import Texts, Work, measure, pending_calls
 from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark import curriculum
-from ark_jax.recipes.ark.extract import (
-    extracted_chunks,
-    extraction_calls,
-    rewriting_calls,
-    seed_calls,
-)
+from ark_jax.recipes.ark import curriculum, extract
 from ark_jax.recipes.ark.graph import SEEDS, join_by_community
 from ark_jax.recipes.core.ask import llm_settings, section_of
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.documents import choice, evaluate, filter_questions, plan, retrieve
-from ark_jax.recipes.documents.corpus import (
-    load_questions,
-    searches_corpus,
-    stored_chunks,
-    training_chunks,
-)
+from ark_jax.recipes.documents import choice, corpus, evaluate, filter_questions, plan, retrieve
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import (
     is_writing,
@@ -120,12 +108,12 @@ class _Sizes:
 
     @classmethod
     def from_workdir(cls, context: Context) -> "_Sizes":
-        config, chunks = context.config, stored_chunks(context)
-        train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
-        whole = searches_corpus(context)
+        config, chunks = context.config, corpus.stored_chunks(context)
+        train, held_out = (corpus.load_questions(context, part) for part in ("train", "held_out"))
+        whole = corpus.searches_corpus(context)
         scope = "corpus" if whole else "document"
         searched, _ = retrieve.chunks_in_scope(scope, train, chunks)
-        learned, places = retrieve.chunks_in_scope(scope, train, training_chunks(context))
+        learned, places = retrieve.chunks_in_scope(scope, train, corpus.training_chunks(context))
         pool = sum(map(len, places)) / len(places)
         candidates = min(config.data.candidates, pool) if whole else pool
         keeps_all = config.score.supervision == "gold" or curriculum.is_distilling(config)
@@ -190,7 +178,7 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
     works = _likelihoods(context, "score", passages, 2 * pairs)
     if path := context.config.score.path:
         kinds = (
-            (training_chunks(context), plan.PASSAGE, passages),
+            (corpus.training_chunks(context), plan.PASSAGE, passages),
             (train, plan.QUESTION, len(train)),
         )
         for items, text, count in kinds:
@@ -278,8 +266,8 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
         prefixes: passages.
         pairs: likelihoods.
     """
-    folder, train = context.config.generator.path, load_questions(context, "train")
-    chunks = training_chunks(context) if stage == "score" else stored_chunks(context)
+    folder, train = context.config.generator.path, corpus.load_questions(context, "train")
+    chunks = corpus.training_chunks(context) if stage == "score" else corpus.stored_chunks(context)
     passage = measure(folder, chunks, plan.PASSAGE).mean
     ends = measure(folder, train, plan.QUESTION).mean + plan.measure_answers(train, folder).mean
     return [
@@ -290,7 +278,7 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
 
 def _calls(context: Context, done: set[str], join) -> list[Work]:
     """The calls of extraction, writing, seeds and rewriting; none of rules."""
-    config, works, train = context.config, [], load_questions(context, "train")
+    config, works, train = context.config, [], corpus.load_questions(context, "train")
     asks = config.llm.backend != "none"
     own = config.llm.path if config.llm.backend == "local" else ""
     folder = own or config.generator.path
@@ -301,20 +289,20 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
     if asks and curriculum.builds_graph(config) and not config.graph.openie:
-        calls = extraction_calls(context, _chunks_to_extract(context, done, train))
-        length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
+        calls = extract.extraction_calls(context, _chunks_to_extract(context, done, train))
+        length = measure(folder, corpus.stored_chunks(context), plan.PASSAGE).characters
         add_calls("extract", calls, EXTRACTED * length)
     if is_writing(config) and not writes_by_rules(config):
         calls = question_calls(context, materials_to_ask(context, join))
         add_calls("questions", calls, PAIR * config.questions.per_passage, role="questions")
     if curriculum.asks_for_seeds(config):
-        add_calls(SEEDS, seed_calls(context), NAMES)
+        add_calls(SEEDS, extract.seed_calls(context), NAMES)
     rewriter = config[section_of(config, "rewriter")].backend
     if rewriter != "none" and curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]
-        calls = rewriting_calls(context, None if ready else empty)
+        calls = extract.rewriting_calls(context, None if ready else empty)
         sizes = config.graph.large, config.graph.small
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
         amounts = VERSION * config.graph.rewrites, LINE * nodes * (not ready)
@@ -327,8 +315,8 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
 def _chunks_to_extract(context: Context, done: set[str], train: Sequence) -> set[str]:
     """The ids of chunks that extraction will read; random ones before candidates exist."""
     if "candidates" in done or is_writing(context.config):
-        return extracted_chunks(context)
-    whole, chunks = searches_corpus(context), stored_chunks(context)
+        return extract.extracted_chunks(context)
+    whole, chunks = corpus.searches_corpus(context), corpus.stored_chunks(context)
     searched, _ = retrieve.chunks_in_scope("corpus" if whole else "document", train, chunks)
     ids = [chunk.id for chunk in searched]
     count = min(context.config.data.candidates, len(ids)) if whole else len(ids)

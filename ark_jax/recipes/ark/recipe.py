@@ -14,21 +14,6 @@ from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.ark import curriculum, graph, plan, report, train
 from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
 from ark_jax.recipes.ark.config import Ark
-from ark_jax.recipes.ark.curriculum import (
-    RERANKER,
-    asks_for_seeds,
-    asks_writer,
-    builds_graph,
-    has_negatives,
-    is_distilling,
-    last_mining,
-    mine_name,
-    mines_by_graph,
-    model_before,
-    stage_name,
-    systems,
-    trained_stages,
-)
 from ark_jax.recipes.ark.extract import extract, name_seeds, rewrite
 from ark_jax.recipes.ark.graph import SEEDS, build_graph, find_communities, join_by_community
 from ark_jax.recipes.core import own_parts
@@ -63,7 +48,7 @@ def check_ark(config) -> None:
     _check_reranker(config)
     _check_reader(config)
     check_shared_sections(config)
-    systems(config).check()
+    curriculum.systems(config).check()
 
 
 def _check_prompts(paths) -> None:
@@ -85,7 +70,7 @@ def _check_graph(graph) -> None:
 
 def _check_model(config) -> None:
     """Refuses rules in place of the language model that a publication asks."""
-    if config.llm.backend == "none" and not config.graph.rules and builds_graph(config):
+    if config.llm.backend == "none" and not config.graph.rules and curriculum.builds_graph(config):
         raise ValueError(
             "config.llm.backend=none, but the presets paper and official have a language model "
             "extract and rewrite: set --config.llm.backend=openai, local or replay, or take "
@@ -126,7 +111,7 @@ def _check_teacher(config) -> None:
                 "config.score.supervision=gold learns from marked evidence instead: change one of "
                 "them"
             )
-    if config.train.unit == "pair" and is_distilling(config):
+    if config.train.unit == "pair" and curriculum.is_distilling(config):
         raise ValueError(
             "config.train.unit=pair has one positive in each pair, and config.train.loss=distil "
             "learns the shares of all chunks of a question: set one of them back"
@@ -198,7 +183,7 @@ def stages(config) -> list[Stage]:
     check_ark(config)
     ordered = [
         *_input_stages(config),
-        *(_rewriting_stages(config) if mines_by_graph(config) else ()),
+        *(_rewriting_stages(config) if curriculum.mines_by_graph(config) else ()),
         Stage("score", score),
         Stage("positives", choose_positives, alone=True),
         *_training_stages(config),
@@ -220,7 +205,7 @@ def _input_stages(config) -> list[Stage]:
     return [
         Stage("data", ingest.ingest, alone=True),
         *([] if writing else [measuring, candidate_stage]),
-        *(_graph_stages(config) if builds_graph(config) else ()),
+        *(_graph_stages(config) if curriculum.builds_graph(config) else ()),
         *([Stage(QUESTIONS, write), measuring, candidate_stage] if writing else []),
     ]
 
@@ -235,7 +220,7 @@ def _rewriting_stages(config) -> list[Stage]:
     """From a graph to questions rewritten with its communities."""
     alone = lambda role: config[section_of(config, role)].backend != "local"
     rewriting = Stage("rewrite", rewrite, alone=alone("rewriter"))
-    if not asks_for_seeds(config):
+    if not curriculum.asks_for_seeds(config):
         return [Stage("communities", find_communities), rewriting]
     seeding = Stage(SEEDS, name_seeds, alone=alone("llm"))
     find = functools.partial(find_communities, by_model=True)
@@ -246,30 +231,36 @@ def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
     stages = []
     for stage in config.train.stages:
-        place = {"stage": stage, "before": model_before(config, stage)}
-        if has_negatives(config, stage):
-            stages.append(Stage(mine_name(stage), functools.partial(curriculum.mine, **place)))
-        stages.append(Stage(stage_name(stage), functools.partial(train.train_stage, **place)))
+        place = {"stage": stage, "before": curriculum.model_before(config, stage)}
+        if curriculum.has_negatives(config, stage):
+            stages.append(
+                Stage(curriculum.mine_name(stage), functools.partial(curriculum.mine, **place))
+            )
+        stages.append(
+            Stage(curriculum.stage_name(stage), functools.partial(train.train_stage, **place))
+        )
     if config.train.merge != 1:
-        last = trained_stages(config)[-1]
+        last = curriculum.trained_stages(config)[-1]
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
     if config.train.kind == "cross":
         train.check_base(config)
-        train_reranker = functools.partial(train.train_reranker, mined=last_mining(config))
-        stages.append(Stage(RERANKER, train_reranker))
+        train_reranker = functools.partial(
+            train.train_reranker, mined=curriculum.last_mining(config)
+        )
+        stages.append(Stage(curriculum.RERANKER, train_reranker))
     return stages
 
 
 def _closing_stages(config) -> list[Stage]:
     """Retrieval, answers, choice, judgement, export."""
-    chooses_by = {"systems_of": systems, "learned": train.learned_questions}
+    chooses_by = {"systems_of": curriculum.systems, "learned": train.learned_questions}
     choose = functools.partial(choice.choose_fusion, **chooses_by)
     chooses = config.evaluate.fusion == "chosen"
-    judging = functools.partial(judge.judge_answers, system=systems(config).last)
+    judging = functools.partial(judge.judge_answers, system=curriculum.systems(config).last)
     return [
         *([Stage(WARM_READER, train.train_warm_reader)] if config.reader.warm else []),
         *([Stage(choice.FUSION, choose)] if chooses else []),
-        Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=systems)),
+        Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=curriculum.systems)),
         Stage(choice.STAGE, functools.partial(choice.choose, **chooses_by)),
         *(
             [Stage("judge", judging, alone=config.judge.backend != "local")]
@@ -284,10 +275,10 @@ def _closing_stages(config) -> list[Stage]:
 def unused_sections(config) -> list[str]:
     """The config sections that a run ignores."""
     read = {
-        "llm": asks_writer(config),
-        "graph": builds_graph(config),
+        "llm": curriculum.asks_writer(config),
+        "graph": curriculum.builds_graph(config),
         "judge": config.judge.repeats,
-        "rewriter": config.rewriter.backend and mines_by_graph(config),
+        "rewriter": config.rewriter.backend and curriculum.mines_by_graph(config),
         "reranker": config.train.kind == "cross",
     }
     return [section for section, is_read in read.items() if not is_read]

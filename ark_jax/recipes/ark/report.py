@@ -28,13 +28,7 @@ from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.models import WARM_READER, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.core.tables import by_system
-from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    load_questions,
-    stored_chunks,
-    training_chunks,
-)
+from ark_jax.recipes.documents import choice, corpus
 from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
@@ -78,7 +72,7 @@ def load_examples(
         texts: chunk id -> passage.
     """
     positives = load_positives(context / "positives")
-    questions = [q for q in load_questions(context, "train") if q.id in positives]
+    questions = [q for q in corpus.load_questions(context, "train") if q.id in positives]
     questions = questions[:: max(len(questions) // count, 1)][:count]
     ids = [question.id for question in questions]
     rows = lambda folder, name: rows_with(context / folder / f"{name}.parquet", "question", ids)
@@ -148,11 +142,11 @@ def reader_name(config) -> str:
 
 def _questions(context: Context, gold: Mapping[str, list[list[str]]], shipped: str) -> Section:
     """All held-out questions, from the base to what ships or, if that is the base, what is last."""
-    config, texts = context.config, Passages(stored_chunks(context))
+    config, texts = context.config, corpus.Passages(corpus.stored_chunks(context))
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     rows = {name: rows[name] for name in rows if name != "full"}  # which ranks nothing
     asked = ask_rankings(
-        load_questions(context, "held_out"),
+        corpus.load_questions(context, "held_out"),
         rows,
         lambda question: {chunk for holders in gold[question.id] for chunk in holders},
         lambda row: row["ranked"][:DEPTH],
@@ -194,7 +188,7 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
     config = context.config
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
-    texts = Passages(training_chunks(context))
+    texts = corpus.Passages(corpus.training_chunks(context))
     mined = {
         stage_name(stage): mine_name(stage)
         for stage in config.train.stages

@@ -33,26 +33,9 @@ from ark_jax.recipes.ark.curriculum import (
     training_inputs,
 )
 from ark_jax.recipes.ark.graph import load_candidates
-from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import (
-    MASTER,
-    WARM_READER,
-    base_names,
-    copy_model,
-    describe_card,
-    first_and_last_loss,
-    load_retriever,
-    settings_text,
-    training_run,
-)
+from ark_jax.recipes.core import models, own_parts
 from ark_jax.recipes.core.tables import as_markdown
-from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    gold_passages,
-    load_questions,
-    training_chunks,
-)
+from ark_jax.recipes.documents import choice, corpus
 from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, headline
 from ark_jax.recipes.documents.reader import reading_prompt
 from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_gold, teach
@@ -66,16 +49,16 @@ from ark_jax.train import trainer_formats
 from ark_jax.train.config import LanguageModelConfig
 
 
-def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
+def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], corpus.Passages]:
     """The `Example`s of a training stage; the texts of questions and of chunks, each by id."""
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
     settings, scored = context.config.train, context / "positives"
-    questions = {question.id: question for question in load_questions(context, "train")}
+    questions = {question.id: question for question in corpus.load_questions(context, "train")}
     mined = curriculum.has_negatives(context.config, stage)
     negatives = load_negatives(context / mine_name(stage)) if mined else {}
-    passages = Passages(training_chunks(context))
+    passages = corpus.Passages(corpus.training_chunks(context))
     copies = {}
     if settings.merge_copies:
         numbers = distributed.on_first_process(
@@ -119,7 +102,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     from ark_jax.train import contrastive, example_files
 
     config, label = context.config, f"stage {stage}"
-    run = training_run(context.metrics, folder, stage_name(stage), label=label)
+    run = models.training_run(context.metrics, folder, stage_name(stage), label=label)
     examples, questions, passages = load_examples(context, stage)
 
     def write_examples() -> None:
@@ -131,7 +114,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     distributed.on_first_process(write_examples)
     examples = example_files.read_examples(folder / "examples")
     tuned, adapter, curve = contrastive.train(
-        load_retriever(context, before),
+        models.load_retriever(context, before),
         examples,
         questions,
         passages,
@@ -144,7 +127,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         loss=load_loss(config),
     )
     _warn_of_falling_positives(curve, label)
-    tuned.save_pretrained(folder / "model", dtype=MASTER)
+    tuned.save_pretrained(folder / "model", dtype=models.MASTER)
     if adapter:
         # A base in the workdir is named relative to it, so that the files do not depend on where
         # the workdir lies.
@@ -152,7 +135,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         lora.save_peft(adapter, folder / "adapter", base=base)
     # The next stage reads the saved weights, so that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
-    return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
+    return {"steps": len(curve), "examples": len(examples), **models.first_and_last_loss(curve)}
 
 
 FELL = 0.05  # by which a mean cosine of positives falls only if something is wrong
@@ -192,11 +175,11 @@ def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
     import jax
 
     share = context.config.train.merge
-    base = load_retriever(context, "base")
-    tuned = load_retriever(context, last)
+    base = models.load_retriever(context, "base")
+    tuned = models.load_retriever(context, last)
     weights = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
     merged = dataclasses.replace(tuned, model=weights)
-    merged.save_pretrained(folder / "model", dtype=MASTER)
+    merged.save_pretrained(folder / "model", dtype=models.MASTER)
     context.models.pop("retriever", None)
     return {"merged": last, "share": share}
 
@@ -320,15 +303,15 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
         _load_untrained_reranker(context),
         lists,
         section_of(config.train, TrainSection),
-        training_run(context.metrics, folder, RERANKER),
+        models.training_run(context.metrics, folder, RERANKER),
         batch=config.train.batch,
         epochs=config.reranker.epochs,
         learning_rate=config.reranker.learning_rate,
         seed=config.seed,
         loss=losses.list_cross_entropy,
     )
-    tuned.save_pretrained(folder / "model", dtype=MASTER)
-    return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
+    tuned.save_pretrained(folder / "model", dtype=models.MASTER)
+    return {"lists": len(lists), "steps": len(curve), **models.first_and_last_loss(curve)}
 
 
 def _load_untrained_reranker(context: Context):
@@ -370,8 +353,8 @@ def load_lists(context: Context, stage: int | None) -> list:
     mined = {} if stage is None else load_negatives(context / mine_name(stage))
     folder = context / "positives"
     positives, scored = load_positives(folder), load_scores(folder)
-    passages = Passages(training_chunks(context))
-    for question in load_questions(context, "train"):
+    passages = corpus.Passages(corpus.training_chunks(context))
+    for question in corpus.load_questions(context, "train"):
         if question.id not in positives:
             continue
         scores = scored[question.id]
@@ -392,7 +375,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has an answer and a passage that holds it.
     """
-    config, chunks = context.config, training_chunks(context)
+    config, chunks = context.config, corpus.training_chunks(context)
     questions = _pooled_questions(context, chunks)
     if not questions:
         raise ValueError(
@@ -400,7 +383,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
             "mark evidence in the data, set config.evaluate.gold=answers, or leave the reader as "
             "it is"
         )
-    if missing := len(load_questions(context, "train")) - len(questions):
+    if missing := len(corpus.load_questions(context, "train")) - len(questions):
         say(f"  {missing:,} questions without an answer or its passage are not shown")
     settings = config.reader
     sets = sets_with_gold(
@@ -411,9 +394,9 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
         _load_reader(context),
         form,
         sets,
-        Passages(chunks),
+        corpus.Passages(chunks),
         LanguageModelConfig(remat="products"),
-        training_run(context.metrics, folder, WARM_READER),
+        models.training_run(context.metrics, folder, models.WARM_READER),
         batch=min(settings.batch, len(questions)),
         learning_rate=settings.learning_rate,
         seed=config.seed,
@@ -441,8 +424,10 @@ def _pooled_questions(context: Context, chunks: StoredChunks) -> list[PooledQues
     """The training questions with an answer and a needed passage, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 
-    answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
-    gold, _ = gold_passages(context, answerable, chunks.by_document)
+    answerable = [
+        q for q in corpus.load_questions(context, "train") if any(map(normalise, q.answers))
+    ]
+    gold, _ = corpus.gold_passages(context, answerable, chunks.by_document)
     candidates, pooled = load_candidates(context), []
     for number, question in enumerate(answerable):
         passages = tuple(map(tuple, gold[question.id]))
@@ -476,7 +461,7 @@ def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
     )
     if compared.reranker:
         source, dtype = context / compared.reranker / "model", config.retriever.export_dtype
-        copy_model(source, folder / RERANKER, config.reranker.path, dtype)
+        models.copy_model(source, folder / RERANKER, config.reranker.path, dtype)
         _describe_reranker(context, folder / RERANKER / "README.md", compared.last)
         counts["reranker"] = compared.reranker
     return counts
@@ -506,10 +491,10 @@ def export_retriever(
     system, is_tuned = candidate.model, candidate.model != "base"
     source = context / (system if is_tuned else choice.STAGE) / "model"
     retriever = context.config.retriever
-    copy_model(source, folder, retriever.path, retriever.export_dtype)
+    models.copy_model(source, folder, retriever.path, retriever.export_dtype)
     save_fusion(candidate.fusion, folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    base, hub_name = base_names(context.config.retriever.path)
+    base, hub_name = models.base_names(context.config.retriever.path)
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
     text = model_card.render_card(
         folder,
@@ -542,7 +527,7 @@ def _describe_reranker(context: Context, card: Path, system: str) -> None:
     from ark_jax.models.model_card import plain_line
 
     config = context.config
-    base = plain_line(base_names(config.reranker.path)[0])
+    base = plain_line(models.base_names(config.reranker.path)[0])
     lists = read_manifest(context / RERANKER)["counts"]["lists"]
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
@@ -556,8 +541,8 @@ order what {system} retrieves:
 
 {as_markdown(rows, evaluated["metrics"])}
 
-{settings_text(config, "train", "reranker")}"""
-    describe_card(card, f"{base}, a reranker tuned with ARK", about)
+{models.settings_text(config, "train", "reranker")}"""
+    models.describe_card(card, f"{base}, a reranker tuned with ARK", about)
 
 
 def _hub_results(context: Context, values: dict) -> list:
@@ -594,7 +579,7 @@ def _description(
 
     counts = read_manifest(context / "data")["counts"]
     table, columns = evaluated["table"], evaluated["metrics"]
-    trained, measured = (load_questions(context, part) for part in ("train", "held_out"))
+    trained, measured = (corpus.load_questions(context, part) for part in ("train", "held_out"))
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
@@ -622,7 +607,7 @@ To search documents of your own by this model and BM25, joined as `{FUSION_FILE}
 ark-jax index path/to/this/folder DOCUMENTS --out=INDEX && ark-jax search INDEX "QUESTION"
 ```
 
-{settings_text(context.config, "train")}"""
+{models.settings_text(context.config, "train")}"""
 
 
 def _data_name(context: Context) -> str:

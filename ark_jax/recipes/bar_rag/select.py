@@ -10,19 +10,8 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
+from ark_jax.recipes.bar_rag import rollouts
 from ark_jax.recipes.bar_rag.reading import Rule, Success
-from ark_jax.recipes.bar_rag.rollouts import (
-    DrawnSet,
-    EvidenceSelector,
-    RewardedSet,
-    StepRows,
-    compare_in_groups,
-    mean,
-    reader_before,
-    stage_of,
-    stage_seed,
-    steps_for,
-)
 from ark_jax.recipes.bar_rag.selectors import draw_sets, load_pools, selector_before
 from ark_jax.recipes.core.models import training_run
 from ark_jax.recipes.documents.reader import questions_to_answer
@@ -37,7 +26,7 @@ SHOWN = 200  # characters of an unreadable reply in an error
 
 def filter_of(config, iteration: int) -> str:
     """The name of the stage that filters the questions of an iteration."""
-    return stage_of("filter", iteration if config.filter.each else 1)
+    return rollouts.stage_of("filter", iteration if config.filter.each else 1)
 
 
 def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -68,7 +57,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     return {
         "questions": len(questions),
         **{name.replace(" ", "_"): count for name, count in counts.items()},
-        "mean_p": mean([one.p for one in sets]),
+        "mean_p": rollouts.mean([one.p for one in sets]),
         "sets_computed": len(distinct),
         "sets_remembered": len(sets) - len(distinct),
         **({"unreadable": unreadable} if unreadable else {}),
@@ -77,12 +66,12 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
 
 def _draw_sets(
     context: Context, folder: Path, questions: list[PooledQuestion], iteration: int
-) -> StepRows[DrawnSet]:
+) -> rollouts.StepRows[rollouts.DrawnSet]:
     """The sets of all questions, stored shard by shard, so that a killed run goes on."""
-    config, stage = context.config, stage_of("filter", iteration)
+    config, stage = context.config, rollouts.stage_of("filter", iteration)
     selector = selector_before(context, iteration)
-    success = Success(context, reader_before(iteration), Rule.of_filter(config))
-    steps = StepRows(folder / "sets.parquet", DrawnSet)
+    success = Success(context, rollouts.reader_before(iteration), Rule.of_filter(config))
+    steps = rollouts.StepRows(folder / "sets.parquet", rollouts.DrawnSet)
     for shard, start in enumerate(range(0, len(questions), SHARD)):
         part = questions[start : start + SHARD]
         drawn = functools.partial(
@@ -91,7 +80,7 @@ def _draw_sets(
             part,
             success,
             draws=config.filter.sets,
-            seed=stage_seed(config, stage),
+            seed=rollouts.stage_seed(config, stage),
             label=f"{stage}, questions {start + 1:,} to {start + len(part):,} of "
             f"{len(questions):,}",
         )
@@ -99,7 +88,7 @@ def _draw_sets(
     return steps
 
 
-def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
+def _readable(stored: list[rollouts.DrawnSet]) -> list[rollouts.DrawnSet]:
     """The sets whose p is known; a reply that names no set has none.
 
     Raises:
@@ -167,14 +156,16 @@ def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     return [pooled for pooled in load_pools(context, "train") if pooled.id in kept_ids]
 
 
-def judged_sets(context: Context, iteration: int) -> list[DrawnSet]:
+def judged_sets(context: Context, iteration: int) -> list[rollouts.DrawnSet]:
     """The filter's sets, if their p is what the selector's stage would compute; else none."""
     config = context.config
-    if filter_of(config, iteration) != stage_of("filter", iteration):
+    if filter_of(config, iteration) != rollouts.stage_of("filter", iteration):
         return []  # their p is that of an earlier reader
     if config.success.by == "samples" and Rule.of_filter(config) != Rule.of_training(config):
         return []
-    return load_rows(context / stage_of("filter", iteration) / "sets.parquet", DrawnSet)
+    return load_rows(
+        context / rollouts.stage_of("filter", iteration) / "sets.parquet", rollouts.DrawnSet
+    )
 
 
 NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
@@ -182,26 +173,26 @@ NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
 
 def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     """Trains the selector to pick sets that the reader can just about answer from."""
-    config, stage = context.config, stage_of("select", iteration)
-    settings, seed = config.select, stage_seed(config, stage)
+    config, stage = context.config, rollouts.stage_of("select", iteration)
+    settings, seed = config.select, rollouts.stage_seed(config, stage)
     questions, selector = load_kept(context, iteration), selector_before(context, iteration)
     by_id = {pooled.id: pooled for pooled in questions}
-    success = Success(context, reader_before(iteration))
-    drawn, summaries = StepRows(folder / "sets.parquet", RewardedSet), {}
+    success = Success(context, rollouts.reader_before(iteration))
+    drawn, summaries = rollouts.StepRows(folder / "sets.parquet", rollouts.RewardedSet), {}
     known = judged_sets(context, iteration)
     # The last bits of p depend on the sets that are computed together, and so on the known ones.
     success.remember([*known, *drawn.stored])
-    steps = steps_for(settings.steps, len(questions), settings.questions)
+    steps = rollouts.steps_for(settings.steps, len(questions), settings.questions)
     numbers_of_steps = questions_of_steps(len(questions), settings.questions, seed)
     chosen = [
         [questions[i] for i in numbers] for numbers in itertools.islice(numbers_of_steps, steps)
     ]
 
-    def draw_rewarded(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+    def draw_rewarded(step: int, selector: rollouts.EvidenceSelector) -> list[rollouts.RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
         return reward_sets(sets, by_id, config)
 
-    def make_sets(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+    def make_sets(step: int, selector: rollouts.EvidenceSelector) -> list[rollouts.RewardedSet]:
         sets = drawn.rows(step, functools.partial(draw_rewarded, step, selector))
         summaries[step + 1] = summary(sets)
         return sets
@@ -214,7 +205,7 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     return sizes | _counts(drawn.join(), known)
 
 
-def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
+def _counts(sets: Sequence[rollouts.RewardedSet], known: Sequence[rollouts.DrawnSet]) -> dict:
     """Counts for the manifest; warns if the selector could not learn.
 
     Args:
@@ -252,7 +243,7 @@ def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
     }
 
 
-def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
+def summary(sets: Sequence[rollouts.RewardedSet]) -> dict[str, float]:
     """Means and shares over the sets of a step.
 
     p and the parts of the reward are means over readable sets. `phantom` is the share of sets whose
@@ -262,23 +253,27 @@ def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
     for one in sets:
         rewards.setdefault(one.question_id, set()).add(one.reward)
     readable = [one for one in sets if one.p is not None]
-    column = lambda name, of: mean([getattr(one, name) for one in of])
-    share = lambda test: mean([bool(test(one.p)) for one in readable])
+    column = lambda name, of: rollouts.mean([getattr(one, name) for one in of])
+    share = lambda test: rollouts.mean([bool(test(one.p)) for one in readable])
     return {
         **{name: column(name, sets) for name in ("reward", "live")},
         **{name: column(name, readable) for name in ("p", "boundary", "relevance", "penalty")},
         "p_near_0": share(lambda p: p < NEVER),
         "p_near_1": share(lambda p: p > 1 - NEVER),
         "well_formed": len(readable) / len(sets),
-        "phantom": mean([not one.live and len(rewards[one.question_id]) > 1 for one in sets]),
+        "phantom": rollouts.mean(
+            [not one.live and len(rewards[one.question_id]) > 1 for one in sets]
+        ),
         **({} if sets[0].ended is None else {"ended": column("ended", sets)}),
-        **({} if sets[0].ids is None else {"tokens": mean([len(one.ids) for one in sets])}),
+        **(
+            {} if sets[0].ids is None else {"tokens": rollouts.mean([len(one.ids) for one in sets])}
+        ),
     }
 
 
 def reward_sets(
-    sets: Sequence[DrawnSet], questions: Mapping[str, PooledQuestion], config
-) -> list[RewardedSet]:
+    sets: Sequence[rollouts.DrawnSet], questions: Mapping[str, PooledQuestion], config
+) -> list[rollouts.RewardedSet]:
     """The sets with their rewards, the parts of these, and advantages.
 
     A pool that is smaller than a set is drawn whole, without a penalty.
@@ -310,9 +305,9 @@ def reward_sets(
     spread = settings.spread if config.success.by == "likelihood" else 0.0
     p = np.array([np.nan if one.p is None else one.p for one in sets])
     live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
-    columns = compare_in_groups(scores, groups, live, settings)
+    columns = rollouts.compare_in_groups(scores, groups, live, settings)
     return [
-        RewardedSet(
+        rollouts.RewardedSet(
             **vars(one),
             boundary=score.boundary,
             relevance=score.relevance,

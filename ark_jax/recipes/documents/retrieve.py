@@ -13,28 +13,10 @@ from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.core.models import encode, load_reranker
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    candidate_chunks,
-    encode_passages,
-    load_questions,
-    passages_of,
-    searches_corpus,
-    stored_chunks,
-    views_of,
-)
+from ark_jax.recipes.documents import corpus
+from ark_jax.retrieval import searcher
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import Fusion
-from ark_jax.retrieval.searcher import (
-    Dense,
-    Fused,
-    Known,
-    OnFirstProcess,
-    Ranking,
-    Reranked,
-    Scopes,
-    Searcher,
-)
 from ark_jax.runtime.log import say
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
@@ -156,13 +138,13 @@ Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
     """Stores what the untrained systems retrieve for each question."""
-    questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
+    questions, chunks = corpus.load_questions(context, "held_out"), corpus.stored_chunks(context)
     systems = Systems(context.config.evaluate)
     searched, scopes = searched_chunks(context, questions, chunks)
     depth = systems.depth + most_chunks(own_results(context, questions, chunks))
     names = dict.fromkeys((*systems.untuned, WORDS))  # BM25 costs nothing
     for name in names:
-        make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+        make = functools.partial(searcher_of, context, name, corpus.passages_of(searched), name)
         search_once(ranked_file(folder, name), questions, make, depth, scopes, searched)
     return {"systems": len(names)}
 
@@ -185,17 +167,17 @@ def retrieve_all(
     if excluded:
         say(f"  {left_out(excluded)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
-    searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
+    searchers: dict[str, searcher.Searcher] = {name: load(name) for name in systems.untuned}
     searchers |= search_systems(context, folder, systems.tuned, questions, chunks, depth)
-    searchers["full"] = Known([Ranking((), ())] * len(questions))
+    searchers["full"] = searcher.Known([searcher.Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
-        searchers[name] = Fused([searchers[part] for part in names], depth)
+        searchers[name] = searcher.Fused([searchers[part] for part in names], depth)
     if name := systems.shipped_hybrid:
         parts = (searchers[WORDS], searchers[systems.last])
-        searchers[name] = Fused(parts, depth, fusion.join)
+        searchers[name] = searcher.Fused(parts, depth, fusion.join)
     for name, part in systems.reranked.items():
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
-        make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
+        make = functools.partial(searcher.Reranked, searchers[part], corpus.Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
     return ids_without_own(searchers, systems.names, questions, excluded, systems.depth)
 
@@ -207,19 +189,19 @@ def search_systems(
     questions: Sequence[Question],
     chunks: StoredChunks,
     depth: int,
-) -> dict[str, Known]:
+) -> dict[str, searcher.Known]:
     """system -> what BM25 or its retriever finds for questions on chunks; stored in a folder."""
     searched, scopes = searched_chunks(context, questions, chunks)
     rankings = {}
     for name in names:
-        make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+        make = functools.partial(searcher_of, context, name, corpus.passages_of(searched), name)
         path = ranked_file(folder, name)
         rankings[name] = search_once(path, questions, make, depth, scopes, searched)
     return rankings
 
 
 def ids_without_own(
-    searchers: Mapping[str, Searcher],
+    searchers: Mapping[str, searcher.Searcher],
     names: Sequence[str],
     questions: Sequence[Question],
     excluded: Mapping[str, Collection[str]],
@@ -249,23 +231,25 @@ def without(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
     return [id for id in ids if id not in excluded][:k]
 
 
-def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
+def searcher_of(
+    context: Context, system: str, texts: Sequence[str], label: str
+) -> searcher.Searcher:
     """BM25 or a system's retriever, which searches texts; every process must call its search."""
     if system == WORDS:
-        return OnFirstProcess(lambda: count_bm25(texts))
-    vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
+        return searcher.OnFirstProcess(lambda: count_bm25(texts))
+    vectors, _ = corpus.encode_passages(context, system, texts, f"embed chunks, {label}")
     embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
-    return Dense(vectors, embed)
+    return searcher.Dense(vectors, embed)
 
 
 def search_once(
     path: Path,
     questions: Sequence,
-    make: Callable[[], Searcher],
+    make: Callable[[], searcher.Searcher],
     k: int,
-    scopes: Scopes = None,
+    scopes: searcher.Scopes = None,
     chunks: Sequence[Chunk] | None = None,
-) -> Known:
+) -> searcher.Known:
     """The rankings of questions: found by a searcher, stored in a file, and read from it later.
 
     Every process must call this.
@@ -280,7 +264,7 @@ def search_once(
     def search_rows() -> list[dict]:
         found = make().search([question.question for question in questions], k, scopes)
         rows = []
-        for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
+        for question, pairs in zip(questions, map(searcher.Ranking.pairs, found), strict=True):
             ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
             row = {"ranked": ids}
             if chunks is not None:
@@ -291,21 +275,21 @@ def search_once(
     return _known_rankings(stored_rows(path, search_rows), questions)
 
 
-def load_search(path: Path, questions: Sequence) -> Known:
+def load_search(path: Path, questions: Sequence) -> searcher.Known:
     """The rankings that `search_once` stored in a file."""
     return _known_rankings(load_rows(path), questions)
 
 
-def _known_rankings(rows: Sequence[dict], questions: Sequence) -> Known:
+def _known_rankings(rows: Sequence[dict], questions: Sequence) -> searcher.Known:
     """A searcher that returns the stored rankings of these questions; missing scores are 0."""
     by_id = {row["question"]: row for row in rows}
     found = [by_id[question.id] for question in questions]
     scores = lambda row: row.get("scores", [0.0] * len(row["ranked"]))
-    return Known([Ranking(row["ranked"], scores(row)) for row in found])
+    return searcher.Known([searcher.Ranking(row["ranked"], scores(row)) for row in found])
 
 
 def ids_found(
-    searchers: Mapping[str, Searcher], names: Sequence[str], questions: Sequence, k: int
+    searchers: Mapping[str, searcher.Searcher], names: Sequence[str], questions: Sequence, k: int
 ) -> dict[str, dict]:
     """system -> question -> the ids of the first k results of its searcher."""
     texts = [question.question for question in questions]
@@ -319,7 +303,7 @@ def searched_chunks(
     """The chunks that any question searches, and the positions of each question's own chunks."""
     scope = context.config.evaluate.scope
     if scope == "auto":
-        scope = "corpus" if searches_corpus(context) else "document"
+        scope = "corpus" if corpus.searches_corpus(context) else "document"
     return chunks_in_scope(scope, questions, chunks)
 
 
@@ -331,7 +315,7 @@ def chunks_in_scope(
     Args:
         scope: as `evaluate.scope`, but for "auto".
     """
-    searched, groups = views_of(chunks), chunks.by_document
+    searched, groups = corpus.views_of(chunks), chunks.by_document
     if scope != "corpus":
         named = {document for question in questions for document in question.documents}
         searched = [x for document in groups if document in named for x in groups[document]]
@@ -340,7 +324,7 @@ def chunks_in_scope(
         return searched, [everything] * len(questions)
     positions = {chunk.id: i for i, chunk in enumerate(searched)}
     return searched, [
-        tuple(positions[chunk.id] for chunk in candidate_chunks(question, groups))
+        tuple(positions[chunk.id] for chunk in corpus.candidate_chunks(question, groups))
         if question.documents
         else everything
         for question in questions
