@@ -123,7 +123,6 @@ def read_answers(
 def _by_form(
     answering: Answering, systems: Sequence[System]
 ) -> Iterator[tuple[ReadingPrompt, list[System]]]:
-    """Each form of prompts with its systems."""
     form = lambda system: dataclasses.astuple(answering.form_for(system))
     for key, group in itertools.groupby(sorted(systems, key=form), form):
         yield ReadingPrompt(*key), list(group)
@@ -180,7 +179,6 @@ def _prompts(
 
 
 def _tokens(form: ReadingPrompt) -> int:
-    """The longest reply of a local reader."""
     return MAX_NEW_TOKENS if form.cite else ANSWER_TOKENS
 
 

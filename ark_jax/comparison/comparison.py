@@ -171,7 +171,6 @@ def compare(
 
 
 def _check_reader(systems: Sequence[System], answering: Answering) -> None:
-    """Raises ValueError if a system needs a language model, and there is none."""
     writing = {"+hyde": "expands", "+turns": "turns"}
     needs = [word for word, field in writing.items() if any(getattr(x, field) for x in systems)]
     needs += [system.name for system in systems if system.by == READER]
@@ -497,7 +496,6 @@ def save(comparison: Comparison, folder: Path) -> Path:
 
 
 def _page(comparison: Comparison) -> str:
-    """The HTML page of a comparison."""
     verdict = tables.best_system(
         comparison.rows,
         comparison.metrics[0],

@@ -164,7 +164,6 @@ def score(answer: str, references: Sequence[str], metrics: Sequence[str]) -> dic
 def _check_questions(
     system: System, found: Mapping[str, object], questions: Sequence[Question]
 ) -> None:
-    """Raises ValueError if the file has no question of the test set."""
     if not any(question.id in found for question in questions):
         raise ValueError(
             f"{system.file}: none of its {len(found):,} questions, such as "
@@ -186,6 +185,5 @@ def _absent_questions(found: Mapping[str, object], questions: Sequence[Question]
 
 
 def _remark(system: System, parts: Sequence[str]) -> str:
-    """A sentence on a system; empty without any part."""
     told = "; ".join(filter(None, parts))
     return f"{system.name}: {told}" if told else ""

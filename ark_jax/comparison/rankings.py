@@ -126,7 +126,6 @@ def _parse_system(word: str) -> System:
 
 
 def _check_indices(models: Iterable[str]) -> None:
-    """Raises ValueError if two of the models are indices."""
     indices = {model for model in models if model and folders.is_index(Path(model).expanduser())}
     if len(indices) > 1:
         raise ValueError(
@@ -136,7 +135,6 @@ def _check_indices(models: Iterable[str]) -> None:
 
 
 def _row_name(system: System, short: Mapping[str, str]) -> str:
-    """A system's name with shortened paths."""
     name = system.name
     if system.file:
         name = system.part or Path(system.file).name.split(".")[0]

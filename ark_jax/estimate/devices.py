@@ -189,7 +189,6 @@ class WeightlessModel:
         return steps.lowered(objective, optimizer, trainable, frozen, batch)
 
     def _adapter(self, settings) -> lora.Adapter:
-        """A new adapter with the settings of `config.train`."""
         rows = lora.target_weights(self.folder, settings.lora_targets)
         sizes = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
         return lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)

@@ -364,7 +364,6 @@ def format_plan(plan: Estimate) -> str:
 
 
 def _call_rows(costs: Sequence[Cost]) -> list[str]:
-    """The lines of calls, summed by label."""
     by_label: dict[str, list[Cost]] = {}
     for cost in costs:
         by_label.setdefault(cost.work.label, []).append(cost)

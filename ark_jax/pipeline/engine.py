@@ -228,7 +228,6 @@ class _Work:
         return distributed.on_first_process(lambda: fingerprint(outputs()))
 
     def _partial_folder(self, stage: Stage) -> Path:
-        """The folder in which a stage of this workdir works."""
         return self.context.workdir / ".partial" / stage.name
 
     def _run_stage(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:

@@ -70,7 +70,6 @@ def _manifest_problem(manifest: object) -> str:
 
 
 def _is_output(value: object) -> bool:
-    """Whether a value has the form [bytes, sha256]."""
     match value:
         case [int(), str()]:
             return True
@@ -78,7 +77,6 @@ def _is_output(value: object) -> bool:
 
 
 def _own_digest(manifest: dict) -> str:
-    """The digest of a manifest's other fields, which it stores as `digest`."""
     return fingerprint({name: value for name, value in manifest.items() if name != "digest"})
 
 

@@ -48,7 +48,6 @@ def live_page(workdir: Path, statuses: Iterable[Status]) -> str:
 
 
 def _dicts(workdir: Path) -> Iterator[dict]:
-    """The rows of metrics.jsonl."""
     return (row for row in read_rows(workdir / "metrics.jsonl") if isinstance(row, dict))
 
 

@@ -136,7 +136,6 @@ def _sides(asked: Asked, compared: tuple[str, str]) -> list[list]:
 
 
 def _row(asked: Asked, change: float) -> dict:
-    """A row of the file beside the page."""
     given = {f"answer of {name}": x for name, x in asked.given.items()}
     direction = "stayed" if not change else "rose" if change > 0 else "fell"
     values = {

@@ -156,7 +156,6 @@ def _base_of(values: Mapping[str, Mapping | None], base: str) -> str:
 
 
 def _value_cell(value: Mapping, base: Mapping | None, best: float) -> str:
-    """The HTML of one cell: mean, tested difference to base, and interval."""
     interval = f"{format_number(value['low'])} to {format_number(value['high'])}"
     difference = _difference_parts(value, base) if is_measured(base) else None
     is_best = round(value["mean"], 3) == best
@@ -333,7 +332,6 @@ def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
 
 
 def _verdict_row(criterion: str, verdicts: Mapping) -> list[str]:
-    """The cells under `VERDICT_HEADS`."""
     names = ("won", "lost", "tied", "inconsistent", "disqualified")
     rates = [rate for rate in verdicts["by_repeat"] if rate is not None]
     rate_range = f"{format_number(min(rates))} to {format_number(max(rates))}" if rates else "–"

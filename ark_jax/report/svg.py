@@ -196,7 +196,6 @@ def line_chart(
 
 
 def _running_mean(values: np.ndarray) -> list[float]:
-    """Means over a window of about a fifteenth of the curve."""
     half = len(values) // 30
     return [values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))]
 

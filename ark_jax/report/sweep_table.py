@@ -284,7 +284,6 @@ def _verdict(done: Sequence[dict], heading: str) -> list[str]:
 
 
 def _link(run: str, folder: Path) -> str:
-    """A run's name, as a link to its report if it has one."""
     address = f"runs/{run}/report.html"
     return html.link(address, run) if (folder / address).is_file() else run
 
@@ -390,7 +389,6 @@ def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]
 
 
 def _read_result(run: SweepRun) -> dict | None:
-    """The content of `SweepRun.result_file`; None if the run has not ended."""
     if not run.result_file.is_file():
         return None
     return json.loads(run.result_file.read_text(encoding="utf-8"))
@@ -433,7 +431,6 @@ def _has_mean(row: dict) -> bool:
 
 
 def _sort_key(row: dict) -> tuple:
-    """Sorts finished runs first, then by descending mean."""
     return row["state"] != "done", not _has_mean(row), -row["mean"] if _has_mean(row) else 0.0
 
 

@@ -161,7 +161,6 @@ def align(
 
 
 def _name_pair(question_id: str, answer: int, chunk_id: str) -> str:
-    """The name of a scored pair in errors."""
     return f"question {question_id!r}, answer {answer}, chunk {chunk_id!r}"
 
 
@@ -280,7 +279,6 @@ def _weigh(chunks: Mapping[str, list[dict]], weighing: Weighing) -> np.ndarray:
 
 
 def _summaries(rows: list[dict]) -> dict[str, float]:
-    """Largest and mean of both log-likelihoods over the reference answers of one chunk."""
     return {
         f"{name}_{rule}": REDUCTIONS[rule]([row[name] for row in rows])
         for name in ("forward", "backward")
@@ -289,7 +287,6 @@ def _summaries(rows: list[dict]) -> dict[str, float]:
 
 
 def _minmax(values: np.ndarray) -> np.ndarray:
-    """The values scaled to [0, 1]; 0.5 if all are equal."""
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 1e-12 else np.full_like(values, 0.5)
 
@@ -479,7 +476,6 @@ def choose_positives(context: Context, folder: Path) -> dict:
 
 
 def _scored_chunks(rows: pa.Table) -> Iterator[dict]:
-    """Yields question, chunk and score of each row."""
     return stream_rows(rows.select(["question", "chunk", "score"]))
 
 

@@ -597,7 +597,6 @@ def ark(preset: str = "default") -> ConfigDict:
 
 
 def _with_changes(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
-    """Changes dotted fields of `config` in place and returns it."""
     config.update_from_flattened_dict(changes)
     return config
 
@@ -629,7 +628,6 @@ def differences(config: ConfigDict, preset: str) -> dict[str, object]:
 
 
 def _method(config: ConfigDict) -> dict[str, object]:
-    """Dotted field -> value, of the sections that make up the method."""
     return {
         f"{section}.{name}": value
         for section in METHOD_SECTIONS
@@ -692,12 +690,10 @@ def switches(config: ConfigDict) -> dict[str, dict]:
 
 
 def _use_preset(config: ConfigDict, preset: str) -> None:
-    """Changes the method of `config` to that of a preset. Data, models and evaluation stay."""
     _with_changes(config, differences(config, preset))
 
 
 def _use_gold(config: ConfigDict) -> None:
-    """Makes `config` the baseline that learns from marked passages."""
     _with_changes(config, GOLD)
 
 

@@ -336,7 +336,6 @@ class _Tally:
 
 
 def _positive_rows(corpus: _Corpus) -> Iterator[dict]:
-    """Yields the rows of POSITIVES."""
     for question in corpus.questions:
         chunks = corpus.positives[question.id]
         for chunk, cosine in zip(chunks, corpus.cosines(question.id, chunks).tolist(), strict=True):

@@ -383,7 +383,6 @@ def _load_communities(context: Context) -> pa.Table:
 
 
 def _entity_line(graph, node: int) -> str:
-    """An entity as a prompt shows it."""
     return f"- {graph.names[node]} ({graph.types[node]}): {graph.descriptions.first(node)}"
 
 
@@ -396,7 +395,6 @@ def _as_json(question: Question, graph, nodes: Sequence[int]) -> str:
 
 
 def _rewrite_item(community: dict) -> str:
-    """The key of a community's call."""
     return f"rewrite/{community['question']}/{community['size']}"
 
 
@@ -423,7 +421,6 @@ def same_question(a: str, b: str) -> bool:
 
 
 def _normalise(question: str) -> str:
-    """The question in lower case, with single blanks, without its last punctuation marks."""
     return " ".join(question.casefold().split()).rstrip("?.! ")
 
 

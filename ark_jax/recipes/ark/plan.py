@@ -188,7 +188,6 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
 
 
 def _train(config, sizes: _Sizes) -> list[Work]:
-    """Mining and training of each stage."""
     positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
     by_pair = config.train.unit == "pair"
     # Rows of an epoch, and chunks of a row.
@@ -220,7 +219,6 @@ def _train(config, sizes: _Sizes) -> list[Work]:
 
 
 def _rerank(config, sizes: _Sizes) -> list[Work]:
-    """Training and use of a reranker, if one is trained."""
     if config.train.kind != "cross":
         return []
     passage, question = sizes.passage, sizes.question
@@ -252,7 +250,6 @@ def _retrieve(config, sizes: _Sizes) -> list[Work]:
 
 
 def _train_reader(context: Context, sizes: _Sizes) -> Work:
-    """The training of a local reader."""
     settings, tokens = context.config.reader, plan.reader_tokens(context, sizes.train)
     text = Texts(min(settings.batch, len(sizes.train)), tokens, tokens)
     amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}

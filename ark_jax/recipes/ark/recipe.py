@@ -52,13 +52,11 @@ def check_ark(config) -> None:
 
 
 def _check_prompts(paths) -> None:
-    """Raises ValueError for a template that cannot be used."""
     for name, path in paths.items():
         prompts.load_template(name, path, target=TARGETS.get(name, ""))
 
 
 def _check_graph(graph) -> None:
-    """Checks `config.graph`."""
     for name in ("large", "small"):
         smallest, largest = graph[name]
         if smallest > largest:
@@ -142,7 +140,6 @@ def _check_reader(config) -> None:
 
 
 def _check_stages(train) -> None:
-    """Refuses repeated stages and stages without an epoch."""
     stages = tuple(train.stages)
     repeats = len(set(stages)) < len(stages)
     if not stages or repeats or (0 in stages and len(stages) > 1):
@@ -211,13 +208,11 @@ def _input_stages(config) -> list[Stage]:
 
 
 def _graph_stages(config) -> list[Stage]:
-    """From passages to a graph."""
     alone = config.llm.backend != "local"
     return [Stage("extract", extract, alone=alone), Stage("graph", build_graph)]
 
 
 def _rewriting_stages(config) -> list[Stage]:
-    """From a graph to questions rewritten with its communities."""
     alone = lambda role: config[section_of(config, role)].backend != "local"
     rewriting = Stage("rewrite", rewrite, alone=alone("rewriter"))
     if not curriculum.asks_for_seeds(config):
@@ -285,7 +280,6 @@ def unused_sections(config) -> list[str]:
 
 
 def _training_file(format: str) -> Callable[[Context], None]:
-    """A function that writes a run's training files in a format."""
     return lambda context: train.write_training_files(context, format, stages(context.config))
 
 

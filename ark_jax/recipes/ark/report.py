@@ -230,7 +230,6 @@ def _candidates(chosen: Mapping) -> Section:
 
 
 def _facts(config, counts: Counts) -> list[list]:
-    """[label, value] of each fact."""
     found, written = counts["data"], counts.get("questions", {})
     trained, reranker = "", []
     if WARM_READER in counts:
@@ -259,7 +258,6 @@ def _facts(config, counts: Counts) -> list[list]:
 
 
 def _graph_facts(config, counts: Counts) -> list[list]:
-    """The facts on the graph, and on the language model if the run asks one."""
     size = "none: no stage of this run reads one"
     if graph := counts.get("graph"):
         size = (
@@ -282,7 +280,6 @@ def _graph_facts(config, counts: Counts) -> list[list]:
 
 
 def _written_facts(written: Mapping) -> list[list]:
-    """The fact on written questions; none if no question was written."""
     if not written:
         return []
     train, held_out = written["train_questions"], written["held_out_questions"]
@@ -291,7 +288,6 @@ def _written_facts(written: Mapping) -> list[list]:
 
 
 def _losses(counts: Counts) -> list[list]:
-    """[label, count] of everything that was rejected, cut or left out."""
     asking = [counts[stage] for stage in WRITERS if stage in counts]
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
@@ -434,7 +430,6 @@ def examples(listed: Sequence[Mapping]) -> Section:
 
 
 def _example_card(example: Mapping, is_open: bool) -> str:
-    """One question with its rewrites, positives and hard negatives."""
     answers, pieces = example["answers"], []
     if example["rewritten"]:
         missing = html.missing("No rewrite was accepted.")
@@ -459,7 +454,6 @@ def _example_card(example: Mapping, is_open: bool) -> str:
 
 
 def _scored_passages(caption: str, rows: Sequence[Mapping], answers: Sequence[str]) -> str:
-    """A table of passages with the scores they were chosen by."""
     body = [
         [
             html.code(row["chunk"]),

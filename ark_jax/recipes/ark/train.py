@@ -215,7 +215,6 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
-    """Raises Interrupted if an input of a training stage is not up to date."""
     config = context.config
     inputs = {stage: training_inputs(config, stage) for stage in config.train.stages}
     read = {name for names in inputs.values() for name in names}
@@ -281,7 +280,6 @@ def check_base(config) -> None:
 
 
 def _model_type(path: str) -> str:
-    """The model_type of a local or cached model; empty if it cannot be read."""
     try:
         is_remote = storage.is_hub_name(path)
         folder = storage.hub_model(path, download=False) if is_remote else storage.local_copy(path)
@@ -523,7 +521,6 @@ def index_words(config, workdir: Path) -> list[str]:
 
 
 def _describe_reranker(context: Context, card: Path, system: str) -> None:
-    """Writes method and results into the reranker's model card."""
     from ark_jax.models.model_card import plain_line
 
     config = context.config
@@ -546,7 +543,6 @@ order what {system} retrieves:
 
 
 def _hub_results(context: Context, values: dict) -> list:
-    """The metrics as the hub's `EvalResult`s; for the hub, the data set is of unknown type."""
     from huggingface_hub import EvalResult
 
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
@@ -574,7 +570,6 @@ def _description(
     description: str,
     chosen: dict,
 ) -> str:
-    """The card's part on method, data and metrics."""
     from ark_jax.models.model_card import plain_line
 
     counts = read_manifest(context / "data")["counts"]
@@ -617,7 +612,6 @@ def _data_name(context: Context) -> str:
 
 
 def _how_measured(context: Context, pool: str, measured: Sequence[Question]) -> str:
-    """The card's part on what counts as relevant, and on what each question searches."""
     evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
     unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
     by_answer = "chunks that contain an answer, of which one is needed"

@@ -454,7 +454,6 @@ def export_reader(context: Context, folder: Path) -> dict:
 
 
 def _card(context: Context, last: str, form: ReadingPrompt) -> str:
-    """The text of the model card."""
     from huggingface_hub import ModelCardData
 
     from ark_jax.models.model_card import plain_line
@@ -485,7 +484,6 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
 
 
 def _description(context: Context, last: str, base: str) -> str:
-    """The card's part on method, data and metrics."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     trained = read_manifest(context / "data")["counts"]["train_questions"]
     rounds = context.config.iterations
@@ -512,7 +510,6 @@ def _description(context: Context, last: str, base: str) -> str:
 
 
 def _usage(form: ReadingPrompt) -> str:
-    """The card's part on how to open the model and to ask it."""
     kind = "the user's turn of the chat template" if form.chat else "a text that the model goes on"
     passages = "`Doc [1] …`, `Doc [2] …`" if form.cite else "one after the other"
     return f"""The prompt is {kind}; passages stand in it {passages}, a blank line between them. Its

@@ -72,7 +72,6 @@ def check_bar_rag(config) -> None:
 
 
 def _check_engine(config) -> None:
-    """Refuses an engine that could not draw the replies, or whose folder is not its own."""
     folder, writer = Path(config.rollout.model), config.selector.path
     check_base_url(config.rollout.base_url, "rollout")
     if not config.rollout.base_url or not folder.is_absolute():
@@ -97,7 +96,6 @@ def _check_engine(config) -> None:
 
 
 def _unused_sections(config) -> tuple[str, ...]:
-    """The sections of which a run asks nothing."""
     return ("rollout",) if config.rollout.backend == "local" else ()
 
 

@@ -93,7 +93,6 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
-    """[label, value] of each fact."""
     config, data = context.config, counts["data"]
     facts = [
         ["Chunks", data["chunks"]],

@@ -328,7 +328,6 @@ class RolloutEngine:
         return [reply for replies in answers for reply in replies]
 
     def _endpoint(self) -> Endpoint:
-        """The client."""
         unlimited = {"requests_per_minute": 0, "tokens_per_minute": 0}
         unused = {"temperature": 1.0, "max_tokens": 1}  # of chats
         with errors_of_role("rollout", FIELDS):

@@ -129,7 +129,6 @@ def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verd
 
 
 def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
-    """A row of questions.parquet."""
     return {
         "question_id": id,
         "mean": verdict.mean,

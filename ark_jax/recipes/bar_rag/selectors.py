@@ -262,7 +262,6 @@ class DrawingSelector:
 
 
 def _chunk_ids(pooled: PooledQuestion, drawn: "DrawnSets") -> list[list[str]]:
-    """The chunk ids of each drawn set."""
     return [[pooled.chunk_ids[place] for place in places] for places in drawn.sets]
 
 

@@ -230,7 +230,6 @@ def encode_passages(
 
 
 def _offsets_file(path: Path) -> Path:
-    """The file with the first row of each text in the file `path` of tokens' vectors."""
     return path.with_name(f"{path.name}.offsets")
 
 
@@ -315,7 +314,6 @@ def _stored_cut_count(path: Path, key: str) -> int | None:
 
 
 def _vectors_digest(path: Path) -> str:
-    """The digest of the vectors' file and of its offsets file, if there is one."""
     files = [path, _offsets_file(path)]
     return " ".join(file_digest(file) for file in files if file.is_file())
 

@@ -270,7 +270,6 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
 
 
 def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> None:
-    """Refuses runs that are not folds of one input, or that measured different systems."""
     first, *later_workdirs = workdirs
     for workdir in later_workdirs:
         if _split_settings(workdir) != _split_settings(first):

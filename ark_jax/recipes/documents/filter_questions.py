@@ -107,7 +107,6 @@ def drop_repeated(
 
 
 def _normalise(text: str) -> str:
-    """The words in lower case, without punctuation."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())
 
 

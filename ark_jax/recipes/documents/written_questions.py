@@ -231,7 +231,6 @@ def _check_questions_left(
     parts: set[str],
     reasons: collections.Counter,
 ) -> None:
-    """Raises ValueError if training, or a part with material, has no pair."""
     for part in ("train", "held_out"):
         if part in {"train", *parts} and part not in {x.part for x in pairs}:
             written = sum(x.part == part for x in candidates)
@@ -273,7 +272,6 @@ def question_calls(context: Context, materials: Sequence[Material]) -> list[comp
 
 
 def _passages_text(material: Material) -> str:
-    """The passages as a prompt shows them; two are numbered."""
     if len(material.chunks) == 1:
         return f"Passage:\n{material.chunks[0].passage}"
     shown = enumerate(material.chunks, 1)

@@ -302,7 +302,6 @@ def export_towers(context: Context, folder: Path) -> dict:
 
 
 def _description(context: Context, base: str) -> str:
-    """The card's part on method, data and metrics."""
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "questions")}
     evaluated = load_json(context / "evaluate" / "metrics.json")
     text = f"""Base model: {base}. Tuned by ark_jax {__version__} with {METHOD}

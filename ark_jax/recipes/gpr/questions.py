@@ -520,7 +520,6 @@ def _no_question_message(triples: int, tally: Tally) -> str:
 def _written_questions(
     context: Context, triples: AskedTriples, tally: Tally
 ) -> Iterator[MaskedQuestion]:
-    """The questions, by rules or by a model as the config says."""
     config = context.config
     if not writes_by_rules(config) and config.questions.by == "triples":
         return write_by_triples(context, triples, tally)

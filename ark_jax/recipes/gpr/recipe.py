@@ -44,7 +44,6 @@ def check_gpr(config) -> None:
 
 
 def _check_writer(config) -> None:
-    """Refuses questions about single triples, as in the publication, without a language model."""
     if config.questions.by == "triples" and writes_by_rules(config):
         raise ValueError(
             "config.questions.by=triples, as in the preset paper, has a language model word each "

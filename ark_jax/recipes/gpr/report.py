@@ -52,7 +52,6 @@ def describe(context: Context, counts: report.Counts) -> tuple[list[str], list[S
 
 
 def _facts(context: Context, counts: report.Counts) -> list[list]:
-    """[label, value] of each fact."""
     data, config = counts["data"], context.config
     return [
         ["Graph", graph_size(data)],

@@ -90,7 +90,6 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
 
 
 def _masked_questions(context: Context) -> "MaskedQuestions":
-    """The stored questions."""
     from ark_jax.train.triplet import MaskedQuestions
 
     table = read_table(context / "questions" / "questions.parquet", ["row", "side", "text"])

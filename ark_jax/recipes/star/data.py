@@ -153,7 +153,6 @@ def _check_parts(
     read: int,
     config,
 ) -> None:
-    """Raises ValueError for a part that is empty and must not be."""
     source = f"{config.data.questions}: none of {read:,} questions"
     if not train:
         raise ValueError(

@@ -169,7 +169,6 @@ def export_scorer(context: Context, folder: Path) -> dict:
 
 
 def _description(context: Context, base: str) -> str:
-    """The card's part on method, data and metrics."""
     config = context.config
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "paths")}
     evaluated = load_json(context / "evaluate" / "metrics.json")

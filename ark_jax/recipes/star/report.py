@@ -58,7 +58,6 @@ def describe(context: Context, counts: report.Counts) -> tuple[list[str], list[S
 
 
 def _facts(context: Context, counts: report.Counts) -> list[list]:
-    """[label, value] of each fact."""
     data, paths, config = counts["data"], counts["paths"], context.config
     measured = []
     if data["test_questions"]:
