@@ -21,12 +21,11 @@ from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
 from ark_jax.recipes.bar_rag import rollouts
 from ark_jax.recipes.bar_rag.read import shuffled
 from ark_jax.recipes.bar_rag.reading import EvidenceSet, Success, best_answers, reading_prompt
-from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
+from ark_jax.recipes.bar_rag.selectors import drawn_pools, load_selector
 from ark_jax.recipes.core import baselines, own_parts
 from ark_jax.recipes.core.models import base_names, copy_files, settings_text
 from ark_jax.recipes.core.tables import as_markdown, as_text, say_groups, tables_by_group, tabulate
 from ark_jax.recipes.documents.corpus import questions_by_test_set, stored_chunks
-from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
 from ark_jax.runtime import mirror
 from ark_jax.runtime.log import say
@@ -55,11 +54,7 @@ def passages_read(config) -> int:
 
 def measured_questions(context: Context) -> list[PooledQuestion]:
     """The held-out questions to measure with: at most `evaluate.questions` of those with a pool."""
-    pools = load_pools(context, "held_out")
-    limit = context.config.evaluate.questions
-    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
-    ids = {question.id for question in drawn}
-    return [pooled for pooled in pools if pooled.id in ids]
+    return drawn_pools(context, "held_out", context.config.evaluate.questions)
 
 
 def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:

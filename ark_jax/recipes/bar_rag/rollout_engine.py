@@ -12,7 +12,7 @@ import hashlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -91,39 +91,20 @@ ALL_TOKENS |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 Call = tuple[str, dict]  # path from the root of the address, body
 
 
-class Form(Protocol):
-    """What is sent to an engine, and how its answers are read."""
-
-    START: str  # the command that starts it
-
-    @staticmethod
-    def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """Asks for `draws.n` replies to a prompt, with their log-probabilities if `scored`."""
-        ...
-
-    @staticmethod
-    def replies(answer: Any) -> list[Reply]:
-        """The replies in an answer.
-
-        Raises:
-            LookupError, TypeError: it has another form.
-        """
-        ...
-
-    @staticmethod
-    def reload(model: str) -> list[Call]:
-        """Has the engine read its folder again, and forget what it computed before."""
-        ...
-
-
 class VLLM:
-    """vLLM from 0.10.2 on: completions of OpenAI's form, with token ids."""
+    """vLLM from 0.10.2 on: completions of OpenAI's form, with token ids.
+
+    `START` is the command that starts it.
+    """
 
     START = "VLLM_SERVER_DEV_MODE=1 vllm serve {model}"
 
     @staticmethod
     def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """See `Form`. Sample i gets the seed `seed + i`."""
+        """Asks for `draws.n` replies to a prompt, with their log-probabilities if `scored`.
+
+        Sample i gets the seed `seed + i`.
+        """
         body = {
             "model": model,
             "prompt": prompt,
@@ -140,7 +121,7 @@ class VLLM:
 
     @staticmethod
     def replies(answer: Any) -> list[Reply]:
-        """See `Form`."""
+        """The replies in an answer; LookupError or TypeError if it has another form."""
         choices = sorted(answer["choices"], key=lambda choice: choice["index"])
         scores = [(choice.get("logprobs") or {}).get("token_logprobs", []) for choice in choices]
         return [
@@ -150,7 +131,10 @@ class VLLM:
 
     @staticmethod
     def reload(model: str) -> list[Call]:
-        """See `Form`. A killed run may have left requests, which hold on to the cache."""
+        """Has the engine read its folder again, and forget what it computed before.
+
+        A killed run may have left requests, which hold on to the cache.
+        """
         return [
             ("/collective_rpc", {"method": "reload_weights"}),
             ("/reset_prefix_cache?reset_running_requests=true", {}),
@@ -167,7 +151,7 @@ class SGLang:
 
     @staticmethod
     def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """See `Form`. The prompt is sent n times: n samples of one would share its seed."""
+        """The prompt is sent n times: n samples of one would share its seed."""
         parameters = {
             "max_new_tokens": draws.max_new_tokens,
             "temperature": draws.temperature,
@@ -185,7 +169,6 @@ class SGLang:
 
     @staticmethod
     def replies(answer: Any) -> list[Reply]:
-        """See `Form`."""
         metas = [one["meta_info"] for one in answer]
         return [
             Reply(
@@ -198,11 +181,11 @@ class SGLang:
 
     @staticmethod
     def reload(model: str) -> list[Call]:
-        """See `Form`. It forgets its cache of prefixes by itself."""
+        """It forgets its cache of prefixes by itself."""
         return [("/update_weights_from_disk", {"model_path": model})]
 
 
-FORMS: dict[str, type[Form]] = {"vllm": VLLM, "sglang": SGLang}
+FORMS: dict[str, type[VLLM] | type[SGLang]] = {"vllm": VLLM, "sglang": SGLang}
 
 
 class RolloutEngine:

@@ -18,7 +18,7 @@ from ark_jax.recipes.documents.reader_training import PooledQuestion
 from ark_jax.runtime import distributed
 
 if TYPE_CHECKING:  # these modules start jax
-    from ark_jax.train.fit import Run, Trained
+    pass
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,42 +224,6 @@ class ChosenSet:
 
     chunk_ids: list[str]  # in the order in which they are read
     problem: str = ""  # why a selector's reply names no set; "": it names one
-
-
-# (step, the selector so far) -> the sets that it draws in the step, with their rewards.
-MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
-
-
-class EvidenceSelector(Protocol):
-    """Chooses sets of `select.passages` passages."""
-
-    def draw(
-        self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
-    ) -> list[list[DrawnSet]]:
-        """`draws` sets for each question, without p.
-
-        A draw depends only on seed, step, question and number of the set.
-        """
-        ...
-
-    def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """The most probable set of each question; the nearest passages if a reply names none."""
-        ...
-
-    def train(
-        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
-    ) -> "Trained":
-        """Trains a copy of the selector.
-
-        Args:
-            steps: the questions of each step.
-            make_sets: draws and rewards the sets of a step.
-        """
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Stores the selector. Every process must call this."""
-        ...
 
 
 def sets_by_question(

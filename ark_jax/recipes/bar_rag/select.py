@@ -12,9 +12,14 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.bar_rag import rollouts
 from ark_jax.recipes.bar_rag.reading import Rule, Success
-from ark_jax.recipes.bar_rag.selectors import draw_sets, load_pools, selector_before
+from ark_jax.recipes.bar_rag.selectors import (
+    EvidenceSelector,
+    draw_sets,
+    drawn_pools,
+    load_pools,
+    selector_before,
+)
 from ark_jax.recipes.core.models import training_run
-from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, questions_of_steps
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
@@ -35,7 +40,8 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
     """
-    questions, config = _filtered_questions(context), context.config
+    config = context.config
+    questions = drawn_pools(context, "train", config.filter.questions)
     steps = _draw_sets(context, folder, questions, iteration)
     sets = _readable(steps.stored)
     probabilities: dict[str, list[float]] = {}
@@ -139,15 +145,6 @@ def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
     }
 
 
-def _filtered_questions(context: Context) -> list[PooledQuestion]:
-    """The training questions that are filtered: at most `filter.questions`."""
-    pools = load_pools(context, "train")
-    limit = context.config.filter.questions
-    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
-    ids = {question.id for question in drawn}
-    return [pooled for pooled in pools if pooled.id in ids]
-
-
 def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     """The questions that the filter of an iteration kept."""
     rows = load_rows(context / filter_of(context.config, iteration) / "questions.parquet")
@@ -187,11 +184,11 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
         [questions[i] for i in numbers] for numbers in itertools.islice(numbers_of_steps, steps)
     ]
 
-    def draw_rewarded(step: int, selector: rollouts.EvidenceSelector) -> list[rollouts.RewardedSet]:
+    def draw_rewarded(step: int, selector: EvidenceSelector) -> list[rollouts.RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
         return reward_sets(sets, by_id, config)
 
-    def make_sets(step: int, selector: rollouts.EvidenceSelector) -> list[rollouts.RewardedSet]:
+    def make_sets(step: int, selector: EvidenceSelector) -> list[rollouts.RewardedSet]:
         sets = drawn.rows(step, functools.partial(draw_rewarded, step, selector))
         summaries[step + 1] = summary(sets)
         return sets

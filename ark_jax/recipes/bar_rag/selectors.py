@@ -18,8 +18,6 @@ from ark_jax.recipes.bar_rag.rollout_engine import Sample, sampler
 from ark_jax.recipes.bar_rag.rollouts import (
     ChosenSet,
     DrawnSet,
-    EvidenceSelector,
-    MakeSets,
     RewardedSet,
     sets_by_question,
     stage_of,
@@ -33,6 +31,7 @@ from ark_jax.recipes.documents.corpus import (
     passages_of,
     stored_chunks,
 )
+from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
 from ark_jax.recipes.documents.retrieve import searched_chunks
 from ark_jax.retrieval.searcher import nearest_texts
@@ -163,6 +162,14 @@ def load_pools(context: Context, part: str) -> list[PooledQuestion]:
     ]
 
 
+def drawn_pools(context: Context, part: str, limit: int) -> list[PooledQuestion]:
+    """At most `limit` questions of a part that have a pool, drawn by a hash; 0: all."""
+    pools = load_pools(context, part)
+    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
+    ids = {question.id for question in drawn}
+    return [pooled for pooled in pools if pooled.id in ids]
+
+
 class PoolVectors:
     """The stored vectors of pooled questions and their chunks."""
 
@@ -196,6 +203,8 @@ class PoolVectors:
         return self._vectors[name][[places[id] for id in ids]]
 
 
+# (step, the selector so far) -> the sets that it draws in the step, with their rewards.
+MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
 DRAWING_RATE = 0.03  # peak learning rate unless the config sets one
 
 
@@ -222,7 +231,10 @@ class DrawingSelector:
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
     ) -> list[list[DrawnSet]]:
-        """See `EvidenceSelector.draw`."""
+        """`draws` sets for each question, without p.
+
+        A draw depends only on seed, step, question and number of the set.
+        """
         k, pools = self.config.select.passages, self.make_pools(questions)
         drawn = self.selector.draw(pools, k=k, draws=draws, seed=seed, step=step)
         return [
@@ -234,14 +246,19 @@ class DrawingSelector:
         ]
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """See `EvidenceSelector.best`."""
+        """The most probable set of each question."""
         best = self.selector.best(self.make_pools(questions), k=self.config.select.passages)
         return [ChosenSet(ids) for (ids,) in map(_chunk_ids, questions, best)]
 
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
     ) -> "Trained":
-        """See `EvidenceSelector.train`."""
+        """Trains a copy of the selector.
+
+        Args:
+            steps: the questions of each step.
+            make_sets: draws and rewards the sets of a step.
+        """
         from ark_jax.select import training
 
         def make_groups(step: int, selector) -> "list[SelectorGroup]":
@@ -257,7 +274,7 @@ class DrawingSelector:
         return trained._replace(model=dataclasses.replace(self, selector=trained.model))
 
     def save(self, folder: Path) -> None:
-        """See `EvidenceSelector.save`."""
+        """Stores the selector. Every process must call this."""
         self.selector.save_pretrained(folder)
 
 
@@ -345,7 +362,7 @@ class WritingSelector:
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
     ) -> list[list[DrawnSet]]:
-        """See `EvidenceSelector.draw`."""
+        """See `DrawingSelector.draw`."""
         settings, texts = self.config.selector, self._prompts(questions)
         batch_tokens = self.config.generator.batch_tokens
         rollouts = self.sample(
@@ -374,7 +391,7 @@ class WritingSelector:
         return drawn
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """See `EvidenceSelector.best`."""
+        """The set that each greedy reply names; the nearest passages if it names none."""
         texts = self.lm.generate(
             self._prompts(questions),
             max_new_tokens=self.config.selector.max_new_tokens,
@@ -393,7 +410,7 @@ class WritingSelector:
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
     ) -> "Trained":
-        """See `EvidenceSelector.train`."""
+        """See `DrawingSelector.train`."""
         from ark_jax.train import tuning
 
         policy_reference = self.lm if self.config.selector.kl != "none" else None
@@ -428,7 +445,7 @@ class WritingSelector:
         return trained._replace(model=dataclasses.replace(self, lm=trained.model))
 
     def save(self, folder: Path) -> None:
-        """See `EvidenceSelector.save`. An adapter is merged into the model."""
+        """See `DrawingSelector.save`. An adapter is merged into the model."""
         self.lm.save_pretrained(folder, dtype="float32")
 
     def _update_settings(self) -> LanguageModelConfig:
@@ -458,6 +475,7 @@ class WritingSelector:
         return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)
 
 
+EvidenceSelector = DrawingSelector | WritingSelector
 KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 
 

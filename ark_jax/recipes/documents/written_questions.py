@@ -44,9 +44,6 @@ def joins_passages(config) -> bool:
     return is_writing(config) and config.questions.joined > 0 and not writes_by_rules(config)
 
 
-# --- in the stage data ----------------------------------------------------------------------------
-
-
 def reserve_for_test(parts: Split, config) -> Split:
     """The split without training questions if these are only written; else the same split.
 
@@ -99,9 +96,6 @@ def _draw_documents(ids: list[str], config) -> set[str]:
     order = hash_order(ids, config.seed)
     drawn = {id for id in ids if uniform(f"{config.seed} {id}") < config.data.held_out}
     return (drawn or {order[0]}) - (set() if len(drawn) < len(ids) else {order[-1]})
-
-
-# --- in later stages ------------------------------------------------------------------------------
 
 
 def drawn_passages(context: Context) -> dict[str, list[Chunk]]:
@@ -242,9 +236,6 @@ def _check_questions_left(
             )
 
 
-# --- the calls ------------------------------------------------------------------------------------
-
-
 def materials_to_ask(context: Context, join: Join | None) -> list[Material]:
     """All drawn passages as single ones, then pairs of those for training."""
     drawn = drawn_passages(context)
@@ -276,9 +267,6 @@ def _passages_text(material: Material) -> str:
         return f"Passage:\n{material.chunks[0].passage}"
     shown = enumerate(material.chunks, 1)
     return "\n\n".join(f"Passage {i}:\n{chunk.passage}" for i, chunk in shown)
-
-
-# --- the replies ----------------------------------------------------------------------------------
 
 
 def reply_remark(reply: str, material: Material, is_cut: bool) -> str | None:

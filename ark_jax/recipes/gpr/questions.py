@@ -329,9 +329,6 @@ def _filled_wordings(
     return texts
 
 
-# --- by rules -------------------------------------------------------------------------------------
-
-
 def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
     """(relation, side) -> wordings, from the names of relations alone."""
     wordings = {}
@@ -340,9 +337,6 @@ def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
         for side in SIDES:
             wordings[relation, side] = SideWordings.from_texts(getattr(by_side, side), "template")
     return wordings
-
-
-# --- by a language model --------------------------------------------------------------------------
 
 
 def wanted_wordings(config) -> int:

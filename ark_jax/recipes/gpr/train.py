@@ -102,8 +102,4 @@ def load_tuned(context: Context):
     """The trained towers."""
     from ark_jax.models.towers import DualEncoder
 
-    context.enter_mesh()
-    settings = context.config.retriever
-    return DualEncoder.from_pretrained(
-        context / "train" / "model", compute=settings.compute, attention=settings.attention
-    )
+    return models.load_trained(context, DualEncoder)

@@ -10,7 +10,13 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import MASTER, first_and_last_loss, load_base_scorer, training_run
+from ark_jax.recipes.core.models import (
+    MASTER,
+    first_and_last_loss,
+    load_base_scorer,
+    load_trained,
+    training_run,
+)
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.mine import load_lists, pair_lists
@@ -117,8 +123,4 @@ def load_tuned(context: Context):
     """The trained scorer."""
     from ark_jax.models.pairs import CrossEncoder
 
-    context.enter_mesh()
-    settings = context.config.retriever
-    return CrossEncoder.from_pretrained(
-        context / "train" / "model", compute=settings.compute, attention=settings.attention
-    )
+    return load_trained(context, CrossEncoder)
