@@ -274,7 +274,8 @@ def live_page(verb: ConfigFlags, recipe, config) -> Iterator[None]:
 
     config = config.copy_and_resolve_references()  # the run's own is read by its stages
     with live.serving(
-        verb.workdir, lambda: watch(recipe.stages(config), config, verb.workdir)
+        verb.workdir,
+        lambda journal: watch(recipe.stages(config), config, verb.workdir, journal=journal),
     ) as address:
         say(f"watch it in a browser: {address}")
         yield

@@ -111,8 +111,8 @@ def read_answers(
             )
             answers |= _columns(group, questions, {key: parse(x) for key, x in filled.items()})
             if refused:
-                why = next(iter(refused.values()))
-                remarks.append(f"{len(refused):,} prompts are refused, and count 0: {why}")
+                reason = next(iter(refused.values()))
+                remarks.append(f"{len(refused):,} prompts are refused, and count 0: {reason}")
         if LIKELIHOOD in metrics and group[0].name != STEPS:
             values = _likelihoods(answering.reader, form, filled, asked)
             likelihoods |= _columns(group, questions, values)
@@ -200,8 +200,13 @@ def _likelihoods(
     names = list(dict.fromkeys(name for name, _ in filled))
     numbered = {(str(names.index(name)), id): prompt for (name, id), prompt in filled.items()}
     references = {question.id: question.answers for question in questions}
-    given = [reader.settings.model, dataclasses.astuple(form), sorted(numbered.items()), references]
-    folder = reader.cache.parent / "likelihoods" / fingerprint(given)[:16]
+    inputs = [
+        reader.settings.model,
+        dataclasses.astuple(form),
+        sorted(numbered.items()),
+        references,
+    ]
+    folder = reader.cache.parent / "likelihoods" / fingerprint(inputs)[:16]
     folder.mkdir(parents=True, exist_ok=True)
     values = answer_likelihoods(reader.lm, form, numbered, questions, folder, 0)
     return {(names[int(number)], id): value for (number, id), value in values.items()}

@@ -40,7 +40,7 @@ from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.core import tables
 from ark_jax.recipes.core.split import document_keys
 from ark_jax.recipes.documents.corpus import Passages
-from ark_jax.recipes.documents.retrieve import DEPTH, without
+from ark_jax.recipes.documents.retrieve import DEPTH, ids_except
 from ark_jax.report import sections
 from ark_jax.report.page import render
 from ark_jax.report.questions import Asked, ask_rankings, question_section
@@ -228,8 +228,11 @@ def _rank_all(
         same_id: as of `compare`.
         reader: the language model that writes what is searched for.
     """
-    own = own_chunks(task.questions, task.index.chunks.by_document, same_id)
-    own_of, spare = [own.get(question.id, ()) for question in task.questions], most_chunks(own)
+    excluded = own_chunks(task.questions, task.index.chunks.by_document, same_id)
+    own_of, spare = (
+        [excluded.get(question.id, ()) for question in task.questions],
+        most_chunks(excluded),
+    )
     searching = [system for system in systems if system.ranks and not system.file]
     found, remarks = rank(task, searching, depth + spare, reader and reader.write), []
     rankings = {}
@@ -240,9 +243,11 @@ def _rank_all(
             )
             remarks.append(remark)
         lists = found.get(system.name, [[]] * len(task.questions))
-        ranked = [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
+        ranked = [
+            ids_except(ids, unwanted, depth) for ids, unwanted in zip(lists, own_of, strict=True)
+        ]
         rankings[system.name] = rerank(task, system, ranked) if system.reranker else ranked
-    return rankings, [*remarks, left_out(own)]
+    return rankings, [*remarks, left_out(excluded)]
 
 
 def _answer_all(
@@ -282,8 +287,8 @@ def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Re
     """The folder in the cache for the index of a corpus, read and cut in this way."""
     names = [absolute_model(name) for name in (model, corpus)]
     of_reading = [reading.encoding, reading.columns, reading.tolerate]
-    given = of_reading if any(of_reading) else []
-    digest = fingerprint([*names, dataclasses.asdict(rules), *given])
+    options = of_reading if any(of_reading) else []
+    digest = fingerprint([*names, dataclasses.asdict(rules), *options])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 

@@ -141,11 +141,11 @@ def join_answers(
         ValueError: no question is one of the test set.
     """
     _check_questions(system, answers, questions)
-    given = {id: answer.strip() for id, answer in answers.items()}
+    stripped = {id: answer.strip() for id, answer in answers.items()}
     asked = {question.id for question in questions}
-    known = {id: answer for id, answer in given.items() if answer or id not in asked}
+    known = {id: answer for id, answer in stripped.items() if answer or id not in asked}
     remark = _remark(system, [_absent_questions(known, questions, "answer")])
-    return [given.get(question.id, "") for question in questions], remark
+    return [stripped.get(question.id, "") for question in questions], remark
 
 
 def score(answer: str, references: Sequence[str], metrics: Sequence[str]) -> dict[str, float]:

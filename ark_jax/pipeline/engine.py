@@ -325,12 +325,12 @@ def _put_into_place(partial: Path, final: Path) -> None:
 def _restore_mesh() -> Iterator[None]:
     """Restores the mesh that was set before the block, if jax has been started."""
     jax = sys.modules.get("jax")
-    before = jax.sharding.get_mesh() if jax else None
+    former = jax.sharding.get_mesh() if jax else None
     try:
         yield
     finally:
         if jax := sys.modules.get("jax"):
-            jax.set_mesh(before or jax.sharding.Mesh(np.empty((), object), ()))
+            jax.set_mesh(former or jax.sharding.Mesh(np.empty((), object), ()))
 
 
 @contextmanager

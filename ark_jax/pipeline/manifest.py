@@ -19,9 +19,9 @@ EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not record 
 class Damaged(ValueError):
     """A manifest cannot be trusted; `why` names no path and fits into a list of stages."""
 
-    def __init__(self, path: Path, why: str):
-        super().__init__(f"{path}: {why}; `ark-jax run` makes stage {path.parent.name} again")
-        self.why = why
+    def __init__(self, path: Path, reason: str):
+        super().__init__(f"{path}: {reason}; `ark-jax run` makes stage {path.parent.name} again")
+        self.why = reason
 
 
 def read_manifest(folder: Path) -> dict | None:
@@ -215,13 +215,13 @@ def _reason_not_to_resume(partial: Path, change: Change) -> str | None:
     return change(record) or None
 
 
-def _set_aside(partial: Path, why: str) -> None:
+def _set_aside(partial: Path, reason: str) -> None:
     """Renames a folder of unfinished work to one that is named by its reads, and reports it."""
     place = partial.with_name(f"{partial.name}.{fingerprint(read_so_far(partial))[:8]}")
     if place.exists():
         mirror.remove_tree(place)  # older work with the same reads
     mirror.rename(partial, place)
     say(
-        f"  unfinished work is set aside ({why}): a run with its settings goes on with it; delete "
-        f"{place} if none will"
+        f"  unfinished work is set aside ({reason}): a run with its settings goes on with it; "
+        f"delete {place} if none will"
     )

@@ -99,9 +99,9 @@ def changed_settings(record: Record, arguments: Mapping[str, object], config) ->
         for name in sorted(names)
         if record["arguments"].get(name) != arguments.get(name)
     ]
-    for field, before in record["config"].items():
-        if (now := value_now("config", field, config, {})) != before:
-            changed.append(f"config.{field} was {before}, is {now}")
+    for field, recorded in record["config"].items():
+        if (current := value_now("config", field, config, {})) != recorded:
+            changed.append(f"config.{field} was {recorded}, is {current}")
     return "; ".join(changed)
 
 
@@ -111,11 +111,11 @@ def change(
     """Which of a stage's recorded reads has another value now, in words; empty if none has."""
     if changed := changed_settings(record, arguments, config):
         return changed
-    for name, before in record["inputs"].items():
-        if fresh.get(name) != before:
+    for name, recorded in record["inputs"].items():
+        if fresh.get(name) != recorded:
             return f"{name} changed"
-    for name, before in record["external"].items():
-        if value_now("external", name, config, fresh) != before:
+    for name, recorded in record["external"].items():
+        if value_now("external", name, config, fresh) != recorded:
             kind, _, field = name.rpartition(" ")
             return f"the {kind} of config.{field} changed"
     if record["version"] != __version__:

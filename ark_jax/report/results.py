@@ -306,7 +306,7 @@ def judge_verdicts(judge: Mapping) -> Section:
         drawings.append(html.figure(drawing, name, caption))
         rows = [_verdict_row(criterion, x) for criterion, x in pair["criteria"].items()]
         tables.append(html.table(f"Verdicts on {name}", VERDICT_HEADS, rows, "even"))
-    about = (
+    intro = (
         f"{judge['judge']} compared the answers in both orders, {judge['repeats']:,} "
         f"times each: {judge['verdicts']:,} verdicts. An answer wins if both orders prefer it. A "
         "tie, two equal answers, and a verdict that changes with the order count as half a win. "
@@ -314,7 +314,7 @@ def judge_verdicts(judge: Mapping) -> Section:
         "preference. "
         "Position bias runs from −1 (always the second answer) to 1 (always the first)."
     )
-    return Section("The judge", "judge", [about, html.grid(drawings), *tables])
+    return Section("The judge", "judge", [intro, html.grid(drawings), *tables])
 
 
 def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:

@@ -123,15 +123,15 @@ def _arm_values(
         questions = list(of_base[0]) if seeds else []
         if not questions or any(set(x) != set(questions) for x in (*of_arm, *of_base)):
             continue
-        ours, theirs = (
+        arm_means, base_means = (
             np.array([[by_question[q] for q in questions] for by_question in outcomes]).mean(0)
             for outcomes in (of_arm, of_base)
         )
         seed = base[seeds[0]].seed
-        values[metric] = bootstrap_interval(ours, seed=seed)
+        values[metric] = bootstrap_interval(arm_means, seed=seed)
         if arm is not base:
-            difference = bootstrap_interval(ours - theirs, seed=seed)
-            (p,) = sign_flip((ours - theirs)[:, None], seed=seed)
+            difference = bootstrap_interval(arm_means - base_means, seed=seed)
+            (p,) = sign_flip((arm_means - base_means)[:, None], seed=seed)
             difference["difference"] = difference.pop("mean")
             values[metric]["against_base"] = difference | {"p": float(p)}
     return values
@@ -302,10 +302,10 @@ def _untrained_rows(run: SweepRun, comparison: Comparison) -> list[dict]:
 
 def _table_lines(done: Sequence[dict], comparison: Comparison) -> list[list[str]]:
     """The cells of finished runs, the head first; of folds without differences to base."""
-    others = [x for x in comparison.other_metrics if any(row[x] is not None for row in done)]
-    other_names = [comparison.names[name] for name in others]
+    further = [x for x in comparison.other_metrics if any(row[x] is not None for row in done)]
+    other_names = [comparison.names[name] for name in further]
     head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
-    lines = [head, *(_run_cells(row, others) for row in done)]
+    lines = [head, *(_run_cells(row, further) for row in done)]
     return [[*line[:2], *line[3:]] for line in lines] if comparison.pool else lines
 
 
@@ -462,7 +462,7 @@ def stage_counts(runs: Sequence[SweepRun]) -> collections.Counter:
     return collections.Counter(row["stage"] for row in sorted(rows, key=lambda row: row["time"]))
 
 
-def _run_cells(row: dict, others: Sequence[str]) -> list[str]:
+def _run_cells(row: dict, further: Sequence[str]) -> list[str]:
     """The cells of a finished run: name, metric, difference, changes, other metrics, time."""
     interval = lambda low, high: (
         "" if low is None else f" [{format_number(low)}, {format_number(high)}]"
@@ -475,7 +475,7 @@ def _run_cells(row: dict, others: Sequence[str]) -> list[str]:
         format_number(row["mean"]) + interval(row["low"], row["high"]),
         sign + format_number(row["difference"]) + difference_interval,
         ", ".join(f"{field}={value}" for field, value in changes),
-        *(format_number(row[name]) for name in others),
+        *(format_number(row[name]) for name in further),
         "–" if row["seconds"] is None else duration(row["seconds"]),
     ]
 

@@ -396,9 +396,9 @@ def _with_other_cosines(context: Context, questions: Sequence[Question], paired:
     queries = encode(context, SCORER, asked, "query", "embed questions")
 
     def compare(question: Question, query) -> list[tuple[Chunk, float]]:
-        own = [chunk for chunk, _ in paired[question.id]]
-        cosines = similarities(query, vectors[[position[chunk.id] for chunk in own]])
-        return list(zip(own, cosines.tolist(), strict=True)) if own else []
+        compared = [chunk for chunk, _ in paired[question.id]]
+        cosines = similarities(query, vectors[[position[chunk.id] for chunk in compared]])
+        return list(zip(compared, cosines.tolist(), strict=True)) if compared else []
 
     return {q.id: compare(q, query) for q, query in zip(questions, queries, strict=True)}
 

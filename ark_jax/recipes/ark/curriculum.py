@@ -156,8 +156,10 @@ class _Corpus:
     queries: dict[str, Vectors]  # question -> its vector `[1 e]`, or the `TokenVectors` of one text
     positives: dict[str, list[int]]  # question -> its positives
     pools: dict[str, Sequence[int]]  # question -> the chunks that are searched for it
-    given: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
-    own: dict[str, list[int]]  # question -> the chunks of its documents, if they are drawn from
+    marked: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
+    document_chunks: dict[
+        str, list[int]
+    ]  # question -> the chunks of its documents, if they are drawn from
 
     def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
         """The cosine of a question with each of these chunks, float32 `[c]`."""
@@ -195,8 +197,8 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     def store_rows() -> dict:
         tally, spared = _Tally(), load_next_best(scored, config.mine.spare)
         own_chunks = own_results(context, corpus.questions, training_chunks(context))
-        for question, own in own_chunks.items():
-            spared[question] = [*spared.get(question, ()), *own]
+        for question, document_chunks in own_chunks.items():
+            spared[question] = [*spared.get(question, ()), *document_chunks]
         rows = _negative_rows(config.mine.margin, keep, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
         save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)
@@ -241,8 +243,8 @@ def _encode_corpus(context: Context, system: str, scored: Path, *, draws_own: bo
         queries={q.id: encoded[i : i + 1] for i, q in enumerate(questions)},
         positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
         pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
-        given={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
-        own=_own_documents(questions, searched.position, groups) if draws_own else {},
+        marked={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
+        document_chunks=_own_documents(questions, searched.position, groups) if draws_own else {},
     )
 
 
@@ -260,19 +262,21 @@ def _candidate_search(
     from ark_jax.retrieval import mining
 
     settings, pools, vectors = config.mine, corpus.pools, corpus.vectors
-    by = mines_by(config)
-    if by in ("rewritten", "question"):
+    method = mines_by(config)
+    if method in ("rewritten", "question"):
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
     def rank_candidates() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
-        if own_functions.is_own(by):
+        if own_functions.is_own(method):
             asked = {question: query[0] for question, query in corpus.queries.items()}
             task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
-            ranked = own_parts.mine_by_own("mine.by", by, task)
+            ranked = own_parts.mine_by_own("mine.by", method, task)
         else:
-            ranked = mining.baseline_candidates(by, words, pools, corpus.texts, top=settings.top)
+            ranked = mining.baseline_candidates(
+                method, words, pools, corpus.texts, top=settings.top
+            )
         return {
             question: Ranking(np.array(chunks, np.int32), corpus.cosines(question, chunks))
             for question, chunks in ranked.items()
@@ -292,17 +296,19 @@ def _own_documents(
             f"config.mine.first=document draws from the documents of a question, and question "
             f"{nameless[0]!r} names none: set config.mine.first=none"
         )
-    own = lambda q: (chunk for document in q.documents for chunk in chunks.get(document, ()))
-    return {q.id: [position(chunk.id) for chunk in own(q)] for q in questions}
+    document_chunks = lambda q: (
+        chunk for document in q.documents for chunk in chunks.get(document, ())
+    )
+    return {q.id: [position(chunk.id) for chunk in document_chunks(q)] for q in questions}
 
 
 def _own_chunks(corpus: _Corpus) -> dict[str, Ranking]:
     """question -> the chunks of its documents, nearest first."""
     found = {}
-    for question, own in corpus.own.items():
-        cosines = corpus.cosines(question, own)
+    for question, document_chunks in corpus.document_chunks.items():
+        cosines = corpus.cosines(question, document_chunks)
         order = np.argsort(-cosines, kind="stable")
-        found[question] = Ranking(np.array(own, np.int32)[order], cosines[order])
+        found[question] = Ranking(np.array(document_chunks, np.int32)[order], cosines[order])
     return found
 
 
@@ -362,17 +368,17 @@ def _negative_rows(
     for question in corpus.questions:
         positives = corpus.positives[question.id]
         candidates, scores = (values.tolist() for values in mined[question.id])
-        given = corpus.given[question.id]
-        known = [*positives, *given, *candidates]
+        marked = corpus.marked[question.id]
+        known = [*positives, *marked, *candidates]
         cosine = dict(zip(known, corpus.cosines(question.id, known).tolist(), strict=True))
         spared_ids = spared.get(question.id, ())
         negatives, dropped = mining.choose_negatives(
-            [*_hardest_first(given, cosine), *zip(candidates, scores, strict=True)],
+            [*_hardest_first(marked, cosine), *zip(candidates, scores, strict=True)],
             positives,
             cosine=cosine,
             first_copy=originals,
             margin=margin,
-            trusted=set(given),
+            trusted=set(marked),
             spared={chunk for chunk in candidates if corpus.chunk_ids[chunk] in spared_ids},
             keep=keep,
         )
@@ -406,7 +412,7 @@ def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, in
     is_known = np.zeros(len(corpus.chunk_ids), bool)
     for question, positives in corpus.positives.items():
         is_known[positives] = is_known[mined[question].ids] = True
-        is_known[corpus.given[question]] = True
+        is_known[corpus.marked[question]] = True
     known = np.flatnonzero(is_known).tolist()
     copies = mining.first_copies(corpus.texts[chunk] for chunk in known)
     return {known[copy]: known[first] for copy, first in copies.items()}

@@ -462,9 +462,9 @@ def rewrite_remark(questions: list[str], original: Question, count: int) -> str 
     new = [text for text in questions if not same_question(text, original.question)]
     if len(new) >= count:
         return None
-    same = " One of them is the original question." if len(new) < len(questions) else ""
+    repeated = " One of them is the original question." if len(new) < len(questions) else ""
     return (
-        f"{count} different questions were asked for, {len(new)} could be used.{same} Write "
+        f"{count} different questions were asked for, {len(new)} could be used.{repeated} Write "
         f"{count - len(new)} more that differ from one another and from the original; reply in "
         "the same JSON form only."
     )

@@ -18,7 +18,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, read_table, save_rows, save_stream
 from ark_jax.recipes.core.models import encode, load_retriever
 from ark_jax.recipes.documents import corpus
-from ark_jax.recipes.documents.retrieve import own_results, without
+from ark_jax.recipes.documents.retrieve import ids_except, own_results
 from ark_jax.recipes.documents.written_questions import hash_order
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, nearest_texts
@@ -65,8 +65,11 @@ def _search_corpus(
     Args:
         vectors: of the questions `[q e]` and of the chunks `[n e]`, or their `TokenVectors`.
     """
-    same = own_results(context, questions, chunks)
-    kept, count = context.config.data.candidates, context.config.data.candidates + most_chunks(same)
+    duplicates = own_results(context, questions, chunks)
+    kept, count = (
+        context.config.data.candidates,
+        context.config.data.candidates + most_chunks(duplicates),
+    )
     texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
     by_words = OnFirstProcess(lambda: count_bm25(searched.texts)).search([*texts, *answered], count)
@@ -75,8 +78,8 @@ def _search_corpus(
     pools = {}
     for question, ranking in zip(questions, found, strict=True):
         named = _own_chunks(question, chunks.by_document, searched)[: kept // 2].tolist()
-        left_out = set(map(searched.position, same.get(question.id, ())))
-        pool = without(list(dict.fromkeys([*named, *ranking.ids])), left_out, kept)
+        left_out = set(map(searched.position, duplicates.get(question.id, ())))
+        pool = ids_except(list(dict.fromkeys([*named, *ranking.ids])), left_out, kept)
         pools[question.id] = np.array(pool, np.int32)
     return pools
 
@@ -85,8 +88,8 @@ def _own_chunks(
     question: Question, chunks: Mapping[str, list[Chunk]], searched: corpus.SearchedChunks
 ) -> np.ndarray:
     """The positions of the chunks of the question's documents, int32."""
-    own = corpus.candidate_chunks(question, chunks)
-    return np.array([searched.position(chunk.id) for chunk in own], np.int32)
+    listed = corpus.candidate_chunks(question, chunks)
+    return np.array([searched.position(chunk.id) for chunk in listed], np.int32)
 
 
 def _candidate_rows(
@@ -121,10 +124,10 @@ def distinct_candidates(context: Context) -> set[str]:
     for chunk in map(trained.__getitem__, ids):
         spans.setdefault(chunk.document, []).append((chunk.start, chunk.end))
     sharing = set()
-    for document, own in spans.items():
+    for document, listed in spans.items():
         for chunk in searched.get(document, ()):
             first, last = chunk.start, chunk.end
-            if any(start < last and first < end for start, end in own):
+            if any(start < last and first < end for start, end in listed):
                 sharing.add(chunk.id)
     return sharing
 
@@ -329,12 +332,12 @@ def _find_seeds(
     for question in questions:
         chunk_ids = [chunk for chunk, _ in candidates.get(question.id, ())]
         # A question that names no document may be about any.
-        within = None
+        allowed = None
         if contexts and question.documents:
-            within = set().union(*(nodes.get(id, ()) for id in question.documents))
+            allowed = set().union(*(nodes.get(id, ()) for id in question.documents))
         names = named.get(question.id, ())
         asked = question.question, question.answers, chunk_ids
-        seeds.append(finder.find(*asked, named=names, within=within))
+        seeds.append(finder.find(*asked, named=names, within=allowed))
     return seeds
 
 

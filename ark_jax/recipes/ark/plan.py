@@ -277,8 +277,8 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
     """The calls of extraction, writing, seeds and rewriting; none of rules."""
     config, works, train = context.config, [], corpus.load_questions(context, "train")
     asks = config.llm.backend != "none"
-    own = config.llm.path if config.llm.backend == "local" else ""
-    folder = own or config.generator.path
+    local_path = config.llm.path if config.llm.backend == "local" else ""
+    folder = local_path or config.generator.path
 
     def add_calls(stage: str, calls: Sequence, *characters: float, role: str = "llm") -> None:
         """Adds the calls of a stage; `characters` are those of `pending_calls`."""
@@ -301,7 +301,10 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]
         calls = extract.rewriting_calls(context, None if ready else empty)
         sizes = config.graph.large, config.graph.small
-        nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
+        nodes = (
+            sum(smallest + COMMUNITY_SHARE * (largest - smallest) for smallest, largest in sizes)
+            / 2
+        )
         amounts = VERSION * config.graph.rewrites, LINE * nodes * (not ready)
         add_calls("rewrite", calls, *amounts, role="rewriter")
         section = section_of(config, "rewriter") if rewriter == "local" else "rewriter"

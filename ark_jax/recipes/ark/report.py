@@ -95,18 +95,20 @@ def load_examples(
         }
 
     def example_of(question: Question) -> dict:
-        own = lambda rows: [row for row in rows if row["question"] == question.id]
+        rows_of = lambda rows: [row for row in rows if row["question"] == question.id]
         sizes = ("large", "small") if with_rewrites else ()
         return {
             "question": question.question,
             "answers": question.answers,
             "rewritten": {
-                size: [row["text"] for row in own(rewritten) if row["size"] == size]
+                size: [row["text"] for row in rows_of(rewritten) if row["size"] == size]
                 for size in sizes
             },
             "positives": [passage(question.id, chunk) for chunk in positives[question.id]],
             "negatives": {
-                stage: [passage(question.id, row["chunk"], row["cosine"]) for row in own(found)[:4]]
+                stage: [
+                    passage(question.id, row["chunk"], row["cosine"]) for row in rows_of(found)[:4]
+                ]
                 for stage, found in negatives.items()
             },
         }
@@ -135,8 +137,8 @@ def reader_name(config) -> str:
             return config.reader.model
         case "replay":
             return "recorded replies"
-        case own if own_functions.is_own(own):
-            return own
+        case function if own_functions.is_own(function):
+            return function
     return Path(config.reader.path or config.generator.path).name
 
 
@@ -153,7 +155,7 @@ def _questions(context: Context, gold: Mapping[str, list[list[str]]], shipped: s
         texts.__getitem__,
     )
     trained = " trained in this run" * trains_reader(config)
-    is_read = any(answer for one in asked for answer in one.given.values())
+    is_read = any(answer for entry in asked for answer in entry.given.values())
     note = f"The answers are those of {reader_name(config)}{trained}." if is_read else ""
     last = shipped if shipped in rows and shipped != "base" else systems(config).last
     return question_section(asked, ("base", last), "rank of the first needed passage", note=note)
@@ -341,12 +343,12 @@ def separation(cosines: Mapping[str, Mapping], mined: Mapping[str, Mapping]) -> 
     figures = [
         _cosine_figure(i, stage, *pair, x_range) for i, (stage, pair) in enumerate(samples.items())
     ]
-    about = (
+    intro = (
         "The cosine of question and passage, by the model that mined a stage's negatives. The more "
         "the two histograms overlap, the harder the negatives are."
     )
     gaps, listed = _difficulty(mined)
-    return Section(title, anchor, [about, html.grid([*figures, *gaps]), *listed])
+    return Section(title, anchor, [intro, html.grid([*figures, *gaps]), *listed])
 
 
 def _cosine_figure(
@@ -417,16 +419,18 @@ def examples(listed: Sequence[Mapping]) -> Section:
     """Training questions with their positives and hard negatives; the first is open."""
     if not listed:
         return Section("Examples", "examples", [], "No example questions were recorded.")
-    has = lambda part: any(example[part] for example in listed)
-    rewrites, origin = (" its rewrites,", " with the rewrites") if has("rewritten") else ("", "")
-    negatives = f", and the hard negatives mined{origin}" if has("negatives") else ""
-    about = (
+    any_has = lambda part: any(example[part] for example in listed)
+    rewrites, origin = (
+        (" its rewrites,", " with the rewrites") if any_has("rewritten") else ("", "")
+    )
+    negatives = f", and the hard negatives mined{origin}" if any_has("negatives") else ""
+    intro = (
         f"The training data of some questions: the question,{rewrites} the passages chosen as "
         f"positives{negatives}. Forward is the score of the answer given passage and question. "
         "Backward is the score of the question given passage and answer. Retriever is the cosine."
     )
     cards = [_example_card(example, i == 0) for i, example in enumerate(listed)]
-    return Section("Examples", "examples", [html.answers_note(about), *cards])
+    return Section("Examples", "examples", [html.answers_note(intro), *cards])
 
 
 def _example_card(example: Mapping, is_open: bool) -> str:

@@ -148,15 +148,15 @@ def _warn_of_falling_positives(curve: Sequence[dict], label: str) -> None:
     further. Means of the first and the last quarter of the steps are compared.
     """
     rows = [row for row in curve if "positive_cosine" in row and "negative_cosine" in row]
-    few = len(rows) // 4
-    if not few:
+    quarter = len(rows) // 4
+    if not quarter:
         return
     (positive, negative), (last_positive, last_negative) = (
         [
             statistics.fmean(row[f"{kind}_cosine"] for row in part)
             for kind in ("positive", "negative")
         ]
-        for part in (rows[:few], rows[-few:])
+        for part in (rows[:quarter], rows[-quarter:])
     )
     gap, last_gap = positive - negative, last_positive - last_negative
     if last_positive < positive - FELL and last_gap <= gap:
@@ -224,10 +224,10 @@ def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
         for name in names:
             status = statuses[name]
             if status.state != "done":
-                why = f" ({status.why})" if status.why else ""
+                note = f" ({status.why})" if status.why else ""
                 raise Interrupted(
-                    f"stage {stage} is trained on what {name} makes, which is {status.state}{why}: "
-                    f"run `ark-jax {name}` or `ark-jax run` first, with the same --config and "
+                    f"stage {stage} is trained on what {name} makes, which is {status.state}{note}"
+                    f": run `ark-jax {name}` or `ark-jax run` first, with the same --config and "
                     "--workdir"
                 )
 
@@ -531,7 +531,7 @@ def _describe_reranker(context: Context, card: Path, system: str) -> None:
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
     by_model = "as a language\nmodel does: by how well they explain the answer (alignment scores)"
     taught = "by a file of scores" if config.reranker.scores else by_model
-    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
+    intro = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
 {lists:,} questions.
 Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
 order what {system} retrieves:
@@ -539,7 +539,7 @@ order what {system} retrieves:
 {as_markdown(rows, evaluated["metrics"])}
 
 {models.settings_text(config, "train", "reranker")}"""
-    models.describe_card(card, f"{base}, a reranker tuned with ARK", about)
+    models.describe_card(card, f"{base}, a reranker tuned with ARK", intro)
 
 
 def _hub_results(context: Context, values: dict) -> list:

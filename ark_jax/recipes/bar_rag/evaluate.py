@@ -243,11 +243,13 @@ def ask_command(context: Context, question: str) -> str:
     """The shell commands that index a run's documents, and have its reader answer a question."""
     folder, config = mirror.address(context.workdir), context.config
     place = "DIR" if "://" in folder else f"{folder}/index"  # no index lies in a bucket
-    model, data, out, reader = map(
+    model, data, folder_of_index, reader = map(
         shlex.quote, (config.retriever.path, config.data.path, place, f"{folder}/export")
     )
-    index = f"ark-jax index {model} {data} --out={out}"
-    return f"ask it: {index} && ark-jax ask {out} {quote_text(question)} --reader={reader}"
+    index = f"ark-jax index {model} {data} --out={folder_of_index}"
+    return (
+        f"ask it: {index} && ark-jax ask {folder_of_index} {quote_text(question)} --reader={reader}"
+    )
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:

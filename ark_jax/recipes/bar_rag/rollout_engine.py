@@ -162,14 +162,14 @@ class SGLang:
         seeds = [{"sampling_seed": seed + i} for i in range(draws.n)]
         body = {
             "input_ids": [prompt] * draws.n,
-            "sampling_params": [parameters | own for own in seeds],
+            "sampling_params": [parameters | seed_field for seed_field in seeds],
             "return_logprob": True,  # the ids come with them
         }
         return "/generate", body
 
     @staticmethod
     def replies(answer: Any) -> list[Reply]:
-        metas = [one["meta_info"] for one in answer]
+        metas = [part["meta_info"] for part in answer]
         return [
             Reply(
                 [token[1] for token in meta["output_token_logprobs"]],
@@ -245,12 +245,12 @@ class RolloutEngine:
         prompt_ids = [np.asarray(ids) for ids in lm.prompt_ids(prompts)]
         seeds = [_request_seed(seed, place) for place in places]
         draws = Draws(n, max_new_tokens, temperature, top_p, lm.stop_ids)
-        few = min(max_new_tokens, CHECKED_TOKENS)
-        check = draws._replace(n=1, max_new_tokens=few, temperature=1.0, top_p=1.0)
+        length = min(max_new_tokens, CHECKED_TOKENS)
+        check = draws._replace(n=1, max_new_tokens=length, temperature=1.0, top_p=1.0)
         listed = [ids.tolist() for ids in prompt_ids]
         calls = [
-            (self._form.request(self._model, ids, how, own_seed, how is check), how)
-            for how, part in ((draws, len(prompts)), (check, CHECKED))
+            (self._form.request(self._model, ids, rule, own_seed, rule is check), rule)
+            for rule, part in ((draws, len(prompts)), (check, CHECKED))
             for ids, own_seed in zip(listed[:part], seeds[:part], strict=True)
         ]
         vocab = lm.cfg.vocab
@@ -347,19 +347,21 @@ class RolloutEngine:
             RuntimeError: it has other weights, or computes otherwise.
         """
         ids = [np.array(reply.ids, np.int32) for reply in replies]
-        ours = np.concatenate(lm.token_log_likelihood(prompt_ids, ids, batch_tokens=batch_tokens))
+        computed = np.concatenate(
+            lm.token_log_likelihood(prompt_ids, ids, batch_tokens=batch_tokens)
+        )
         theirs = np.concatenate([np.array(reply.log_probs, float) for reply in replies])
-        if ours.shape != theirs.shape:
+        if computed.shape != theirs.shape:
             raise RuntimeError(
                 f"{self._root}, see config.rollout.base_url, gives {theirs.size} log-probabilities "
-                f"of {ours.size} tokens; {self._start_it()}"
+                f"of {computed.size} tokens; {self._start_it()}"
             )
-        difference = float(np.abs(ours - theirs).mean())
+        difference = float(np.abs(computed - theirs).mean())
         if not difference <= self._tolerance:
             raise RuntimeError(
                 f"the engine at {self._root} does not have the weights in config.rollout.model="
-                f"{self._model}: its log-probabilities of {ours.size} tokens differ from ours by "
-                f"{difference:.3g} nats in the mean, more than config.rollout.tolerance="
+                f"{self._model}: its log-probabilities of {computed.size} tokens differ from ours "
+                f"by {difference:.3g} nats in the mean, more than config.rollout.tolerance="
                 f"{self._tolerance}; {self._start_it()}, or allow more if it is quantised"
             )
 

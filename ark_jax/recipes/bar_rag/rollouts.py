@@ -231,6 +231,6 @@ def sets_by_question(
 ) -> list[list[RewardedSet]]:
     """The sets of each question, in the order of the questions."""
     groups: dict[str, list[RewardedSet]] = {pooled.id: [] for pooled in questions}
-    for one in sets:
-        groups[one.question_id].append(one)
+    for item in sets:
+        groups[item.question_id].append(item)
     return list(groups.values())

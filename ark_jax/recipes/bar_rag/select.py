@@ -45,25 +45,25 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     steps = _draw_sets(context, folder, questions, iteration)
     sets = _readable(steps.stored)
     probabilities: dict[str, list[float]] = {}
-    for one in sets:
-        probabilities.setdefault(one.question_id, []).append(one.p)
+    for item in sets:
+        probabilities.setdefault(item.question_id, []).append(item.p)
     verdicts = _judge(config, probabilities)
     save_rows(
         [_verdict_row(id, verdict) for id, verdict in verdicts.items()],
         folder / "questions.parquet",
     )
-    histogram = zone.histogram([one.p for one in sets]).tolist()
+    histogram = zone.histogram([item.p for item in sets]).tolist()
     counts = zone.reason_counts(list(verdicts.values()))
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
     if unread := len(questions) - len(verdicts):
         say(f"  {unread:,} questions are left out: no reply of the selector names a set for them")
-    distinct = {(one.question_id, tuple(one.chunk_ids)) for one in sets}
+    distinct = {(item.question_id, tuple(item.chunk_ids)) for item in sets}
     unreadable = len(steps.join()) - len(sets)
     return {
         "questions": len(questions),
         **{name.replace(" ", "_"): count for name, count in counts.items()},
-        "mean_p": rollouts.mean([one.p for one in sets]),
+        "mean_p": rollouts.mean([item.p for item in sets]),
         "sets_computed": len(distinct),
         "sets_remembered": len(sets) - len(distinct),
         **({"unreadable": unreadable} if unreadable else {}),
@@ -100,7 +100,7 @@ def _readable(stored: list[rollouts.DrawnSet]) -> list[rollouts.DrawnSet]:
     Raises:
         ValueError: no reply names a set.
     """
-    sets = [one for one in stored if one.p is not None]
+    sets = [item for item in stored if item.p is not None]
     if not sets:
         raise ValueError(
             f"config.selector: none of {len(stored):,} replies of the selector names a set "
@@ -208,24 +208,24 @@ def _counts(sets: Sequence[rollouts.RewardedSet], known: Sequence[rollouts.Drawn
         sets: all drawn sets.
         known: sets whose p came from the filter.
     """
-    if not any(one.live for one in sets):
+    if not any(item.live for item in sets):
         say(
             "  warning: no set of a question was better than another, so the selector has learned "
             "nothing; choose from more candidates (config.pool.size), or keep other questions "
             "(config.filter)"
         )
-    readable = [one for one in sets if one.p is not None]
+    readable = [item for item in sets if item.p is not None]
     if not readable:
         say(
             "  warning: no reply of the selector named a set, so it has learned nothing; name a "
             "larger model (config.selector.path), let it write longer "
             "(config.selector.max_new_tokens), or take config.selector.strict=False"
         )
-    key = lambda one: (one.question_id, tuple(one.chunk_ids))
+    key = lambda item: (item.question_id, tuple(item.chunk_ids))
     computed = len(set(map(key, readable)) - set(map(key, known)))
-    last = max(one.step for one in sets)
-    first = summary([one for one in sets if one.step <= last // 4])
-    final = summary([one for one in sets if one.step >= last - last // 4])
+    last = max(item.step for item in sets)
+    first = summary([item for item in sets if item.step <= last // 4])
+    final = summary([item for item in sets if item.step >= last - last // 4])
     overall, unreadable = summary(sets), len(sets) - len(readable)
     return {
         "sets": len(sets),
@@ -246,11 +246,11 @@ def summary(sets: Sequence[rollouts.RewardedSet]) -> dict[str, float]:
     group has one outcome but different rewards.
     """
     rewards: dict[str, set[float]] = {}
-    for one in sets:
-        rewards.setdefault(one.question_id, set()).add(one.reward)
-    readable = [one for one in sets if one.p is not None]
-    column = lambda name, of: rollouts.mean([getattr(one, name) for one in of])
-    share = lambda test: rollouts.mean([bool(test(one.p)) for one in readable])
+    for item in sets:
+        rewards.setdefault(item.question_id, set()).add(item.reward)
+    readable = [item for item in sets if item.p is not None]
+    column = lambda name, of: rollouts.mean([getattr(item, name) for item in of])
+    share = lambda test: rollouts.mean([bool(test(item.p)) for item in readable])
     return {
         **{name: column(name, sets) for name in ("reward", "live")},
         **{name: column(name, readable) for name in ("p", "boundary", "relevance", "penalty")},
@@ -258,11 +258,13 @@ def summary(sets: Sequence[rollouts.RewardedSet]) -> dict[str, float]:
         "p_near_1": share(lambda p: p > 1 - NEVER),
         "well_formed": len(readable) / len(sets),
         "phantom": rollouts.mean(
-            [not one.live and len(rewards[one.question_id]) > 1 for one in sets]
+            [not item.live and len(rewards[item.question_id]) > 1 for item in sets]
         ),
         **({} if sets[0].ended is None else {"ended": column("ended", sets)}),
         **(
-            {} if sets[0].ids is None else {"tokens": rollouts.mean([len(one.ids) for one in sets])}
+            {}
+            if sets[0].ids is None
+            else {"tokens": rollouts.mean([len(item.ids) for item in sets])}
         ),
     }
 
@@ -279,14 +281,14 @@ def reward_sets(
         questions: id -> question.
     """
     settings = config.select
-    ids = list(dict.fromkeys(one.question_id for one in sets))
-    groups = np.array([ids.index(one.question_id) for one in sets])
+    ids = list(dict.fromkeys(item.question_id for item in sets))
+    groups = np.array([ids.index(item.question_id) for item in sets])
     scores = []
-    for one in sets:
-        if one.p is None:
+    for item in sets:
+        if item.p is None:
             scores.append(MALFORMED)
             continue
-        pooled = questions[one.question_id]
+        pooled = questions[item.question_id]
         cosines = dict(zip(pooled.chunk_ids, pooled.cosines, strict=True))
         reward = SetReward(
             boundary_weight=settings.boundary,
@@ -297,20 +299,20 @@ def reward_sets(
             format_bonus=settings.format_bonus,
             target=min(settings.passages, len(pooled.chunk_ids)),
         )
-        scores.append(reward(one.p, [cosines[chunk] for chunk in one.chunk_ids]))
+        scores.append(reward(item.p, [cosines[chunk] for chunk in item.chunk_ids]))
     spread = settings.spread if config.success.by == "likelihood" else 0.0
-    p = np.array([np.nan if one.p is None else one.p for one in sets])
+    p = np.array([np.nan if item.p is None else item.p for item in sets])
     live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
     columns = rollouts.compare_in_groups(scores, groups, live, settings)
     return [
         rollouts.RewardedSet(
-            **vars(one),
+            **vars(item),
             boundary=score.boundary,
             relevance=score.relevance,
             penalty=score.penalty,
             **compared,
         )
-        for one, score, compared in zip(sets, scores, columns, strict=True)
+        for item, score, compared in zip(sets, scores, columns, strict=True)
     ]
 
 

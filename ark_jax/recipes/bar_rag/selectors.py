@@ -292,9 +292,9 @@ def _selector_group(
     return SelectorGroup(
         pooled.id,
         pool,
-        [np.array([places[x] for x in one.chunk_ids], np.int32) for one in sets],
-        [one.reward for one in sets],
-        [one.advantage for one in sets],
+        [np.array([places[x] for x in drawn_set.chunk_ids], np.int32) for drawn_set in sets],
+        [drawn_set.reward for drawn_set in sets],
+        [drawn_set.advantage for drawn_set in sets],
     )
 
 
@@ -322,13 +322,13 @@ WRITING_RATE = 1e-5  # peak learning rate unless the config sets one
 Section = TypeVar("Section", GrpoConfig, LanguageModelConfig)
 
 
-def _section_with(schema: type[Section], settings, own: Mapping[str, object]) -> Section:
+def _section_with(schema: type[Section], settings, replaced: Mapping[str, object]) -> Section:
     """The section with the values of `own`, and with those of `settings` for its other fields.
 
     A stage depends on each setting that it reads, so what `own` replaces is not read.
     """
-    names = [field.name for field in dataclasses.fields(schema) if field.name not in own]
-    return schema(**{name: settings[name] for name in names}, **own)
+    names = [field.name for field in dataclasses.fields(schema) if field.name not in replaced]
+    return schema(**{name: settings[name] for name in names}, **replaced)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -450,13 +450,13 @@ class WritingSelector:
 
     def _update_settings(self) -> LanguageModelConfig:
         """The reader's settings of updates, with the adapter of `config.selector`."""
-        own = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
-        return _section_with(LanguageModelConfig, self.config.train, own)
+        replaced = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
+        return _section_with(LanguageModelConfig, self.config.train, replaced)
 
     def _policy_settings(self) -> GrpoConfig:
         """The reader's settings of GRPO, with the draws and the KL of the selector."""
-        own = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
-        return _section_with(GrpoConfig, self.config.read, own)
+        replaced = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
+        return _section_with(GrpoConfig, self.config.read, replaced)
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
         """A prompt for each question with its pool's passages, which are cut if it is too long."""
@@ -508,9 +508,17 @@ def draw_sets(
     """The sets that a selector draws for questions, with p; p is None if a reply names no set."""
     drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
-        (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen
+        (pooled, drawn_set)
+        for pooled, chosen in zip(questions, drawn, strict=True)
+        for drawn_set in chosen
     ]
     values = iter(
-        success.p([(pooled, one.chunk_ids) for pooled, one in sets if not one.problem], label)
+        success.p(
+            [(pooled, drawn_set.chunk_ids) for pooled, drawn_set in sets if not drawn_set.problem],
+            label,
+        )
     )
-    return [one if one.problem else dataclasses.replace(one, p=next(values)) for _, one in sets]
+    return [
+        drawn_set if drawn_set.problem else dataclasses.replace(drawn_set, p=next(values))
+        for _, drawn_set in sets
+    ]

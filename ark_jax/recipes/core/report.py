@@ -137,20 +137,20 @@ def ending(
     path = context.workdir / "evaluate" / ROWS
     rows = by_system(load_rows(path)) if lines and path.is_file() else {}
     if base in rows:
-        before, after = rows[base], rows[last := [*rows][-1]]
+        rows_before, rows_after = rows[base], rows[last := [*rows][-1]]
         text_of = first(context)
 
         def helped(question: Any) -> tuple[int, float]:
             """How much training helped: by the answer in the texts, and by the metric."""
-            old, new = before[question.id], after[question.id]
-            has = [len(split_at(text_of(row), question.answers)) > 1 for row in (old, new)]
-            return has[1] - has[0], (new[headline] or 0.0) - (old[headline] or 0.0)
+            old, new = rows_before[question.id], rows_after[question.id]
+            holds = [len(split_at(text_of(row), question.answers)) > 1 for row in (old, new)]
+            return holds[1] - holds[0], (new[headline] or 0.0) - (old[headline] or 0.0)
 
-        best = max((x for x in questions(context) if x.id in after), key=helped, default=None)
+        best = max((x for x in questions(context) if x.id in rows_after), key=helped, default=None)
         if best is not None and max(helped(best)) > 0:
             asked, answers = best.question, best.answers
             lines.append(f"one question: {asked} ({' or '.join(answers)})")
-            for head, row in ((f"before ({base})", before), (f"after ({last})", after)):
+            for head, row in ((f"before ({base})", rows_before), (f"after ({last})", rows_after)):
                 lines.append(f"  {head}: {marked_excerpt(text_of(row[best.id]), answers)}")
     return [*lines, command(context, asked).replace(f"{Path.cwd()}/", "")]
 

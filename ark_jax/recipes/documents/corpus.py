@@ -64,8 +64,8 @@ TRAINING = "training"  # the folder of the chunks that are trained on, where the
 
 def training_chunks(context: Context) -> StoredChunks:
     """The chunks that are trained on: those of the corpus, or of `data.training_sentences`."""
-    others = context.config.data.get("training_sentences", 0)
-    return StoredChunks(context / "data" / TRAINING) if others else stored_chunks(context)
+    sentences = context.config.data.get("training_sentences", 0)
+    return StoredChunks(context / "data" / TRAINING) if sentences else stored_chunks(context)
 
 
 def chunks_by_document(context: Context) -> Mapping[str, list[Chunk]]:

@@ -214,7 +214,7 @@ def ids_without_own(
     """
     found = ids_found(searchers, names, questions, k + most_chunks(excluded))
     return {
-        name: {id: without(ids, excluded.get(id, ()), k) for id, ids in of_system.items()}
+        name: {id: ids_except(ids, excluded.get(id, ()), k) for id, ids in of_system.items()}
         for name, of_system in found.items()
     }
 
@@ -226,7 +226,7 @@ def own_results(
     return own_chunks(questions, chunks.by_document, context.config.evaluate.same_id)
 
 
-def without(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
+def ids_except(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
     """The first k ids that are not a question's own."""
     return [id for id in ids if id not in excluded][:k]
 

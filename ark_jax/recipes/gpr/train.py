@@ -81,7 +81,7 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
     for row, asks_tail, rows in zip(questions.rows, questions.asks_tail, found, strict=True):
         rows = np.array(rows, np.int64)
         mined.append({"rows": rows[~are_siblings(graph, row, asks_tail, rows)].tolist()})
-    if not any(one["rows"] for one in mined):
+    if not any(listed["rows"] for listed in mined):
         raise ValueError(
             f"config.train.negatives={named!r} found no triple for any question but those that "
             "answer it"

@@ -30,9 +30,9 @@ def measure_baselines(context: Context, folder: Path) -> dict:
     rows = [
         {"system": name, "question": question.id}
         | search.measure(
-            steps, question, gold.get(question.id, ()), one.paths[question.id], search.STANDARD
+            steps, question, gold.get(question.id, ()), result.paths[question.id], search.STANDARD
         )
-        for name, one in found.items()
+        for name, result in found.items()
         for question in questions
     ]
     save_rows(rows, folder / baselines.ROWS)
