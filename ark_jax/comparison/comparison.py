@@ -148,13 +148,9 @@ def compare(
     if any(system.model for system in systems):
         task = _make_task(systems, data, corpus, folder, scope, rules, reading)
     questions = task.questions if task else read_asked(data, reading)
-    if of_answers and not any(question.answers for question in questions):
+    if not any(question.answers for question in questions):
         asked = next((x.file or x.name for x in systems if not x.ranks), metrics and "--reader")
-        if asked:
-            raise ValueError(
-                f"{data}: no question has an answer, so {asked} cannot be measured; add answers to "
-                "the questions"
-            )
+        _refuse_unanswered(data, of_answers and asked)
         of_answers = ()
     rankings, remarks = {x.name: [[]] * len(questions) for x in systems}, []
     if task:
@@ -168,6 +164,14 @@ def compare(
     comparison = _make_comparison(tested, ordered, data)
     remarks = [*comparison.remarks, *filter(None, [*remarks, *answered.remarks])]
     return dataclasses.replace(comparison, remarks=remarks)
+
+
+def _refuse_unanswered(data: str | Path, asked: object) -> None:
+    if asked:
+        raise ValueError(
+            f"{data}: no question has an answer, so {asked} cannot be measured; add answers to the "
+            "questions"
+        )
 
 
 def _check_reader(systems: Sequence[System], answering: Answering) -> None:
@@ -220,14 +224,7 @@ def _rank_all(
     same_id: str,
     reader: Writer | None,
 ) -> tuple[dict[str, list[list[str]]], list[str]]:
-    """system -> the first chunk ids of each question, none of one without a ranking; and remarks.
-
-    Args:
-        outputs: system -> what its file holds.
-        depth: how many chunks.
-        same_id: as of `compare`.
-        reader: the language model that writes what is searched for.
-    """
+    """system -> the first chunk ids of each question, none without a ranking; and remarks."""
     excluded = own_chunks(task.questions, task.index.chunks.by_document, same_id)
     own_of, spare = (
         [excluded.get(question.id, ()) for question in task.questions],
@@ -259,14 +256,7 @@ def _answer_all(
     answering: Answering,
     metrics: Sequence[str],
 ) -> Answered:
-    """The answers of files, and those of the reader, if any metric measures answers.
-
-    Args:
-        systems: the reference first.
-
-    Raises:
-        ValueError: a file answers none of the questions.
-    """
+    """The answers of files, and those of the reader, if any metric measures answers."""
     answered = Answered({}, {}, {}, [])
     if metrics and answering.reader:
         reading = [system for system in systems if system.by != ANSWERS]
@@ -341,11 +331,7 @@ class _Measured:
 def _make_comparison(
     measured: _Measured, systems: Sequence[System], data: str | Path
 ) -> Comparison:
-    """Computes tables.
-
-    Args:
-        systems: the reference first.
-    """
+    """Computes tables."""
     questions, metrics = measured.questions, measured.metrics
     keys, by_document = document_keys(questions)
     if not by_document:
@@ -402,13 +388,7 @@ def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]
 def _remarks(
     measured: _Measured, systems: Sequence[System], clusters: int, by_document: bool
 ) -> list[str]:
-    """Sentences on how it was measured.
-
-    Args:
-        systems: the reference first.
-        clusters: how many units intervals and tests draw.
-        by_document: whether these are documents, not questions.
-    """
+    """Sentences on how it was measured."""
     task, questions = measured.task, measured.questions
     drawing = (
         f"intervals and tests draw the {clusters:,} documents, or groups of them, that are asked"
@@ -431,11 +411,7 @@ def _remarks(
 
 
 def _remarks_on_answers(measured: _Measured, systems: Sequence[System]) -> list[str]:
-    """Sentences on rows of answers beside rows of rankings, if there are any.
-
-    Args:
-        systems: the reference first.
-    """
+    """Sentences on rows of answers beside rows of rankings, if there are any."""
     alone = [system.name for system in systems if not system.ranks]
     ranking = [system.name for system in systems if system.ranks]
     answering = [system.name for system in systems if system.name in measured.answers]

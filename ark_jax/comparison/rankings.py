@@ -98,11 +98,7 @@ def parse_systems(words: Sequence[str]) -> list[System]:
 
 
 def _parse_system(word: str) -> System:
-    """The system that a word names, called by the word without `+rerank:FOLDER`.
-
-    Raises:
-        ValueError: it names none.
-    """
+    """The system that a word names, called by the word without `+rerank:FOLDER`."""
     name, reranks, reranker = word.strip().partition(_RERANK)
     rest = name.removesuffix(f"+{TURNS}")
     base = rest.removesuffix(f"+{HYDE}")

@@ -160,12 +160,7 @@ class _Work:
                     self._refuse(stage, name)
 
     def _refuse(self, stage: Stage, name: str) -> None:
-        """Raises an error since a stage cannot read the stage `name`.
-
-        Raises:
-            LookupError: it is not a stage before this one.
-            Interrupted: it is not up to date.
-        """
+        """Raises an error since a stage cannot read the stage `name`."""
         if name not in self.unready:
             raise LookupError(f"stage {stage.name} reads {name}, which is not a stage before it")
         raise Interrupted(
@@ -231,11 +226,7 @@ class _Work:
         return self.context.workdir / ".partial" / stage.name
 
     def _run_stage(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:
-        """Runs a stage in `partial`, and moves it to the folder that `place` gives for its reads.
-
-        Returns:
-            That folder.
-        """
+        """Runs a stage in `partial`, moves it to the folder of its reads, and returns that folder."""
         start = time.monotonic()
 
         def prepare() -> tuple[Record, dict | None]:
@@ -335,11 +326,7 @@ def _restore_mesh() -> Iterator[None]:
 
 @contextmanager
 def _lock_workdir(workdir: Path) -> Iterator[None]:
-    """Keeps a second run out of the workdir; it would write into the same partial folders.
-
-    Raises:
-        Interrupted: another run works here.
-    """
+    """Keeps a second run out of the workdir; it would write into the same partial folders."""
     workdir.mkdir(parents=True, exist_ok=True)
     with (workdir / ".lock").open("w") as file:
         try:

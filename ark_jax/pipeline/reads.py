@@ -255,13 +255,7 @@ class View:
 def _reads_of_field(
     kind: type | None, name: str, value: Any, field: str
 ) -> Iterator[tuple[str, str]]:
-    """(part, name) of each read that is recorded when a field is read; see `value_now`.
-
-    Args:
-        kind: the schema of the section.
-        name: of the field in its section.
-        field: its dotted name.
-    """
+    """(part, name) of each read that is recorded when a field is read; see `value_now`."""
     declared = schema.own_fields(kind).get(name) if kind else None
     if declared and not declared.affects_output:
         return
@@ -279,13 +273,7 @@ def _view_class(kind: type | None) -> type:
 
 
 def _new_view(section, kind: type | None, note: Callable[[str, str], None], prefix: str):
-    """A view of a section.
-
-    Args:
-        kind: the schema of the section; None if it has none.
-        note: is called with each read, as `Reads.note`.
-        prefix: of the section's dotted fields: "" or "section.".
-    """
+    """A view of a section."""
     view: Any = object.__new__(_view_class(kind))
     object.__setattr__(view, "_source", (section, kind, note, prefix))
     return view

@@ -240,11 +240,7 @@ def results(
 
 
 def _mean_plot(id: str, heading: str, values: Mapping[str, Mapping], base: str) -> str:
-    """A plot of every system's mean.
-
-    Args:
-        values: system -> value.
-    """
+    """A plot of every system's mean."""
     is_share = all(v["low"] >= 0 for v in values.values())
     return svg.interval_plot(
         id,

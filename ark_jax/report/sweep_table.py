@@ -108,11 +108,7 @@ def compare_arms(runs: Mapping[str, tuple[Mapping, Outcome]], metrics: Sequence[
 def _arm_values(
     arm: Mapping[object, Outcome], base: Mapping[object, Outcome], metrics: Sequence[str]
 ) -> dict[str, dict]:
-    """metric -> mean and interval of an arm, and its test against base.
-
-    Args:
-        arm, base: seed -> outcome.
-    """
+    """metric -> mean and interval of an arm, and its test against base."""
     seeds = [seed for seed in base if seed in arm]
     values = {}
     for metric in metrics:

@@ -257,12 +257,7 @@ def _train_reader(context: Context, sizes: _Sizes) -> Work:
 
 
 def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) -> list[Work]:
-    """The likelihoods of answers and questions; the tokens of a passage are computed once.
-
-    Args:
-        prefixes: passages.
-        pairs: likelihoods.
-    """
+    """The likelihoods of answers and questions; the tokens of a passage are computed once."""
     folder, train = context.config.generator.path, corpus.load_questions(context, "train")
     chunks = corpus.training_chunks(context) if stage == "score" else corpus.stored_chunks(context)
     passage = measure(folder, chunks, plan.PASSAGE).mean

@@ -119,11 +119,7 @@ def _sets_to_read(config, questions: Sequence[PooledQuestion]) -> dict[str, list
 def _sets_by_citation(
     sets: Sequence[EvidenceSet], cited: Sequence[Sequence[str]], *, keeps_cited: bool
 ) -> list[EvidenceSet]:
-    """The sets with their cited chunks alone, or without these; only sets with a cited chunk.
-
-    Args:
-        cited: the chunk ids that the answer from each set cites.
-    """
+    """The sets with their cited chunks alone, or without these; only sets with a cited chunk."""
     return [
         (pooled, [chunk for chunk in ids if (chunk in cited_ids) == keeps_cited])
         for (pooled, ids), cited_ids in zip(sets, cited, strict=True)

@@ -197,15 +197,7 @@ def _train_by_grpo(
     config,
     seed: int,
 ) -> tuple["Trained", dict]:
-    """Trains a copy of the reader by GRPO on its own answers; returns it and counts.
-
-    Args:
-        sample: from `sampler`.
-        sets: (question, chunk ids).
-        passages: chunk id -> passage.
-        chosen: for each step, the numbers of its sets.
-        seed: of the draws.
-    """
+    """Trains a copy of the reader by GRPO on its own answers; returns it and counts."""
     from ark_jax.train import tuning
 
     settings = config.read
@@ -267,11 +259,7 @@ def _prompt_sets(
 
 
 def _counts(answers: Sequence[rollouts.Answer], steps: int, questions: int, cut: int) -> dict:
-    """Counts for the manifest; warns if no answer teaches anything.
-
-    Args:
-        cut: prompts that were cut.
-    """
+    """Counts for the manifest; warns if no answer teaches anything."""
     if not any(answer.live for answer in answers):
         say(
             "  warning: all answers to a question were equally right, so the reader has learned "

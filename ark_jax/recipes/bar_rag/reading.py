@@ -216,11 +216,7 @@ class Success:
     def _right_shares(
         self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
     ) -> list[float]:
-        """For each set, the share of right answers among sampled ones.
-
-        Args:
-            options: of `LanguageModel.sample`.
-        """
+        """For each set, the share of right answers among sampled ones."""
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
         rule = self._rule or Rule.of_training(config)

@@ -133,12 +133,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
-    """A note, and a table of each metric by the number of retrieved passages, as HTML.
-
-    Args:
-        sizes: number of passages -> table of readers.
-        base: the reader to compare with.
-    """
+    """A note, and a table of each metric by the number of retrieved passages, as HTML."""
     columns = [f"first {size}" for size in sizes]
     intro = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
     tables = []
@@ -154,11 +149,7 @@ def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base
 
 
 def _removal_tables(parts: Mapping[str, Mapping]) -> list[str]:
-    """A note, and a table for each reader that cites, as HTML; empty if no answer cites.
-
-    Args:
-        parts: reader -> what `evaluate` stored of its answers without cited passages.
-    """
+    """A note, and a table for each reader that cites, as HTML; empty if no answer cites."""
     pieces = []
     for system, part in parts.items():
         name = f"{system}, {part['questions']:,} questions whose answer cites a passage"

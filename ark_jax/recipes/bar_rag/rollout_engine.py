@@ -341,11 +341,7 @@ class RolloutEngine:
         replies: Sequence[Reply],
         batch_tokens: int,
     ) -> None:
-        """Refuses an engine whose log-probabilities of its replies are not those of the model.
-
-        Raises:
-            RuntimeError: it has other weights, or computes otherwise.
-        """
+        """Refuses an engine whose log-probabilities of its replies are not those of the model."""
         ids = [np.array(reply.ids, np.int32) for reply in replies]
         computed = np.concatenate(
             lm.token_log_likelihood(prompt_ids, ids, batch_tokens=batch_tokens)
@@ -373,11 +369,7 @@ def _request_seed(seed: int, place: np.ndarray) -> int:
 
 
 def _problem_of(replies: Sequence[Reply], draws: Draws, vocab: int) -> str:
-    """What is wrong with the replies to a prompt; empty if nothing is.
-
-    Raises:
-        TypeError: a reply has no list of token ids.
-    """
+    """What is wrong with the replies to a prompt; empty if nothing is."""
     if len(replies) != draws.n:
         return f"{len(replies)} replies to a prompt, of {draws.n} that were asked for"
     for reply in replies:

@@ -95,11 +95,7 @@ def _draw_sets(
 
 
 def _readable(stored: list[rollouts.DrawnSet]) -> list[rollouts.DrawnSet]:
-    """The sets whose p is known; a reply that names no set has none.
-
-    Raises:
-        ValueError: no reply names a set.
-    """
+    """The sets whose p is known; a reply that names no set has none."""
     sets = [item for item in stored if item.p is not None]
     if not sets:
         raise ValueError(
@@ -112,11 +108,7 @@ def _readable(stored: list[rollouts.DrawnSet]) -> list[rollouts.DrawnSet]:
 
 
 def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verdict]:
-    """question id -> whether it is kept, by the p of its sets.
-
-    Raises:
-        ValueError: none is kept.
-    """
+    """question id -> whether it is kept, by the p of its sets."""
     settings = zone.Zone(
         low=config.filter.low,
         high=config.filter.high,
@@ -202,12 +194,7 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
 
 
 def _counts(sets: Sequence[rollouts.RewardedSet], known: Sequence[rollouts.DrawnSet]) -> dict:
-    """Counts for the manifest; warns if the selector could not learn.
-
-    Args:
-        sets: all drawn sets.
-        known: sets whose p came from the filter.
-    """
+    """Counts for the manifest; warns if the selector could not learn."""
     if not any(item.live for item in sets):
         say(
             "  warning: no set of a question was better than another, so the selector has learned "
