@@ -226,7 +226,7 @@ class _Work:
         return self.context.workdir / ".partial" / stage.name
 
     def _run_stage(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:
-        """Runs a stage in `partial`, moves it to the folder of its reads, and returns that folder."""
+        """Runs a stage in `partial`, moves it to the folder of its reads, and returns that."""
         start = time.monotonic()
 
         def prepare() -> tuple[Record, dict | None]:

@@ -133,9 +133,6 @@ class SelectorSection:
     )
     max_new_tokens: int = field(256, "Longest reply of a writer.", unit="tokens", minimum=1)
     temperature: float = field(1.0, "Of a writer's sampled replies.", above=0)
-    top_p: float = field(
-        1.0, "Likeliest tokens that a writer's replies are drawn from.", above=0, maximum=1
-    )
     strict: bool = field(
         True,
         "Whether a writer's reply needs a thought and nothing but a list of passages that exist; "

@@ -372,7 +372,7 @@ class WritingSelector:
             max_new_tokens=settings.max_new_tokens,
             seed=seed,
             temperature=settings.temperature,
-            top_p=settings.top_p,
+            top_p=1.0,
             places=np.array([(step, pooled.number) for pooled in questions]),
             log_probs=False,
             batch_tokens=batch_tokens,

@@ -127,9 +127,6 @@ class EvaluateSection:
         choices=("held_out", "rest"),
     )
     questions: int = settings.questions_of_groups()
-    hops: int = field(
-        3, "Longest path from a topic to an answer that counts.", unit="triples", minimum=1
-    )
     metrics: tuple[str, ...] = field(
         (
             "answer_triple@1",

@@ -14,6 +14,7 @@ from ark_jax.recipes import graphs
 from ark_jax.runtime.log import say
 
 TEST_FILE = "questions_test.parquet"
+HOPS = 3  # triples of the longest path from a topic to an answer that counts
 HEADLINE = "answer_triple@10"  # the metric that messages speak of
 
 
@@ -64,7 +65,7 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
     linked = link(_questions_to_measure(questions, context.config), graph)
     for remark in linked.remarks:
         say(f"  {remark}")
-    tested = _linked_test_questions(linked, graph, context.config.evaluate.hops)
+    tested = _linked_test_questions(linked, graph, HOPS)
     if not any(question.answers for question in tested):
         raise ValueError(
             f"{settings.questions}: none of {len(questions):,} questions with answers is left to "

@@ -66,12 +66,6 @@ class PathsSection:
 
     hops: int = field(3, "Longest path, in training and in search.", unit="relations", minimum=1)
     inverse: bool = field(True, "Walk relations backward too, as `inverse of` each.")
-    hub: int = field(
-        10_000,
-        "Entities whose relations are looked at to go on; all of them count as reached.",
-        unit="entities",
-        minimum=1,
-    )
     seconds: float = field(
         150.0, "Time limit of finding a question's paths.", unit="seconds", above=0
     )

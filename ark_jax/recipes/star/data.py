@@ -198,13 +198,9 @@ def load_questions(context: Context, part: str) -> list[PathQuestion]:
 
 def load_steps(context: Context) -> Steps:
     """The stored graph's relations as steps."""
-    settings = context.config.paths
-    return Steps(
-        graphs.load_graph(context),
-        inverse=settings.inverse,
-        by=context.config.data.relations,
-        hub=settings.hub,
-    )
+    config = context.config
+    graph = graphs.load_graph(context)
+    return Steps(graph, inverse=config.paths.inverse, by=config.data.relations)
 
 
 PATHS_FILE = "paths.parquet"

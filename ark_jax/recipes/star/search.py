@@ -31,7 +31,7 @@ class Found:
     Attributes:
         pairs: pairs that the scorer read.
         prefiltered: pairs that the prefilter scored by their cosine.
-        cuts: sets of entities that were cut to `paths.hub` before their relations were looked up.
+        cuts: sets of entities that were cut to `graph.steps.HUB` to look up their relations.
     """
 
     paths: Paths
