@@ -23,14 +23,7 @@ from ark_jax.recipes.bar_rag.rollouts import (
     stage_of,
 )
 from ark_jax.recipes.core.models import encode
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    encode_passages,
-    gold_passages,
-    load_questions,
-    passages_of,
-    stored_chunks,
-)
+from ark_jax.recipes.documents import corpus
 from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
 from ark_jax.recipes.documents.retrieve import searched_chunks
@@ -62,14 +55,14 @@ def find_pools(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has a pool.
     """
-    chunks, rows, gold = stored_chunks(context), [], {}
+    chunks, rows, gold = corpus.stored_chunks(context), [], {}
     vectors: dict[str, dict[str, np.ndarray]] = {"questions": {}, "chunks": {}}
     counts = {"questions_without_usable_answer": 0}
     for part in PARTS:
-        questions = load_questions(context, part)
+        questions = corpus.load_questions(context, part)
         usable = [question for question in questions if _is_usable(question)]
         counts["questions_without_usable_answer"] += len(questions) - len(usable)
-        gold |= gold_passages(context, usable, chunks.by_document)[0]
+        gold |= corpus.gold_passages(context, usable, chunks.by_document)[0]
         rows += _search_pools(context, usable, chunks, gold, vectors, part)
     if not any(row["part"] == "train" for row in rows):
         raise ValueError(
@@ -120,7 +113,9 @@ def _search_pools(
     searched, scopes = searched_chunks(context, questions, chunks)
     if not questions or not searched:
         return []
-    keys, _ = encode_passages(context, "base", passages_of(searched), f"embed chunks, {part}")
+    keys, _ = corpus.encode_passages(
+        context, "base", corpus.passages_of(searched), f"embed chunks, {part}"
+    )
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", f"embed questions, {part}")
     found = nearest_texts(queries, keys, context.config.pool.size, scopes)
@@ -157,7 +152,7 @@ def load_pools(context: Context, part: str) -> list[PooledQuestion]:
             tuple(row["cosine"] for row in rows[question.id]),
             tuple(map(tuple, gold[question.id])),
         )
-        for number, question in enumerate(load_questions(context, part))
+        for number, question in enumerate(corpus.load_questions(context, part))
         if question.id in rows
     ]
 
@@ -357,7 +352,9 @@ class WritingSelector:
             prompts.load_template("select", config.prompts.select), count=config.select.passages
         )
         form = ReadingPrompt(template, chat=True, cite=True)
-        return cls(lm, form, Passages(stored_chunks(context)), config, sampler(context))
+        return cls(
+            lm, form, corpus.Passages(corpus.stored_chunks(context)), config, sampler(context)
+        )
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
