@@ -115,14 +115,12 @@ def test_a_graph_without_usable_names_is_refused(tmp_path):
 
 
 def test_writing_questions_is_deterministic_for_any_block_size(tmp_path, demo, monkeypatch):
-    from ark_jax.recipes.gpr import questions
-
     first, second = context(tmp_path / "a", demo), context(tmp_path / "b", demo)
     write(first)
     write(second)
     table = lambda run: (run.workdir / "questions" / "questions.parquet").read_bytes()
     assert table(first) == table(second)
-    monkeypatch.setattr(questions, "_QUESTIONS_AT_ONCE", 7)
+    monkeypatch.setattr("ark_jax.recipes.gpr.questions._QUESTIONS_AT_ONCE", 7)
     write(second)
     assert questions(first) == questions(second)
 
