@@ -39,21 +39,6 @@ def is_record(value: object) -> TypeGuard[Record]:
     )
 
 
-def _input_digest(field: str, path: str) -> str:
-    """The digest of the files that a reader opens; "" if the field is empty."""
-    return fingerprints.input_digest(path) if path else ""
-
-
-def _optional_file_digest(field: str, path: str) -> str:
-    """The digest of a file; "" if there is none."""
-    return fingerprints.file_digest(Path(path)) if Path(path).is_file() else ""
-
-
-def _models_digest(field: str, paths: list[str]) -> str:
-    """One digest of several models, in their order."""
-    return fingerprints.fingerprint([fingerprints.model_digest(path) for path in paths])
-
-
 def _prompt_digest(field: str, path: str) -> str:
     """The digest of a prompt's template; the last part of the field is its name."""
     return prompts.text_digest(prompts.load_template(field.rpartition(".")[2], path))
@@ -62,10 +47,14 @@ def _prompt_digest(field: str, path: str) -> str:
 # Kind of content -> a function of a field and its value, which gives a digest of what it names.
 CONTENTS: dict[str, Callable[[str, Any], str]] = {
     "model": lambda field, path: fingerprints.model_digest(path),
-    "models": _models_digest,
-    "input": _input_digest,
+    "models": lambda field, paths: fingerprints.fingerprint(
+        [fingerprints.model_digest(x) for x in paths]
+    ),
+    "input": lambda field, path: fingerprints.input_digest(path) if path else "",
     "files": lambda field, path: fingerprints.files_digest(path) if path else "",
-    "file": _optional_file_digest,
+    "file": lambda field, path: (
+        fingerprints.file_digest(Path(path)) if Path(path).is_file() else ""
+    ),
     "prompt": _prompt_digest,
     "function": own_functions.digest,
 }

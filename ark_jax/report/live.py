@@ -30,7 +30,8 @@ def live_page(workdir: Path, watch: Watch) -> str:
     """
     is_running, rows = journal = read_journal(workdir)
     stages, (current, progress) = list(watch(journal)), current_stage(*journal)
-    seconds = {row["stage"]: row["seconds"] for row in _dicts(workdir) if "seconds" in row}
+    metrics = (row for row in read_rows(workdir / "metrics.jsonl") if isinstance(row, dict))
+    seconds = {row["stage"]: row["seconds"] for row in metrics if "seconds" in row}
     finished = sum(status.state == "done" for status in stages)
     said = (
         f"{current} is running: {progress or 'no count yet'}." if current else "No run works here."
@@ -57,10 +58,6 @@ def live_page(workdir: Path, watch: Watch) -> str:
     ]
     title = f"{workdir.name}, {'running' if is_running else 'at rest'}"
     return render(title, [said, f"{finished} of {len(stages)} stages are done."], sections)
-
-
-def _dicts(workdir: Path) -> Iterator[dict]:
-    return (row for row in read_rows(workdir / "metrics.jsonl") if isinstance(row, dict))
 
 
 def _curves(workdir: Path, stages: Sequence[Status]) -> dict[str, list[Mapping]]:

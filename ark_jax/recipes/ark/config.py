@@ -28,7 +28,6 @@ SWEEPS are series of runs:
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
@@ -596,11 +595,6 @@ def ark(preset: str = "default") -> ConfigDict:
     return with_preset(Ark, PRESETS, preset)
 
 
-def _with_changes(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
-    config.update_from_flattened_dict(changes)
-    return config
-
-
 METHOD_SECTIONS = ("graph", "score", "mine", "train")
 # Fields of these sections that save time or memory, or say where records come from.
 INCIDENTAL_FIELDS = (
@@ -689,30 +683,13 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     }
 
 
-def _use_preset(config: ConfigDict, preset: str) -> None:
-    _with_changes(config, differences(config, preset))
-
-
-def _use_gold(config: ConfigDict) -> None:
-    _with_changes(config, GOLD)
-
-
-def _use_local_llm(config: ConfigDict) -> None:
-    config.llm.backend = "local"
-
-
 # Variants of a study's config, by the word that asks for them.
 STUDY_VARIANTS = {
-    "paper": functools.partial(_use_preset, preset="paper"),
-    "official": functools.partial(_use_preset, preset="official"),
-    "gold": _use_gold,
-    "local": _use_local_llm,
+    "paper": lambda c: c.update_from_flattened_dict(differences(c, "paper")),
+    "official": lambda c: c.update_from_flattened_dict(differences(c, "official")),
+    "gold": lambda c: c.update_from_flattened_dict(GOLD),
+    "local": lambda c: c.update_from_flattened_dict({"llm.backend": "local"}),
 }
-
-
-def train_stages(config: ConfigDict, *stages: int) -> None:
-    """Makes `config` train these stages only."""
-    config.train.stages = stages
 
 
 def _use_multilingual(config: ConfigDict) -> None:
@@ -722,19 +699,16 @@ def _use_multilingual(config: ConfigDict) -> None:
     config.retriever.path = str(model_folder("multilingual"))
 
 
+def _train_stage(config: ConfigDict, stage: int) -> None:
+    config.train.stages = (stage,)
+
+
 VARIANTS = {
     # One stage with the epochs of all three, and negatives for rewritten questions of both sizes.
-    "no_curriculum": lambda c: train_stages(c, 0),
-    "stage=1": lambda c: train_stages(c, 1),
-    "stage=2": lambda c: train_stages(c, 2),
-    "stage=3": lambda c: train_stages(c, 3),
+    "no_curriculum": functools.partial(_train_stage, stage=0),
+    **{f"stage={n}": functools.partial(_train_stage, stage=n) for n in (1, 2, 3)},
     "multilingual": _use_multilingual,
 }
-
-
-def scale_learning_rates(factor: float) -> dict[str, object]:
-    """Changes of a run whose stages all learn `factor` times as fast."""
-    return {"train.learning_rates": (1e-5 * factor, 8e-6 * factor, 4e-6 * factor)}
 
 
 # sweep -> run -> changed fields. Except in `seeds` and `folds`, all runs of a sweep share the
@@ -751,7 +725,9 @@ SWEEPS = {
     # M, the positives of a question; K, its hard negatives.
     "positives": {f"M{m}": {"score.positives": m} for m in (1, 3, 5, 10, 20)},
     "negatives": {f"K{k}": {"mine.negatives": k} for k in (5, 10, 20, 40)},
-    "learning_rate": {f"x{x:g}": scale_learning_rates(x) for x in (0.3, 1, 3, 10)},
+    "learning_rate": {
+        f"x{x:g}": {"train.learning_rates": (1e-5 * x, 8e-6 * x, 4e-6 * x)} for x in (0.3, 1, 3, 10)
+    },
     # How far results move by chance. The seed also splits the questions: to keep the split, name
     # --data.held_out_documents.
     "seeds": {f"seed{seed}": {"seed": seed} for seed in range(1, 5)},

@@ -372,8 +372,9 @@ def _negative_rows(
         known = [*positives, *marked, *candidates]
         cosine = dict(zip(known, corpus.cosines(question.id, known).tolist(), strict=True))
         spared_ids = spared.get(question.id, ())
+        hardest = sorted(marked, key=lambda chunk: -cosine[chunk])
         negatives, dropped = mining.choose_negatives(
-            [*_hardest_first(marked, cosine), *zip(candidates, scores, strict=True)],
+            [*((x, cosine[x]) for x in hardest), *zip(candidates, scores, strict=True)],
             positives,
             cosine=cosine,
             first_copy=originals,
@@ -398,11 +399,6 @@ def _negative_rows(
                 "mined_by": score,
                 "cosine": cosine[chunk],
             }
-
-
-def _hardest_first(chunks: Sequence[int], cosine: Mapping[int, float]) -> list[tuple[int, float]]:
-    """The chunks with their cosines, the largest first; ties keep their order."""
-    return sorted([(chunk, cosine[chunk]) for chunk in chunks], key=lambda pair: -pair[1])
 
 
 def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, int]:

@@ -175,7 +175,9 @@ def extract(context: Context, folder: Path) -> dict:
                 for item, texts in answers.texts.items()
             )
             usage, drifted = answers.usage, len(answers.drifted)
-        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _count_characters))
+        facts = map_stored(
+            folder, "facts", fact_parser, shards_of(replies, lambda x: sum(map(len, x.texts)))
+        )
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
@@ -219,10 +221,6 @@ def _rule_based_facts(
         frequency.update(dict(zip(terms, numbers, strict=True)))
     prepare = functools.partial(rule_based_extractor, frequency)
     yield from map_stored(folder, "facts", prepare, shards())
-
-
-def _count_characters(replies: Replies) -> int:
-    return sum(map(len, replies.texts))
 
 
 def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[Replies]:

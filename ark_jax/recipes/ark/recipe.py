@@ -38,7 +38,8 @@ def check_ark(config) -> None:
         RuntimeError: a setting needs a library that is not installed.
     """
     schema.check(config, Ark)
-    _check_prompts(config.prompts)
+    for name, path in config.prompts.items():
+        prompts.load_template(name, path, target=TARGETS.get(name, ""))
     _check_graph(config.graph)
     _check_model(config)
     _check_score(config.score)
@@ -49,11 +50,6 @@ def check_ark(config) -> None:
     _check_reader(config)
     check_shared_sections(config)
     curriculum.systems(config).check()
-
-
-def _check_prompts(paths) -> None:
-    for name, path in paths.items():
-        prompts.load_template(name, path, target=TARGETS.get(name, ""))
 
 
 def _check_graph(graph) -> None:

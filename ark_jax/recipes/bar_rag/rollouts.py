@@ -5,7 +5,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -144,18 +144,13 @@ def _known_fields(row: Rollout) -> dict:
     return {name: value for name, default, value in named if (default, value) != (None, None)}
 
 
-class Rewarded(Protocol):
-    """The score of one draw."""
-
-    reward: float
-
-
 def compare_in_groups(
-    scores: Sequence[Rewarded], groups: np.ndarray, live: np.ndarray, settings
+    scores: Sequence, groups: np.ndarray, live: np.ndarray, settings
 ) -> list[dict]:
     """The columns `reward`, `advantage` and `live` of each draw.
 
     Args:
+        scores: each has a `reward`.
         groups: the number of each draw's group, from 0.
         live: for each group, whether its outcomes differ.
         settings: `config.read` or `config.select`.

@@ -60,7 +60,7 @@ def find_pools(context: Context, folder: Path) -> dict:
     counts = {"questions_without_usable_answer": 0}
     for part in PARTS:
         questions = corpus.load_questions(context, part)
-        usable = [question for question in questions if _is_usable(question)]
+        usable = [question for question in questions if any(map(normalise, question.answers))]
         counts["questions_without_usable_answer"] += len(questions) - len(usable)
         gold |= corpus.gold_passages(context, usable, chunks.by_document)[0]
         rows += _search_pools(context, usable, chunks, gold, vectors, part)
@@ -88,11 +88,6 @@ def find_pools(context: Context, folder: Path) -> dict:
         "share_of_pools_with_gold": round(sum(pools.values()) / len(pools), 4),
         **{name: count for name, count in counts.items() if count},
     }
-
-
-def _is_usable(question: Question) -> bool:
-    """Whether a reference answer has a word beside articles and punctuation."""
-    return any(map(normalise, question.answers))
 
 
 def _search_pools(
