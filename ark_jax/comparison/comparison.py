@@ -1,4 +1,4 @@
-"""Systems on a test set: a table of metrics, with intervals and pairwise tests."""
+"""Systems on a test set: a table with intervals and pairwise tests, as text, JSON and files."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The manifest of a finished stage: what it was made from, and the digests of its files."""
+"""The manifest of a finished stage, and the folder of an unfinished one with its reads so far."""
 
 import json
 import os

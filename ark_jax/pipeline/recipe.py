@@ -1,4 +1,4 @@
-"""`Recipe`: all that the command line's tools know of a method."""
+"""`Recipe`: all that the command line's tools know of a method, and what its config names."""
 
 import dataclasses
 import importlib

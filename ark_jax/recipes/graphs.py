@@ -1,4 +1,4 @@
-"""The graph of a recipe over triples, and the draw of questions about it."""
+"""What recipes over triples share: the graph, the draw of questions, the reader's answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

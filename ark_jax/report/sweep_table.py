@@ -1,4 +1,9 @@
-"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with plots."""
+"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with plots.
+
+Folds of a cross-validation are pooled. Runs that differ only in their seed are an arm: a difference
+between two runs may come from their seeds, so arms are compared by the mean of each question over
+the seeds that both arms have.
+"""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""The report stage: one page on a whole run, from what its stages left in the workdir."""
+"""How a run ends: one page on it all, and its last lines: what is best, what to do next."""
 
 import functools
 import json

@@ -1,4 +1,7 @@
-"""The questions stage: from the graph alone, by wordings of relations or triple by triple."""
+"""The questions stage: from the graph alone, by wordings of relations or triple by triple.
+
+First come the triples to ask about, and the questions whose answer is one end of a triple.
+"""
 
 import collections
 import dataclasses

@@ -1,4 +1,7 @@
-"""What each system finds for each test question: by beam search, or by counts of training paths."""
+"""What each system finds for each test question, by beam search or by counts of training paths.
+
+Then the metrics of paths: hits, ways, errors and their biases.
+"""
 
 import collections
 import dataclasses
