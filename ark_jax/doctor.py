@@ -23,7 +23,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ark_jax.pipeline import named
 from ark_jax.pipeline.recipe import Recipe, recipe_of
 from ark_jax.runtime.accelerator import find_device, host_memory
 from ark_jax.runtime.log import show
@@ -95,7 +94,7 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
         config = recipe = None
         show(f"{_finding_of_error('the command line or the config', error)}\n")
         states.append("problem")
-    roles = named.roles(recipe, config) if recipe else ()
+    roles = recipe.roles(config) if recipe else ()
     look("packages", packages, any(config[role].backend == "openai" for role in roles))
     before = len(states)
     look("devices", devices, seconds=START + DISK)
@@ -118,24 +117,24 @@ def _look_at_config(look: Callable, recipe: Recipe, config, *, reads_models: boo
         look: runs a check and shows its findings, as in `diagnose`.
         reads_models: whether jax starts; else reading a model might crash this process.
     """
-    roles = named.roles(recipe, config)
+    roles = recipe.roles(config)
     look("the config", settings, recipe, config, seconds=START)  # it may import jax
     look("the config", experimental, config)
     look("log.to", trackers, config)
     if reads_models:
-        for field, path in named.paths(recipe, config, "model", "models").items():
+        for field, path in recipe.paths(config, "model", "models").items():
             look(field, model, field, path, seconds=3 * NETWORK)
     for role in roles:
         if config[role].backend == "openai":
             look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
-    files = named.paths(recipe, config, "file", "files", "input")
+    files = recipe.paths(config, "file", "files", "input")
     replays = any(config[role].backend == "replay" for role in roles)
     if replays and "questions.replies" not in files:
         files["llm.replies"] = config.llm.replies  # of every role
     for field, path in files.items():
         if field != "data.path":
             look(field, file, field, path)
-    if named.data_path(recipe, config) is not None:
+    if recipe.data_path(config) is not None:
         look("data.path", data, recipe, config, late="warning")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
 from ark_jax.index.rows import write_rows
-from ark_jax.pipeline import engine, fingerprints, kept_config, named, own_functions
+from ark_jax.pipeline import engine, fingerprints, kept_config, own_functions
 from ark_jax.pipeline.recipe import Recipe, recipe_of
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
@@ -241,7 +241,7 @@ def _fetch_models(recipe: Recipe, stages, config, workdir: Path) -> None:
     Raises:
         RuntimeError: a default model cannot be fetched.
     """
-    names = set(named.paths(recipe, config, "model", "models").values())
+    names = set(recipe.paths(config, "model", "models").values())
     if names and any(s.state != "done" for s in examine(stages, config, workdir)):
         models.fetch_demo_models(sorted(names))
         for name in sorted(filter(storage.is_hub_name, names)):

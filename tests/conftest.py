@@ -36,8 +36,7 @@ if jax.__version_info__ < (0, 12):  # XLA ends the process at a flag that it no 
     # A program is one module of LLVM's: to cut it for several threads takes a third more CPU time.
     UNOPTIMISED += " --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("XLA_FLAGS", UNOPTIMISED)
-# The products of tiny models in torch take a microsecond, and two threads that wait for each other a
-# thousand.
+# torch's products of tiny models take a microsecond; two threads wait for each other a thousand.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)

@@ -77,7 +77,7 @@ class Comparing(ReadingFlags):
 
     def run(self) -> int:
         prepare_environment()
-        from ark_jax.comparison import output
+        from ark_jax.comparison.comparison import json_of, save, text_of
 
         out = storage.local_path(self.out) if self.out else None
         with log_on_stderr():
@@ -85,14 +85,14 @@ class Comparing(ReadingFlags):
                 comparison = self.make_comparison()
                 if out:
                     out.mkdir(parents=True, exist_ok=True)
-                    log.say(f"  {output.save(comparison, out)}")
+                    log.say(f"  {save(comparison, out)}")
             except OSError as error:
                 place = out or storage.cache_folder()
                 raise OSError(message_with_fix(error, place, flag="--out")) from error
         if self.json:
-            log.show(json_line(output.json_of(comparison)))
+            log.show(json_line(json_of(comparison)))
         else:
-            log.show(output.text_of(comparison))
+            log.show(text_of(comparison))
         return 0
 
 

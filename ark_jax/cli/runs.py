@@ -82,11 +82,10 @@ class Plan(ConfigFlags):
     def _print(self, target=None) -> int:
         """Prints the plan for these devices, or for this machine's."""
         from ark_jax.estimate import plan
-        from ark_jax.pipeline import named
         from ark_jax.recipes.core import models as run_models
 
         recipe, config = open_recipe(self)
-        models = named.paths(recipe, config, "model", "models")
+        models = recipe.paths(config, "model", "models")
         run_models.fetch_demo_models(models.values())
         planned = plan.estimate(recipe, config, self.workdir, target, verify=self.verify)
         say(plan.format_plan(planned))
@@ -245,7 +244,6 @@ def open_recipe(verb: ConfigFlags) -> tuple:
     Raises:
         ValueError: a flag or the config's data.path is missing, or the config is bad.
     """
-    from ark_jax.pipeline import named
     from ark_jax.pipeline.recipe import recipe_of
 
     config, lacking = verb.open(), []
@@ -262,7 +260,7 @@ def open_recipe(verb: ConfigFlags) -> tuple:
         raise ValueError(f"ark-jax {verb.verb} needs {' and '.join(lacking)}, as in: {example}")
     recipe = recipe_of(config)
     recipe.stages(config)  # raises if the config lacks a field that is read next
-    if named.data_path(recipe, config) == "":
+    if recipe.data_path(config) == "":
         raise ValueError(
             "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
             "tests it"
@@ -281,7 +279,8 @@ def live_page(verb: ConfigFlags, recipe, config) -> Iterator[None]:
 
     config = config.copy_and_resolve_references()  # the run's own is read by its stages
     with live.serving(
-        verb.workdir, lambda: watch(recipe.stages(config), config, verb.workdir)
+        verb.workdir,
+        lambda journal: watch(recipe.stages(config), config, verb.workdir, journal=journal),
     ) as address:
         say(f"watch it in a browser: {address}")
         yield

@@ -111,8 +111,8 @@ def read_answers(
             )
             answers |= _columns(group, questions, {key: parse(x) for key, x in filled.items()})
             if refused:
-                why = next(iter(refused.values()))
-                remarks.append(f"{len(refused):,} prompts are refused, and count 0: {why}")
+                reason = next(iter(refused.values()))
+                remarks.append(f"{len(refused):,} prompts are refused, and count 0: {reason}")
         if LIKELIHOOD in metrics and group[0].name != STEPS:
             values = _likelihoods(answering.reader, form, filled, asked)
             likelihoods |= _columns(group, questions, values)
@@ -123,7 +123,6 @@ def read_answers(
 def _by_form(
     answering: Answering, systems: Sequence[System]
 ) -> Iterator[tuple[ReadingPrompt, list[System]]]:
-    """Each form of prompts with its systems."""
     form = lambda system: dataclasses.astuple(answering.form_for(system))
     for key, group in itertools.groupby(sorted(systems, key=form), form):
         yield ReadingPrompt(*key), list(group)
@@ -180,7 +179,6 @@ def _prompts(
 
 
 def _tokens(form: ReadingPrompt) -> int:
-    """The longest reply of a local reader."""
     return MAX_NEW_TOKENS if form.cite else ANSWER_TOKENS
 
 
@@ -202,8 +200,13 @@ def _likelihoods(
     names = list(dict.fromkeys(name for name, _ in filled))
     numbered = {(str(names.index(name)), id): prompt for (name, id), prompt in filled.items()}
     references = {question.id: question.answers for question in questions}
-    given = [reader.settings.model, dataclasses.astuple(form), sorted(numbered.items()), references]
-    folder = reader.cache.parent / "likelihoods" / fingerprint(given)[:16]
+    inputs = [
+        reader.settings.model,
+        dataclasses.astuple(form),
+        sorted(numbered.items()),
+        references,
+    ]
+    folder = reader.cache.parent / "likelihoods" / fingerprint(inputs)[:16]
     folder.mkdir(parents=True, exist_ok=True)
     values = answer_likelihoods(reader.lm, form, numbered, questions, folder, 0)
     return {(names[int(number)], id): value for (number, id), value in values.items()}

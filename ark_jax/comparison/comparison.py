@@ -1,4 +1,4 @@
-"""Systems on a test set: a table of metrics, with intervals and pairwise tests."""
+"""Systems on a test set: a table with intervals and pairwise tests, as text, JSON and files."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,15 @@ from ark_jax.index.folder import is_index
 from ark_jax.index.index import absolute_model
 from ark_jax.index.writer import Writer
 from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.core import tables
 from ark_jax.recipes.core.split import document_keys
-from ark_jax.recipes.core.tables import by_system, html_of, questions_by_group, tabulate
 from ark_jax.recipes.documents.corpus import Passages
-from ark_jax.recipes.documents.retrieve import DEPTH, without
-from ark_jax.report.questions import Asked, ask_rankings
+from ark_jax.recipes.documents.retrieve import DEPTH, ids_except
+from ark_jax.report import sections
+from ark_jax.report.page import render
+from ark_jax.report.questions import Asked, ask_rankings, question_section
+from ark_jax.report.results import by_group, results
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
 from ark_jax.runtime.shown import one_line
@@ -83,7 +87,7 @@ class Comparison:
     __repr__ = one_line("reference", "metrics", "measured_questions")
 
     def _repr_html_(self) -> str:
-        return html_of(self.table, self.metrics)
+        return tables.html_of(self.table, self.metrics)
 
     @property
     def measured_questions(self) -> int:
@@ -144,13 +148,9 @@ def compare(
     if any(system.model for system in systems):
         task = _make_task(systems, data, corpus, folder, scope, rules, reading)
     questions = task.questions if task else read_asked(data, reading)
-    if of_answers and not any(question.answers for question in questions):
+    if not any(question.answers for question in questions):
         asked = next((x.file or x.name for x in systems if not x.ranks), metrics and "--reader")
-        if asked:
-            raise ValueError(
-                f"{data}: no question has an answer, so {asked} cannot be measured; add answers to "
-                "the questions"
-            )
+        _refuse_unanswered(data, of_answers and asked)
         of_answers = ()
     rankings, remarks = {x.name: [[]] * len(questions) for x in systems}, []
     if task:
@@ -166,8 +166,15 @@ def compare(
     return dataclasses.replace(comparison, remarks=remarks)
 
 
+def _refuse_unanswered(data: str | Path, asked: object) -> None:
+    if asked:
+        raise ValueError(
+            f"{data}: no question has an answer, so {asked} cannot be measured; add answers to the "
+            "questions"
+        )
+
+
 def _check_reader(systems: Sequence[System], answering: Answering) -> None:
-    """Raises ValueError if a system needs a language model, and there is none."""
     writing = {"+hyde": "expands", "+turns": "turns"}
     needs = [word for word, field in writing.items() if any(getattr(x, field) for x in systems)]
     needs += [system.name for system in systems if system.by == READER]
@@ -217,16 +224,12 @@ def _rank_all(
     same_id: str,
     reader: Writer | None,
 ) -> tuple[dict[str, list[list[str]]], list[str]]:
-    """system -> the first chunk ids of each question, none of one without a ranking; and remarks.
-
-    Args:
-        outputs: system -> what its file holds.
-        depth: how many chunks.
-        same_id: as of `compare`.
-        reader: the language model that writes what is searched for.
-    """
-    own = own_chunks(task.questions, task.index.chunks.by_document, same_id)
-    own_of, spare = [own.get(question.id, ()) for question in task.questions], most_chunks(own)
+    """system -> the first chunk ids of each question, none without a ranking; and remarks."""
+    excluded = own_chunks(task.questions, task.index.chunks.by_document, same_id)
+    own_of, spare = (
+        [excluded.get(question.id, ()) for question in task.questions],
+        most_chunks(excluded),
+    )
     searching = [system for system in systems if system.ranks and not system.file]
     found, remarks = rank(task, searching, depth + spare, reader and reader.write), []
     rankings = {}
@@ -237,9 +240,11 @@ def _rank_all(
             )
             remarks.append(remark)
         lists = found.get(system.name, [[]] * len(task.questions))
-        ranked = [without(ids, out, depth) for ids, out in zip(lists, own_of, strict=True)]
+        ranked = [
+            ids_except(ids, unwanted, depth) for ids, unwanted in zip(lists, own_of, strict=True)
+        ]
         rankings[system.name] = rerank(task, system, ranked) if system.reranker else ranked
-    return rankings, [*remarks, left_out(own)]
+    return rankings, [*remarks, left_out(excluded)]
 
 
 def _answer_all(
@@ -251,14 +256,7 @@ def _answer_all(
     answering: Answering,
     metrics: Sequence[str],
 ) -> Answered:
-    """The answers of files, and those of the reader, if any metric measures answers.
-
-    Args:
-        systems: the reference first.
-
-    Raises:
-        ValueError: a file answers none of the questions.
-    """
+    """The answers of files, and those of the reader, if any metric measures answers."""
     answered = Answered({}, {}, {}, [])
     if metrics and answering.reader:
         reading = [system for system in systems if system.by != ANSWERS]
@@ -279,8 +277,8 @@ def _cache_folder(model: str, corpus: str | Path, rules: ChunkRules, reading: Re
     """The folder in the cache for the index of a corpus, read and cut in this way."""
     names = [absolute_model(name) for name in (model, corpus)]
     of_reading = [reading.encoding, reading.columns, reading.tolerate]
-    given = of_reading if any(of_reading) else []
-    digest = fingerprint([*names, dataclasses.asdict(rules), *given])
+    options = of_reading if any(of_reading) else []
+    digest = fingerprint([*names, dataclasses.asdict(rules), *options])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 
@@ -333,11 +331,7 @@ class _Measured:
 def _make_comparison(
     measured: _Measured, systems: Sequence[System], data: str | Path
 ) -> Comparison:
-    """Computes tables.
-
-    Args:
-        systems: the reference first.
-    """
+    """Computes tables."""
     questions, metrics = measured.questions, measured.metrics
     keys, by_document = document_keys(questions)
     if not by_document:
@@ -345,7 +339,7 @@ def _make_comparison(
     rows = [row for system in systems for row in measured.rows(system, keys)]
     names = {system.name for system in systems}
     parts = {system.name: WORDS for system in systems if system.by == "hybrid" and WORDS in names}
-    groups = questions_by_group(questions)
+    groups = tables.questions_by_group(questions)
     return Comparison(
         reference=systems[0].name,
         metrics=metrics,
@@ -380,7 +374,7 @@ def _ranked_questions(
     texts = Passages(task.index.chunks)
     return ask_rankings(
         [question for question in measured.questions if task.gold[question.id]],
-        by_system([row for row in rows if row["system"] in ranking]),
+        tables.by_system([row for row in rows if row["system"] in ranking]),
         needed,
         lambda row: row["ranked"][:DEPTH],
         lambda chunk: texts.get(chunk, chunk),  # an imported ranking may name others
@@ -388,19 +382,13 @@ def _ranked_questions(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
-    return tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
+    return tables.tabulate(rows, metrics, seed=SEED, cluster=CLUSTER, parts=parts)
 
 
 def _remarks(
     measured: _Measured, systems: Sequence[System], clusters: int, by_document: bool
 ) -> list[str]:
-    """Sentences on how it was measured.
-
-    Args:
-        systems: the reference first.
-        clusters: how many units intervals and tests draw.
-        by_document: whether these are documents, not questions.
-    """
+    """Sentences on how it was measured."""
     task, questions = measured.task, measured.questions
     drawing = (
         f"intervals and tests draw the {clusters:,} documents, or groups of them, that are asked"
@@ -423,11 +411,7 @@ def _remarks(
 
 
 def _remarks_on_answers(measured: _Measured, systems: Sequence[System]) -> list[str]:
-    """Sentences on rows of answers beside rows of rankings, if there are any.
-
-    Args:
-        systems: the reference first.
-    """
+    """Sentences on rows of answers beside rows of rankings, if there are any."""
     alone = [system.name for system in systems if not system.ranks]
     ranking = [system.name for system in systems if system.ranks]
     answering = [system.name for system in systems if system.name in measured.answers]
@@ -458,3 +442,66 @@ def _about(measured: _Measured, systems: Sequence[System], data: str | Path) -> 
         **{f"File of {x.name}": x.file for x in systems if x.file},
         "Version of ark_jax": __version__,
     }
+
+
+def text_of(comparison: Comparison) -> str:
+    """The table for a terminal, after a table for each type of question."""
+    lines = []
+    for name, table in comparison.groups.items():
+        lines += [f"  {name}", tables.as_text(table, comparison.metrics, comparison.reference)]
+    if comparison.groups:
+        lines.append("  all questions")
+    lines.append(tables.as_text(comparison.table, comparison.metrics, comparison.reference))
+    return "\n".join([*lines, *(f"  {remark}" for remark in comparison.remarks)]) + "\n"
+
+
+def json_of(comparison: Comparison) -> dict:
+    """The comparison as JSON values, without the rows of questions."""
+    return {
+        "reference": comparison.reference,
+        "metrics": comparison.metrics,
+        "table": comparison.table,
+        "groups": comparison.groups,
+        "remarks": comparison.remarks,
+        "about": comparison.about,
+    }
+
+
+def save(comparison: Comparison, folder: Path) -> Path:
+    """Writes metrics.json, questions.parquet and report.html; returns the path of the page."""
+    save_json(json_of(comparison), folder / "metrics.json")
+    save_rows(comparison.rows, folder / "questions.parquet")
+    page = folder / "report.html"
+    page.write_text(_page(comparison), encoding="utf-8")
+    return page
+
+
+def _page(comparison: Comparison) -> str:
+    verdict = tables.best_system(
+        comparison.rows,
+        comparison.metrics[0],
+        against=(comparison.reference, WORDS),
+        seed=SEED,
+        cluster=CLUSTER,
+        questions="the questions of the test set",
+    )
+    remarks = [[f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)]
+    parts = [
+        results(
+            comparison.table,
+            comparison.metrics,
+            comparison.reference,
+            "the questions of the test set",
+        ),
+        sections.facts([*comparison.about.items(), *remarks]),
+    ]
+    if comparison.asked:
+        names = list(comparison.asked[0].values)
+        shown = question_section(
+            comparison.asked, (names[0], names[-1]), "rank of the first needed passage"
+        )
+        parts.insert(1, shown)
+    if comparison.groups:
+        groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
+        parts.insert(1, groups)
+    return render("Retrievers compared", [verdict], parts)

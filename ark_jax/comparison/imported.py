@@ -11,7 +11,7 @@ from ark_jax.evaluate.answers import ANSWER_COLUMNS, ANSWER_METRICS, LIKELIHOOD,
 from ark_jax.evaluate.retrieval import parse_metric, ranking
 from ark_jax.index.index import Index
 from ark_jax.recipes.documents.evaluate import RETRIEVAL
-from ark_jax.recipes.graphs.fact_reader import LISTS
+from ark_jax.recipes.graphs import LISTS
 from ark_jax.runtime import storage
 
 MEASURES = (*ANSWER_COLUMNS, *LISTS.values(), *JUDGED)  # metrics of answers
@@ -141,11 +141,11 @@ def join_answers(
         ValueError: no question is one of the test set.
     """
     _check_questions(system, answers, questions)
-    given = {id: answer.strip() for id, answer in answers.items()}
+    stripped = {id: answer.strip() for id, answer in answers.items()}
     asked = {question.id for question in questions}
-    known = {id: answer for id, answer in given.items() if answer or id not in asked}
+    known = {id: answer for id, answer in stripped.items() if answer or id not in asked}
     remark = _remark(system, [_absent_questions(known, questions, "answer")])
-    return [given.get(question.id, "") for question in questions], remark
+    return [stripped.get(question.id, "") for question in questions], remark
 
 
 def score(answer: str, references: Sequence[str], metrics: Sequence[str]) -> dict[str, float]:
@@ -164,7 +164,6 @@ def score(answer: str, references: Sequence[str], metrics: Sequence[str]) -> dic
 def _check_questions(
     system: System, found: Mapping[str, object], questions: Sequence[Question]
 ) -> None:
-    """Raises ValueError if the file has no question of the test set."""
     if not any(question.id in found for question in questions):
         raise ValueError(
             f"{system.file}: none of its {len(found):,} questions, such as "
@@ -186,6 +185,5 @@ def _absent_questions(found: Mapping[str, object], questions: Sequence[Question]
 
 
 def _remark(system: System, parts: Sequence[str]) -> str:
-    """A sentence on a system; empty without any part."""
     told = "; ".join(filter(None, parts))
     return f"{system.name}: {told}" if told else ""

@@ -136,7 +136,6 @@ def _joined_texts(index: Index) -> dict[str, str]:
 
 
 def _check_not_empty(questions: Sequence[Question], data: str | Path) -> None:
-    """Raises ValueError if there is no question."""
     if not questions:
         raise ValueError(
             f"{data} holds no question, so there is nothing to measure; `ark-jax check {data}` "
@@ -196,7 +195,6 @@ def _check_documents(
     groups: Mapping[str, list[Chunk]],
     texts: Mapping[str, str],
 ) -> None:
-    """Raises ValueError if a question names a document that the index lacks."""
     named = {document for question in questions for document in question.documents}
     # A document of blanks has no chunk.
     if absent := {x for x in named - groups.keys() if x not in texts or texts[x].strip()}:

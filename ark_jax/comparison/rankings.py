@@ -13,9 +13,10 @@ from ark_jax.comparison.questions import Task
 from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.documents.corpus import Passages, passages_of
-from ark_jax.recipes.documents.retrieve import HYDE, WORDS
+from ark_jax.recipes.documents.retrieve import WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import retriever_fusion
+from ark_jax.retrieval.hyde import NAME as HYDE
 from ark_jax.retrieval.hyde import Hyde, Write
 from ark_jax.retrieval.searcher import Dense, Known, Ranking, Reranked, named_searcher
 from ark_jax.retrieval.turns import NAME as TURNS
@@ -97,11 +98,7 @@ def parse_systems(words: Sequence[str]) -> list[System]:
 
 
 def _parse_system(word: str) -> System:
-    """The system that a word names, called by the word without `+rerank:FOLDER`.
-
-    Raises:
-        ValueError: it names none.
-    """
+    """The system that a word names, called by the word without `+rerank:FOLDER`."""
     name, reranks, reranker = word.strip().partition(_RERANK)
     rest = name.removesuffix(f"+{TURNS}")
     base = rest.removesuffix(f"+{HYDE}")
@@ -125,7 +122,6 @@ def _parse_system(word: str) -> System:
 
 
 def _check_indices(models: Iterable[str]) -> None:
-    """Raises ValueError if two of the models are indices."""
     indices = {model for model in models if model and folders.is_index(Path(model).expanduser())}
     if len(indices) > 1:
         raise ValueError(
@@ -135,7 +131,6 @@ def _check_indices(models: Iterable[str]) -> None:
 
 
 def _row_name(system: System, short: Mapping[str, str]) -> str:
-    """A system's name with shortened paths."""
     name = system.name
     if system.file:
         name = system.part or Path(system.file).name.split(".")[0]

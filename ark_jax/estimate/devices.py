@@ -189,7 +189,6 @@ class WeightlessModel:
         return steps.lowered(objective, optimizer, trainable, frozen, batch)
 
     def _adapter(self, settings) -> lora.Adapter:
-        """A new adapter with the settings of `config.train`."""
         rows = lora.target_weights(self.folder, settings.lora_targets)
         sizes = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
         return lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)
@@ -224,8 +223,8 @@ class WeightlessModel:
 def _texts_at_once(work: Work, pieces: int) -> list[memory.Texts]:
     """What a device computes at once in a step, the last kind in pieces."""
     share = _share_at_once(work)
-    *others, last = (texts.with_count(share * texts.count) for texts in work.step)
-    return [*(_texts_on_device(x, 1) for x in others), _texts_on_device(last, pieces)]
+    *rest, last = (texts.with_count(share * texts.count) for texts in work.step)
+    return [*(_texts_on_device(x, 1) for x in rest), _texts_on_device(last, pieces)]
 
 
 def _share_at_once(work: Work) -> float:
@@ -261,7 +260,7 @@ def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
         shapes = (rows, width), (width, ffn), (ffn, width)
         arrays = [jnp.ones(shape, kind) for shape in shapes]
         dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
-        run = jax.jit(lambda x, wide, down: dot(dot(x, wide).astype(kind), down).astype(kind))
+        run = jax.jit(lambda x, wide, narrow: dot(dot(x, wide).astype(kind), narrow).astype(kind))
         run(*arrays).block_until_ready()
         times, end = [], time.monotonic() + 0.2
         while len(times) < 3 or time.monotonic() < end:

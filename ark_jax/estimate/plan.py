@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ark_jax.estimate.work import CHARACTERS, ENDPOINT_SPEED, Work, known_model, write_stand_in
-from ark_jax.pipeline import named
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
@@ -246,7 +245,7 @@ def _with_local_models(recipe: Recipe, config, scratch: Path) -> tuple:
     from ark_jax.models import hf
 
     local, missing = config.copy_and_resolve_references(), {}
-    for field, name in named.paths(recipe, config, "model").items():
+    for field, name in recipe.paths(config, "model").items():
         section, _, leaf = field.partition(".")
         if leaf != "path":
             continue
@@ -279,7 +278,7 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
     Raises:
         ValueError: the cost is too high, or the price is unknown.
     """
-    roles = named.roles(recipe, config)
+    roles = recipe.roles(config)
     limit = config.llm.max_cost if "llm" in config else 0.0
     if not any(config[role].backend == "openai" for role in roles) or not limit:
         return
@@ -365,7 +364,6 @@ def format_plan(plan: Estimate) -> str:
 
 
 def _call_rows(costs: Sequence[Cost]) -> list[str]:
-    """The lines of calls, summed by label."""
     by_label: dict[str, list[Cost]] = {}
     for cost in costs:
         by_label.setdefault(cost.work.label, []).append(cost)

@@ -24,9 +24,12 @@ from ark_jax.pipeline import kept_config, store
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import (
     MANIFEST_FILE,
+    READS,
     Damaged,
+    begin,
     damage,
     finished_manifest,
+    keep_read,
     output_digests,
     read_manifest,
     refuse_earlier,
@@ -38,7 +41,6 @@ from ark_jax.pipeline.reads import Reads, Record, change, empty_record
 from ark_jax.pipeline.recipe import schema_of
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine_stage, stages_to_verify
-from ark_jax.pipeline.unfinished import READS, begin, keep_read
 from ark_jax.runtime import distributed, mirror
 from ark_jax.runtime.log import duration, keep_journal, say
 
@@ -158,12 +160,7 @@ class _Work:
                     self._refuse(stage, name)
 
     def _refuse(self, stage: Stage, name: str) -> None:
-        """Raises an error since a stage cannot read the stage `name`.
-
-        Raises:
-            LookupError: it is not a stage before this one.
-            Interrupted: it is not up to date.
-        """
+        """Raises an error since a stage cannot read the stage `name`."""
         if name not in self.unready:
             raise LookupError(f"stage {stage.name} reads {name}, which is not a stage before it")
         raise Interrupted(
@@ -226,15 +223,10 @@ class _Work:
         return distributed.on_first_process(lambda: fingerprint(outputs()))
 
     def _partial_folder(self, stage: Stage) -> Path:
-        """The folder in which a stage of this workdir works."""
         return self.context.workdir / ".partial" / stage.name
 
     def _run_stage(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:
-        """Runs a stage in `partial`, and moves it to the folder that `place` gives for its reads.
-
-        Returns:
-            That folder.
-        """
+        """Runs a stage in `partial`, moves it to the folder of its reads, and returns that."""
         start = time.monotonic()
 
         def prepare() -> tuple[Record, dict | None]:
@@ -324,21 +316,17 @@ def _put_into_place(partial: Path, final: Path) -> None:
 def _restore_mesh() -> Iterator[None]:
     """Restores the mesh that was set before the block, if jax has been started."""
     jax = sys.modules.get("jax")
-    before = jax.sharding.get_mesh() if jax else None
+    former = jax.sharding.get_mesh() if jax else None
     try:
         yield
     finally:
         if jax := sys.modules.get("jax"):
-            jax.set_mesh(before or jax.sharding.Mesh(np.empty((), object), ()))
+            jax.set_mesh(former or jax.sharding.Mesh(np.empty((), object), ()))
 
 
 @contextmanager
 def _lock_workdir(workdir: Path) -> Iterator[None]:
-    """Keeps a second run out of the workdir; it would write into the same partial folders.
-
-    Raises:
-        Interrupted: another run works here.
-    """
+    """Keeps a second run out of the workdir; it would write into the same partial folders."""
     workdir.mkdir(parents=True, exist_ok=True)
     with (workdir / ".lock").open("w") as file:
         try:

@@ -57,7 +57,6 @@ def read(workdir: Path) -> dict | None:
 
 
 def _config_text(config) -> str:
-    """The JSON text of a config, as `keep` writes it."""
     plain = config.to_dict() if hasattr(config, "to_dict") else config
     plain = _with_absolute_paths(json.loads(json.dumps(plain, default=str)), "")
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"

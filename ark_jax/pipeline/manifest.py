@@ -1,13 +1,16 @@
-"""The manifest of a finished stage: what it was made from, and the digests of its files."""
+"""The manifest of a finished stage, and the folder of an unfinished one with its reads so far."""
 
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint
-from ark_jax.pipeline.reads import Record, is_record
+from ark_jax.pipeline.reads import PARTS, Record, empty_record, is_record
+from ark_jax.runtime import mirror
+from ark_jax.runtime.log import append_row, read_rows, say
 
 MANIFEST_FILE = "manifest.json"
 EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not record what stages read
@@ -16,9 +19,9 @@ EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not record 
 class Damaged(ValueError):
     """A manifest cannot be trusted; `why` names no path and fits into a list of stages."""
 
-    def __init__(self, path: Path, why: str):
-        super().__init__(f"{path}: {why}; `ark-jax run` makes stage {path.parent.name} again")
-        self.why = why
+    def __init__(self, path: Path, reason: str):
+        super().__init__(f"{path}: {reason}; `ark-jax run` makes stage {path.parent.name} again")
+        self.why = reason
 
 
 def read_manifest(folder: Path) -> dict | None:
@@ -67,7 +70,6 @@ def _manifest_problem(manifest: object) -> str:
 
 
 def _is_output(value: object) -> bool:
-    """Whether a value has the form [bytes, sha256]."""
     match value:
         case [int(), str()]:
             return True
@@ -75,7 +77,6 @@ def _is_output(value: object) -> bool:
 
 
 def _own_digest(manifest: dict) -> str:
-    """The digest of a manifest's other fields, which it stores as `digest`."""
     return fingerprint({name: value for name, value in manifest.items() if name != "digest"})
 
 
@@ -144,3 +145,83 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+READS = "reads.jsonl"  # what an unfinished stage has read: its arguments, then read by read
+Change = Callable[[Record], str]  # which read has another value now, in words; empty if none
+
+
+def begin(partial: Path, arguments: dict, change: Change) -> Record:
+    """Prepares the folder that a stage works in, and returns its reads so far.
+
+    Work that was begun with other settings or inputs is set aside. Work that was set aside before
+    is continued if all its reads have the same values now.
+    """
+    if partial.exists() and (reason := _reason_not_to_resume(partial, change)) is not None:
+        _set_aside(partial, reason)
+    if not partial.exists():
+        asides = sorted(partial.parent.glob(f"{partial.name}.*"))
+        if earlier := next(
+            (path for path in asides if _reason_not_to_resume(path, change) is None), None
+        ):
+            mirror.rename(earlier, partial)
+            say(f"  goes on with {earlier.name}, which was set aside")
+    if (partial / MANIFEST_FILE).exists() and not is_whole(partial, change):
+        say("  what was finished here has been damaged since: it is made again")
+        mirror.remove_tree(partial)
+    partial.mkdir(parents=True, exist_ok=True)
+    if (record := read_so_far(partial)) is not None:
+        return record
+    append_row(empty_record(arguments), partial / READS)
+    return empty_record(arguments)
+
+
+def keep_read(partial: Path, read: list) -> None:
+    """Adds a read, `[part, name, value]`, to those of an unfinished stage."""
+    append_row(read, partial / READS, sync=False)  # a kill of the process loses nothing
+
+
+def read_so_far(partial: Path) -> Record | None:
+    """What an unfinished stage has read; None if that is not known."""
+    rows = list(read_rows(partial / READS))
+    if not rows or not is_record(rows[0]):
+        return None
+    record = rows[0]
+    for row in rows[1:]:
+        match row:
+            case [str(part), str(name), value] if part in PARTS:
+                record[part][name] = value
+            case _:
+                return None
+    return record
+
+
+def is_whole(folder: Path, change: Change) -> bool:
+    """Whether a folder holds an undamaged finished stage, whose reads have the same values now."""
+    try:
+        manifest = read_manifest(folder)
+    except Damaged:
+        return False
+    return (
+        manifest is not None and not change(manifest) and not damage(manifest, folder, verify=True)
+    )
+
+
+def _reason_not_to_resume(partial: Path, change: Change) -> str | None:
+    """Why a run cannot go on in a folder, in words; None if it can."""
+    record = read_so_far(partial)
+    if record is None:
+        return "what it has read is unknown" if any(partial.glob("[!.]*")) else None
+    return change(record) or None
+
+
+def _set_aside(partial: Path, reason: str) -> None:
+    """Renames a folder of unfinished work to one that is named by its reads, and reports it."""
+    place = partial.with_name(f"{partial.name}.{fingerprint(read_so_far(partial))[:8]}")
+    if place.exists():
+        mirror.remove_tree(place)  # older work with the same reads
+    mirror.rename(partial, place)
+    say(
+        f"  unfinished work is set aside ({reason}): a run with its settings goes on with it; "
+        f"delete {place} if none will"
+    )

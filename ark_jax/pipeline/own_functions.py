@@ -109,11 +109,7 @@ def check_processes() -> None:
 
 
 def _module_file(setting: str, name: str) -> Path:
-    """The source file of a module.
-
-    Raises:
-        ValueError: there is no such module, or it is not a Python file.
-    """
+    """The source file of a module."""
     if name == "__main__":  # importing the running program would run it again
         raise ValueError(
             f"{setting}: __main__ is the program that runs, which an import would run again; put "

@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ark_jax import __version__, schema
-from ark_jax.pipeline import own_functions
-from ark_jax.pipeline.fingerprints import (
-    file_digest,
-    files_digest,
-    fingerprint,
-    input_digest,
-    model_digest,
-)
+from ark_jax.pipeline import fingerprints, own_functions
 from ark_jax.schema import setting
 from ark_jax.text import prompts
 
@@ -46,21 +39,6 @@ def is_record(value: object) -> TypeGuard[Record]:
     )
 
 
-def _input_digest(field: str, path: str) -> str:
-    """The digest of the files that a reader opens; "" if the field is empty."""
-    return input_digest(path) if path else ""
-
-
-def _optional_file_digest(field: str, path: str) -> str:
-    """The digest of a file; "" if there is none."""
-    return file_digest(Path(path)) if Path(path).is_file() else ""
-
-
-def _models_digest(field: str, paths: list[str]) -> str:
-    """One digest of several models, in their order."""
-    return fingerprint([model_digest(path) for path in paths])
-
-
 def _prompt_digest(field: str, path: str) -> str:
     """The digest of a prompt's template; the last part of the field is its name."""
     return prompts.text_digest(prompts.load_template(field.rpartition(".")[2], path))
@@ -68,11 +46,15 @@ def _prompt_digest(field: str, path: str) -> str:
 
 # Kind of content -> a function of a field and its value, which gives a digest of what it names.
 CONTENTS: dict[str, Callable[[str, Any], str]] = {
-    "model": lambda field, path: model_digest(path),
-    "models": _models_digest,
-    "input": _input_digest,
-    "files": lambda field, path: files_digest(path) if path else "",
-    "file": _optional_file_digest,
+    "model": lambda field, path: fingerprints.model_digest(path),
+    "models": lambda field, paths: fingerprints.fingerprint(
+        [fingerprints.model_digest(x) for x in paths]
+    ),
+    "input": lambda field, path: fingerprints.input_digest(path) if path else "",
+    "files": lambda field, path: fingerprints.files_digest(path) if path else "",
+    "file": lambda field, path: (
+        fingerprints.file_digest(Path(path)) if Path(path).is_file() else ""
+    ),
     "prompt": _prompt_digest,
     "function": own_functions.digest,
 }
@@ -106,9 +88,9 @@ def changed_settings(record: Record, arguments: Mapping[str, object], config) ->
         for name in sorted(names)
         if record["arguments"].get(name) != arguments.get(name)
     ]
-    for field, before in record["config"].items():
-        if (now := value_now("config", field, config, {})) != before:
-            changed.append(f"config.{field} was {before}, is {now}")
+    for field, recorded in record["config"].items():
+        if (current := value_now("config", field, config, {})) != recorded:
+            changed.append(f"config.{field} was {recorded}, is {current}")
     return "; ".join(changed)
 
 
@@ -118,11 +100,11 @@ def change(
     """Which of a stage's recorded reads has another value now, in words; empty if none has."""
     if changed := changed_settings(record, arguments, config):
         return changed
-    for name, before in record["inputs"].items():
-        if fresh.get(name) != before:
+    for name, recorded in record["inputs"].items():
+        if fresh.get(name) != recorded:
             return f"{name} changed"
-    for name, before in record["external"].items():
-        if value_now("external", name, config, fresh) != before:
+    for name, recorded in record["external"].items():
+        if value_now("external", name, config, fresh) != recorded:
             kind, _, field = name.rpartition(" ")
             return f"the {kind} of config.{field} changed"
     if record["version"] != __version__:
@@ -262,13 +244,7 @@ class View:
 def _reads_of_field(
     kind: type | None, name: str, value: Any, field: str
 ) -> Iterator[tuple[str, str]]:
-    """(part, name) of each read that is recorded when a field is read; see `value_now`.
-
-    Args:
-        kind: the schema of the section.
-        name: of the field in its section.
-        field: its dotted name.
-    """
+    """(part, name) of each read that is recorded when a field is read; see `value_now`."""
     declared = schema.own_fields(kind).get(name) if kind else None
     if declared and not declared.affects_output:
         return
@@ -286,13 +262,7 @@ def _view_class(kind: type | None) -> type:
 
 
 def _new_view(section, kind: type | None, note: Callable[[str, str], None], prefix: str):
-    """A view of a section.
-
-    Args:
-        kind: the schema of the section; None if it has none.
-        note: is called with each read, as `Reads.note`.
-        prefix: of the section's dotted fields: "" or "section.".
-    """
+    """A view of a section."""
     view: Any = object.__new__(_view_class(kind))
     object.__setattr__(view, "_source", (section, kind, note, prefix))
     return view

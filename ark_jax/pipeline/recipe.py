@@ -1,15 +1,17 @@
-"""`Recipe`: all that the command line's tools know of a method."""
+"""`Recipe`: all that the command line's tools know of a method, and what its config names."""
 
 import dataclasses
 import importlib
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ark_jax import schema
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import MANIFEST_FILE, finished_manifest
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.runtime import mirror
+from ark_jax.schema import FieldSpec, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,10 @@ def counted_outcome(workdir: Path) -> Outcome:
     return Outcome("", values)
 
 
+# Field -> the value of `backend` in its section with which a run reads what the field names.
+BACKENDS = {"path": "local", "replies": "replay"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """A method. A module that defines one calls it `RECIPE`; `config.recipe` names the module.
@@ -118,6 +124,45 @@ class Recipe:
     index_words: Callable[[object, Path], list[str]] = lambda config, workdir: []
     conclusion: Callable[[Path], Sequence[str]] = lambda workdir: ()
     ending: Callable[[Context], Sequence[str]] = lambda context: ()
+
+    def paths(self, config, *contents: str) -> dict[str, str]:
+        """Dotted field -> what it names, for the fields that a run reads.
+
+        A field that names several has an entry `field, path` for each.
+
+        Args:
+            contents: kinds of content that the schema declares, such as "model".
+        """
+        found: dict[str, str] = {}
+        for spec in self._read_fields(config):
+            value = setting(config, spec.name) if spec.content in contents else ""
+            if isinstance(value, list):
+                found |= {f"{spec.name}, {path}": path for path in value}
+            elif value:
+                found[spec.name] = value
+        return found
+
+    def _read_fields(self, config) -> Iterator[FieldSpec]:
+        """The fields of the schema that a run with this config reads."""
+        unread = set(self.unread(config))
+        for spec in schema.fields(self.schema) if self.schema else ():
+            section, _, name = spec.name.rpartition(".")
+            backend = setting(config, section).get("backend") if section else None
+            is_read_by_backend = name not in BACKENDS or backend in (None, BACKENDS[name])
+            if section not in unread and is_read_by_backend:
+                yield spec
+
+    def data_path(self, config) -> str | None:
+        """The input of a run, perhaps empty; None if the method reads none."""
+        fields = {spec.name for spec in schema.fields(self.schema)} if self.schema else set()
+        return config.data.path if "data.path" in fields else None
+
+    def roles(self, config) -> tuple[str, ...]:
+        """The sections of the config that name a language model which a run asks."""
+        sections = schema.sections(self.schema) if self.schema else {}
+        asks = lambda kind: "base_url" in schema.own_fields(kind)
+        unread = set(self.unread(config))
+        return tuple(x for x, kind in sections.items() if asks(kind) and x not in unread)
 
 
 def load_recipe(name: str) -> Recipe:

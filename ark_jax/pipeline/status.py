@@ -2,14 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import Damaged, damage, read_manifest, refuse_earlier
+from ark_jax.pipeline.manifest import Damaged, damage, read_manifest, read_so_far, refuse_earlier
 from ark_jax.pipeline.reads import change, changed_settings
 from ark_jax.pipeline.stage import Stage
-from ark_jax.pipeline.unfinished import read_so_far
 from ark_jax.runtime.log import duration, read_journal
 
 
@@ -47,21 +46,29 @@ def examine(
 
 
 def watch(
-    stages: Sequence[Stage], config, workdir: Path, *, verify: Collection[str] = ()
+    stages: Sequence[Stage],
+    config,
+    workdir: Path,
+    *,
+    verify: Collection[str] = (),
+    journal: tuple[bool, list[dict]] | None = None,
 ) -> Iterator[Status]:
-    """As `examine`; the stage that a run works on now is running, and says what is left."""
-    now, progress = current_stage(workdir)
+    """As `examine`; the stage that a run works on now is running, and says what is left.
+
+    Args:
+        journal: as `read_journal` returns it; None: it is read.
+    """
+    current, progress = current_stage(*(journal or read_journal(workdir)))
     for status in examine(stages, config, workdir, verify=verify):
-        is_now = status.stage == now and status.state != "done"
+        is_now = status.stage == current and status.state != "done"
         yield dataclasses.replace(status, state="running", why=progress) if is_now else status
 
 
-def current_stage(workdir: Path) -> tuple[str, str]:
+def current_stage(is_running: bool, rows: Iterable[dict]) -> tuple[str, str]:
     """The stage that a run works on now, and its progress: "step 4 of 60, 3m05s left".
 
-    Both are empty if no run works in the workdir.
+    Both are empty if no run works. Arguments are as `read_journal` returns them.
     """
-    is_running, rows = read_journal(workdir)
     stage, progress = "", ""
     for row in rows if is_running else ():
         if "stage" in row:

@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.manifest import Change, is_whole, read_so_far
 from ark_jax.pipeline.reads import Record
-from ark_jax.pipeline.unfinished import Change, is_whole, read_so_far
 from ark_jax.runtime.log import say
 
 POLL = 0.5  # seconds between two checks of what another run is making

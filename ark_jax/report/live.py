@@ -18,13 +18,24 @@ SECONDS = 3  # between two looks of a browser
 FILES = {"/report.html": "text/html; charset=utf-8", "/questions.parquet": "application/x-parquet"}
 
 
-def live_page(workdir: Path, statuses: Iterable[Status]) -> str:
-    """The page: stages, progress, curves of training, and the last lines of the log."""
-    stages, (is_running, rows) = list(statuses), read_journal(workdir)
-    now, progress = current_stage(workdir)
-    seconds = {row["stage"]: row["seconds"] for row in _dicts(workdir) if "seconds" in row}
+Journal = tuple[bool, list[dict]]  # as `read_journal` returns it
+Watch = Callable[[Journal], Iterable[Status]]
+
+
+def live_page(workdir: Path, watch: Watch) -> str:
+    """The page: stages, progress, curves of training, and the last lines of the log.
+
+    Args:
+        watch: the status of each stage now, for the journal of the run.
+    """
+    is_running, rows = journal = read_journal(workdir)
+    stages, (current, progress) = list(watch(journal)), current_stage(*journal)
+    metrics = (row for row in read_rows(workdir / "metrics.jsonl") if isinstance(row, dict))
+    seconds = {row["stage"]: row["seconds"] for row in metrics if "seconds" in row}
     finished = sum(status.state == "done" for status in stages)
-    said = f"{now} is running: {progress or 'no count yet'}." if now else "No run works here."
+    said = (
+        f"{current} is running: {progress or 'no count yet'}." if current else "No run works here."
+    )
     share = 0.0
     for row in rows:
         share = 0.0 if "stage" in row else share
@@ -39,17 +50,14 @@ def live_page(workdir: Path, statuses: Iterable[Status]) -> str:
     log = "\n".join(row["text"] for row in rows if "text" in row).split("\n")[-LINES:]
     links = [html.link("report.html", "The report")] if (workdir / "report.html").is_file() else []
     sections = [
-        Section("Stages", "stages", [*([html.bar(f"{share:.1f}")] if now else []), listed, *links]),
+        Section(
+            "Stages", "stages", [*([html.bar(f"{share:.1f}")] if current else []), listed, *links]
+        ),
         training(_curves(workdir, stages)),
         Section("Log", "log", [html.log("\n".join(log))] if rows else [], "Nothing is logged yet."),
     ]
     title = f"{workdir.name}, {'running' if is_running else 'at rest'}"
     return render(title, [said, f"{finished} of {len(stages)} stages are done."], sections)
-
-
-def _dicts(workdir: Path) -> Iterator[dict]:
-    """The rows of metrics.jsonl."""
-    return (row for row in read_rows(workdir / "metrics.jsonl") if isinstance(row, dict))
 
 
 def _curves(workdir: Path, stages: Sequence[Status]) -> dict[str, list[Mapping]]:
@@ -64,12 +72,8 @@ def _curves(workdir: Path, stages: Sequence[Status]) -> dict[str, list[Mapping]]
 
 
 @contextlib.contextmanager
-def serving(workdir: Path, watch: Callable[[], Iterable[Status]]) -> Iterator[str]:
-    """Serves the page while the block runs; gives its address.
-
-    Args:
-        watch: the status of each stage now.
-    """
+def serving(workdir: Path, watch: Watch) -> Iterator[str]:
+    """Serves the page while the block runs; gives its address. Arguments are as of `live_page`."""
     handler = functools.partial(_Handler, workdir, watch)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
@@ -83,7 +87,7 @@ def serving(workdir: Path, watch: Callable[[], Iterable[Status]]) -> Iterator[st
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers GET of the page, and of the finished report."""
 
-    def __init__(self, workdir: Path, watch: Callable[[], Iterable[Status]], *arguments):
+    def __init__(self, workdir: Path, watch: Watch, *arguments):
         self.workdir, self.watch = workdir, watch
         super().__init__(*arguments)
 
@@ -94,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if host not in ("127.0.0.1", "localhost"):  # a page elsewhere that has rebound its name
             return self.send_error(421)
         if path == "/":
-            page = live_page(self.workdir, self.watch()).encode()
+            page = live_page(self.workdir, self.watch).encode()
             return self._send(page, "text/html; charset=utf-8", ("refresh", str(SECONDS)))
         if path in FILES and file.is_file():
             return self._send(file.read_bytes(), FILES[path])

@@ -46,11 +46,11 @@ def render(title: str, verdict: Sequence[str], sections: Sequence[Section]) -> s
     Args:
         verdict: sentences; of the first, the part after a colon is shown smaller, as the others.
     """
-    first, *others = verdict or [""]
+    first, *rest = verdict or [""]
     statement, colon, numbers = first.partition(": ")
     script = (importlib.resources.files("ark_jax.report") / "report.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    listed = [*filter(None, [numbers]), *others]
+    listed = [*filter(None, [numbers]), *rest]
     page = html.page(title, statement + colon.strip(), listed, sections, Markup(script), digest)
     return clean(page)
 

@@ -97,6 +97,5 @@ def as_markdown(table: PaperTable, runs: Mapping[str, Path]) -> str:
 
 
 def _cell(value: Mapping) -> str:
-    """Mean and interval in percent, with a mark of a difference from the first system."""
     mean, low, high = (100 * value[name] for name in ("mean", "low", "high"))
     return f"{mean:.2f} [{low:.2f}, {high:.2f}]{'*' * is_significant(value)}"

@@ -82,7 +82,7 @@ def question_section(
         mark: stands before a text that is needed.
         note: a sentence about the answers.
     """
-    changes = [round(_change(one, compared, ranks), 4) for one in asked]
+    changes = [round(_change(entry, compared, ranks), 4) for entry in asked]
     order = sorted(range(len(asked)), key=lambda i: -abs(changes[i]))
     spent, sides = 0, {}
     for i in order:
@@ -90,8 +90,8 @@ def question_section(
         spent += len(json.dumps(sides[i]))
     systems = list(asked[0].values) if asked else []
     rows = [
-        [one.question, one.answers, [one.values[x] for x in systems], changes[i], sides[i]]
-        for i, one in ((i, asked[i]) for i in order)
+        [entry.question, entry.answers, [entry.values[x] for x in systems], changes[i], sides[i]]
+        for i, entry in ((i, asked[i]) for i in order)
     ]
     tally = {
         "rose": sum(change > 0 for change in changes),
@@ -99,24 +99,24 @@ def question_section(
         "stayed": sum(change == 0 for change in changes),
     }
     counted = ", ".join(f"{count:,} {direction}" for direction, count in tally.items())
-    about = (
+    intro = (
         f"{measure[0].upper()}{measure[1:]}, by each system. From {compared[0]} to {compared[1]}, "
         f"{counted}; the largest changes come first. A question opens on a click. {note}"
     )
     data = {"systems": systems, "ranks": ranks, "mark": mark, "rows": rows}
     text = json.dumps(data, ensure_ascii=False)
     shown = html.question_table(f"All questions: {measure}", Markup(text.replace("<", "\\u003c")))
-    kept = [_row(one, change) for one, change in zip(asked, changes, strict=True)]
+    kept = [_row(entry, change) for entry, change in zip(asked, changes, strict=True)]
     empty = "No question was measured in this run."
-    return Section("All questions", "questions", [about, shown] if asked else [], empty, kept)
+    return Section("All questions", "questions", [intro, shown] if asked else [], empty, kept)
 
 
 def _change(asked: Asked, compared: tuple[str, str], ranks: bool) -> float:
     """How much the second system is better than the first; ranks count by their reciprocals."""
-    before, after = (asked.values[name] for name in compared)
+    first, second = (asked.values[name] for name in compared)
     if ranks:
-        return (1 / after if after else 0.0) - (1 / before if before else 0.0)
-    return after - before if before is not None and after is not None else 0.0
+        return (1 / second if second else 0.0) - (1 / first if first else 0.0)
+    return second - first if first is not None and second is not None else 0.0
 
 
 def _sides(asked: Asked, compared: tuple[str, str]) -> list[list]:
@@ -136,7 +136,6 @@ def _sides(asked: Asked, compared: tuple[str, str]) -> list[list]:
 
 
 def _row(asked: Asked, change: float) -> dict:
-    """A row of the file beside the page."""
     given = {f"answer of {name}": x for name, x in asked.given.items()}
     direction = "stayed" if not change else "rose" if change > 0 else "fell"
     values = {

@@ -156,7 +156,6 @@ def _base_of(values: Mapping[str, Mapping | None], base: str) -> str:
 
 
 def _value_cell(value: Mapping, base: Mapping | None, best: float) -> str:
-    """The HTML of one cell: mean, tested difference to base, and interval."""
     interval = f"{format_number(value['low'])} to {format_number(value['high'])}"
     difference = _difference_parts(value, base) if is_measured(base) else None
     is_best = round(value["mean"], 3) == best
@@ -241,11 +240,7 @@ def results(
 
 
 def _mean_plot(id: str, heading: str, values: Mapping[str, Mapping], base: str) -> str:
-    """A plot of every system's mean.
-
-    Args:
-        values: system -> value.
-    """
+    """A plot of every system's mean."""
     is_share = all(v["low"] >= 0 for v in values.values())
     return svg.interval_plot(
         id,
@@ -307,7 +302,7 @@ def judge_verdicts(judge: Mapping) -> Section:
         drawings.append(html.figure(drawing, name, caption))
         rows = [_verdict_row(criterion, x) for criterion, x in pair["criteria"].items()]
         tables.append(html.table(f"Verdicts on {name}", VERDICT_HEADS, rows, "even"))
-    about = (
+    intro = (
         f"{judge['judge']} compared the answers in both orders, {judge['repeats']:,} "
         f"times each: {judge['verdicts']:,} verdicts. An answer wins if both orders prefer it. A "
         "tie, two equal answers, and a verdict that changes with the order count as half a win. "
@@ -315,7 +310,7 @@ def judge_verdicts(judge: Mapping) -> Section:
         "preference. "
         "Position bias runs from −1 (always the second answer) to 1 (always the first)."
     )
-    return Section("The judge", "judge", [about, html.grid(drawings), *tables])
+    return Section("The judge", "judge", [intro, html.grid(drawings), *tables])
 
 
 def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
@@ -333,7 +328,6 @@ def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
 
 
 def _verdict_row(criterion: str, verdicts: Mapping) -> list[str]:
-    """The cells under `VERDICT_HEADS`."""
     names = ("won", "lost", "tied", "inconsistent", "disqualified")
     rates = [rate for rate in verdicts["by_repeat"] if rate is not None]
     rate_range = f"{format_number(min(rates))} to {format_number(max(rates))}" if rates else "–"

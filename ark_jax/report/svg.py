@@ -114,13 +114,13 @@ class Frame:
         values = ticks(*self.x_range, count)
         if integers:
             values = [value for value in values if value == round(value)]
-        out = [line(left_edge, bottom, right, bottom, "axis")]
+        pieces = [line(left_edge, bottom, right, bottom, "axis")]
         for value, text in zip(values, tick_labels(values), strict=True):
-            out += [
+            pieces += [
                 line(self.x(value), bottom, self.x(value), bottom + 4, "axis"),
                 label(self.x(value), bottom + 17, text, anchor="middle"),
             ]
-        return [*out, label((left_edge + right) / 2, bottom + 34, title, "name", "middle")]
+        return [*pieces, label((left_edge + right) / 2, bottom + 34, title, "name", "middle")]
 
     def y_axis(self, title: str, count: int = 4, mirrored: bool = False) -> list[str]:
         """The SVG of about `count` grid lines with numbers, and the title above them.
@@ -130,14 +130,14 @@ class Frame:
         """
         left_edge, top, right, _ = self.box
         values = ticks(*self.y_range, count)
-        out = [label(0, top - 10, title, "name")]
+        pieces = [label(0, top - 10, title, "name")]
         for value, text in zip(values, tick_labels(values), strict=True):
             text = text.lstrip("−") if mirrored else text
-            out += [
+            pieces += [
                 line(left_edge, self.y(value), right, self.y(value), "rule"),
                 label(left_edge - 7, self.y(value) + 4, text, anchor="end"),
             ]
-        return out
+        return pieces
 
     def path(self, xs: Sequence[float], ys: Sequence[float], style: str) -> str:
         """The SVG of a line through points in the data's units."""
@@ -196,7 +196,6 @@ def line_chart(
 
 
 def _running_mean(values: np.ndarray) -> list[float]:
-    """Means over a window of about a fifteenth of the curve."""
     half = len(values) // 30
     return [values[max(0, i - half) : i + half + 1].mean() for i in range(len(values))]
 

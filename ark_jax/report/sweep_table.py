@@ -1,4 +1,9 @@
-"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with plots."""
+"""The table of a sweep: a row for each run, as Parquet, Markdown and a page with plots.
+
+Folds of a cross-validation are pooled. Runs that differ only in their seed are an arm: a difference
+between two runs may come from their seeds, so arms are compared by the mean of each question over
+the seeds that both arms have.
+"""
 
 import collections
 import dataclasses
@@ -6,20 +11,160 @@ import fcntl
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.evaluate.significance import bootstrap_interval
+from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
 from ark_jax.pipeline.recipe import Outcome, Pooled
 from ark_jax.pipeline.tables import load_json
-from ark_jax.report import results, svg
-from ark_jax.report.arms import arms_cells, compare_arms
+from ark_jax.report import svg
 from ark_jax.report.page import Section, format_number, html, render
-from ark_jax.report.pooled_table import pooled_parts, save_pooled
+from ark_jax.report.results import (
+    is_measured,
+    is_significant,
+    markdown_table,
+    metric_heading,
+    results,
+    tested_p,
+)
 from ark_jax.runtime.log import duration, read_rows
+
+
+def save_pooled(pooled: Pooled | None, folder: Path) -> None:
+    """Writes questions.parquet and metrics.json, as a run does in its folder `evaluate`.
+
+    None deletes the folder.
+    """
+    if pooled is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(pooled.rows), folder / "questions.parquet")
+    table = {"metrics": pooled.metrics, "table": pooled.table}
+    (folder / "metrics.json").write_text(json.dumps(table), encoding="utf-8")
+
+
+def pooled_parts(pooled: Pooled) -> tuple[str, Section]:
+    """The table of systems by metrics, as Markdown and as a section of a page."""
+    questions = len({row["question"] for row in pooled.rows})
+    runs = len({row["run"] for row in pooled.rows})
+    caption = [
+        f"All {questions:,} questions of {runs} folds, each measured by models that were not "
+        "trained on it, with 95 % bootstrap intervals over questions.",
+        *pooled.notes,
+    ]
+    lines = [["system", *map(metric_heading, pooled.metrics)]]
+    for row in pooled.table:
+        lines.append([row["system"], *(_pooled_cell(row["values"].get(m)) for m in pooled.metrics)])
+    table = markdown_table(lines)
+    marks = "\\* differs from base." if "\\*" in table else ""
+    shown = results(pooled.table, pooled.metrics)
+    section = dataclasses.replace(shown, title="All folds", body=[*shown.body, *caption])
+    return "\n\n".join(filter(None, [table, marks, *caption])), section
+
+
+def _pooled_cell(value: Mapping | None) -> str:
+    """Mean and interval, with a star if the difference to base is significant."""
+    if not is_measured(value):
+        return "–"
+    mean, low, high = (format_number(value[name]) for name in ("mean", "low", "high"))
+    mark = " \\*" if is_significant(value) else ""
+    return f"{mean} [{low}, {high}]{mark}"
+
+
+BASE = "base"
+SEED = "seed"  # the field that runs of an arm differ in
+
+
+def compare_arms(runs: Mapping[str, tuple[Mapping, Outcome]], metrics: Sequence[str]) -> list[dict]:
+    """A row for each arm: `arm`, `seeds`, and `values` by metric.
+
+    All but base have `against_base`. There are no rows unless base has several seeds. An arm has no
+    values if it shares no seed with base, or has other questions.
+
+    Args:
+        runs: name -> changes of the config, and outcome.
+    """
+    arms: dict[str, dict[object, Outcome]] = {}
+    names: dict[str, str] = {}
+    for run, (changes, outcome) in runs.items():
+        key = json.dumps({name: x for name, x in changes.items() if name != SEED}, sort_keys=True)
+        arm = names.setdefault(key, run)
+        arms.setdefault(arm, {})[changes.get(SEED)] = outcome
+    if len(arms.get(BASE, {})) < 2 or len(arms) < 2:
+        return []
+    rows = [
+        {"arm": arm, "seeds": len(by_seed), "values": _arm_values(by_seed, arms[BASE], metrics)}
+        for arm, by_seed in arms.items()
+    ]
+    for metric in metrics:
+        compared = [row["values"][metric] for row in rows[1:] if metric in row["values"]]
+        corrected = holm([value["against_base"]["p"] for value in compared])
+        for value, p in zip(compared, corrected, strict=True):
+            value["against_base"]["p_holm"] = float(p)
+    return rows
+
+
+def _arm_values(
+    arm: Mapping[object, Outcome], base: Mapping[object, Outcome], metrics: Sequence[str]
+) -> dict[str, dict]:
+    """metric -> mean and interval of an arm, and its test against base."""
+    seeds = [seed for seed in base if seed in arm]
+    values = {}
+    for metric in metrics:
+        of_arm, of_base = (
+            [outcomes[seed].by_question.get(metric, {}) for seed in seeds]
+            for outcomes in (arm, base)
+        )
+        questions = list(of_base[0]) if seeds else []
+        if not questions or any(set(x) != set(questions) for x in (*of_arm, *of_base)):
+            continue
+        arm_means, base_means = (
+            np.array([[by_question[q] for q in questions] for by_question in outcomes]).mean(0)
+            for outcomes in (of_arm, of_base)
+        )
+        seed = base[seeds[0]].seed
+        values[metric] = bootstrap_interval(arm_means, seed=seed)
+        if arm is not base:
+            difference = bootstrap_interval(arm_means - base_means, seed=seed)
+            (p,) = sign_flip((arm_means - base_means)[:, None], seed=seed)
+            difference["difference"] = difference.pop("mean")
+            values[metric]["against_base"] = difference | {"p": float(p)}
+    return values
+
+
+def arms_cells(rows: Sequence[dict], names: Mapping[str, str]) -> list[list[str]]:
+    """The lines of a table of arms, its head first.
+
+    Args:
+        names: metric -> heading.
+    """
+    head = ["arm", "seeds", *names.values()]
+    return [
+        head,
+        *(
+            [row["arm"], str(row["seeds"]), *(_arm_cell(row["values"].get(m)) for m in names)]
+            for row in rows
+        ),
+    ]
+
+
+def _arm_cell(value: Mapping | None) -> str:
+    """Mean, difference to base, its interval and p, as far as there are any."""
+    if value is None:
+        return "–"
+    mean, against = format_number(value["mean"]), value.get("against_base")
+    if against is None:
+        return mean
+    difference, low, high = (format_number(against[name]) for name in ("difference", "low", "high"))
+    sign = "+" if against["difference"] > 0 else ""
+    return f"{mean}: {sign}{difference} [{low}, {high}], {tested_p(against)}"
+
 
 WORDS = "bm25"  # a system that needs no training
 TEXTS = ("run", "state", "changes", "error", "system", "metric")
@@ -140,7 +285,6 @@ def _verdict(done: Sequence[dict], heading: str) -> list[str]:
 
 
 def _link(run: str, folder: Path) -> str:
-    """A run's name, as a link to its report if it has one."""
     address = f"runs/{run}/report.html"
     return html.link(address, run) if (folder / address).is_file() else run
 
@@ -159,10 +303,10 @@ def _untrained_rows(run: SweepRun, comparison: Comparison) -> list[dict]:
 
 def _table_lines(done: Sequence[dict], comparison: Comparison) -> list[list[str]]:
     """The cells of finished runs, the head first; of folds without differences to base."""
-    others = [x for x in comparison.other_metrics if any(row[x] is not None for row in done)]
-    other_names = [comparison.names[name] for name in others]
+    further = [x for x in comparison.other_metrics if any(row[x] is not None for row in done)]
+    other_names = [comparison.names[name] for name in further]
     head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
-    lines = [head, *(_run_cells(row, others) for row in done)]
+    lines = [head, *(_run_cells(row, further) for row in done)]
     return [[*line[:2], *line[3:]] for line in lines] if comparison.pool else lines
 
 
@@ -192,7 +336,7 @@ def _arms_parts(
     lines = arms_cells(rows, measured)
     table = html.table("Arms over seeds", lines[0], lines[1:])
     section = Section("Arms over seeds", "arms", [table, ARMS_NOTE])
-    return f"{results.markdown_table(lines)}\n\n{ARMS_NOTE}", [section]
+    return f"{markdown_table(lines)}\n\n{ARMS_NOTE}", [section]
 
 
 def _pool_folds(
@@ -246,7 +390,6 @@ def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]
 
 
 def _read_result(run: SweepRun) -> dict | None:
-    """The content of `SweepRun.result_file`; None if the run has not ended."""
     if not run.result_file.is_file():
         return None
     return json.loads(run.result_file.read_text(encoding="utf-8"))
@@ -289,7 +432,6 @@ def _has_mean(row: dict) -> bool:
 
 
 def _sort_key(row: dict) -> tuple:
-    """Sorts finished runs first, then by descending mean."""
     return row["state"] != "done", not _has_mean(row), -row["mean"] if _has_mean(row) else 0.0
 
 
@@ -321,7 +463,7 @@ def stage_counts(runs: Sequence[SweepRun]) -> collections.Counter:
     return collections.Counter(row["stage"] for row in sorted(rows, key=lambda row: row["time"]))
 
 
-def _run_cells(row: dict, others: Sequence[str]) -> list[str]:
+def _run_cells(row: dict, further: Sequence[str]) -> list[str]:
     """The cells of a finished run: name, metric, difference, changes, other metrics, time."""
     interval = lambda low, high: (
         "" if low is None else f" [{format_number(low)}, {format_number(high)}]"
@@ -334,7 +476,7 @@ def _run_cells(row: dict, others: Sequence[str]) -> list[str]:
         format_number(row["mean"]) + interval(row["low"], row["high"]),
         sign + format_number(row["difference"]) + difference_interval,
         ", ".join(f"{field}={value}" for field, value in changes),
-        *(format_number(row[name]) for name in others),
+        *(format_number(row[name]) for name in further),
         "–" if row["seconds"] is None else duration(row["seconds"]),
     ]
 
@@ -351,7 +493,7 @@ def as_markdown(
     """
     failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
     heads = [f"# {title}", *(["", above, "", "## Runs"] if above else [])]
-    return "\n".join([*heads, "", results.markdown_table(table), "", *failures, caption, ""])
+    return "\n".join([*heads, "", markdown_table(table), "", *failures, caption, ""])
 
 
 def interval_figures(measured: Sequence[dict], title: str) -> str:

@@ -12,8 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from ark_jax.comparison import output
-from ark_jax.comparison.comparison import compare
+from ark_jax.comparison.comparison import compare, text_of
 from ark_jax.retrieval.chunks import ChunkRules
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -26,7 +25,7 @@ def measure(study: str, words: str, models: list[str]) -> None:
     rules = ChunkRules(*(config.data[name] for name in names))
     data = Path(config.data.path, "questions", "val") if study == "fairytale" else config.data.path
     systems = [config.retriever.path, *models]
-    print(output.text_of(compare(systems, data, scope="asked", rules=rules)), end="")
+    print(text_of(compare(systems, data, scope="asked", rules=rules)), end="")
 
 
 if __name__ == "__main__":

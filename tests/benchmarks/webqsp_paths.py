@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ark_jax import __main__ as command_line
 from ark_jax.graph.triple_questions import TripleQuestion
-from ark_jax.recipes.graphs.graph_data import topic_draw
+from ark_jax.recipes.graphs import topic_draw
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kg"
 HELD_OUT = 0.5

@@ -13,9 +13,9 @@ from ark_jax import __main__, new_config
 from ark_jax.cli import sweep
 from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
+from ark_jax.recipes import graphs
 from ark_jax.recipes.ark.curriculum import builds_graph
 from ark_jax.recipes.documents import ingest
-from ark_jax.recipes.graphs import graph_data
 from ark_jax.schema import values
 
 DEMO = REPOSITORY / "ark_jax" / "demo"
@@ -265,7 +265,7 @@ def test_a_graph_is_read_in_the_encoding_of_the_config(german, encoding, name, t
     config = loaded(tmp_path / "c.py")
     assert (config.recipe, config.data.encoding) == ("star", "cp1252")
     config.data.encoding = encoding
-    assert graph_data.read_graph(config.data).nodes.name(0) == name
+    assert graphs.read_graph(config.data).nodes.name(0) == name
 
 
 def test_a_graph_with_questions_in_its_rows_is_configured_for_star(tmp_path):

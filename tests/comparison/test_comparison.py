@@ -11,8 +11,8 @@ from support.brute_force import bm25, fuse
 from support.world import HELD_OUT, make_world, tiny_config
 
 import ark_jax as ark
-from ark_jax.comparison import answering, output
-from ark_jax.comparison.comparison import compare
+from ark_jax.comparison import answering
+from ark_jax.comparison.comparison import compare, save, text_of
 from ark_jax.comparison.rankings import parse_systems
 from ark_jax.data.problems import Reading
 from ark_jax.data.records import BadInput
@@ -220,7 +220,7 @@ def test_each_type_of_question_has_its_own_table(place, tmp_path):
     assert set(comparison.groups) == {"who", "what"}
     who = [row["mrr"] for row in comparison.rows if row["system"] == "a"][::2]
     assert means(comparison.groups["who"])["a"]["mrr"] == pytest.approx(np.mean(who))
-    text, page = output.text_of(comparison), output.save(comparison, tmp_path).read_text()
+    text, page = text_of(comparison), save(comparison, tmp_path).read_text()
     assert text.count("system") > text.count("all questions") == 1
     assert "Results of who" in page and "Results of what" in page
 
@@ -235,7 +235,7 @@ def test_all_systems_are_tested_against_the_reference(place, tmp_path):
         assert {x for x in values if "against_base" in values[x]} == set(values) - {first}
         # BM25 is a part of the hybrid, and tested as one unless it is the reference.
         assert ("against_part" in values["a+bm25"]) == (first != "bm25")
-    assert "differs from a" in (text := output.text_of(comparison)) or "difference from a" in text
+    assert "differs from a" in (text := text_of(comparison)) or "difference from a" in text
     assert "a+bm25 against bm25: " in text
     by_path = compare(systems, place / "beir", folder=tmp_path / "i", reference=systems[1])
     assert by_path.reference == "b"

@@ -8,8 +8,7 @@ import pytest
 from support import tiny
 from support.paths import DATA
 
-from ark_jax.comparison import output
-from ark_jax.comparison.comparison import compare
+from ark_jax.comparison.comparison import compare, save, text_of
 from ark_jax.comparison.rankings import parse_systems
 
 NAMES = {"ndcg@10": "ndcg_cut_10", "recall@5": "recall_5", "mrr": "recip_rank", "map": "map"}
@@ -156,7 +155,7 @@ def test_our_own_rankings_and_answers_give_our_own_rows(model, told, tmp_path):
     (tmp_path / "said.json").write_text(json.dumps(replies))
     words = [model, "bm25", f"answers:{tmp_path / 'said.json'}"]
     own = compare(words, told, scope="corpus")
-    output.save(own, tmp_path)
+    save(own, tmp_path)
     file = tmp_path / "questions.parquet"
     again = [f"run:{file}#a", f"run:{file}#bm25", f"answers:{file}#said"]
     both = compare([*words, *again], told, scope="corpus", reference="bm25")
@@ -198,12 +197,12 @@ def test_answers_are_tested_against_answers(model, told, tmp_path):
     assert "some: 3 of 8 questions have no answer, which counts 0; 1 of its questions" in told_of
     assert "all, some: answers alone, so metrics of rankings are –" in told_of
     assert "metrics of answers are tested against all" in told_of
-    page = output.save(comparison, tmp_path).read_text()
+    page = save(comparison, tmp_path).read_text()
     assert "exact match, differences to all" in page and "nDCG@10, differences" not in page
     alone = compare(words, told, metrics=["answer_f1"])
     f1 = [row["values"].get("answer_f1") for row in comparison.table]
     assert [row["values"].get("answer_f1") for row in alone.table] == f1
-    assert output.text_of(alone).splitlines()[1].split() == ["a", "–"]
+    assert text_of(alone).splitlines()[1].split() == ["a", "–"]
 
 
 @pytest.mark.parametrize("name", ["hotpotqa", "musique", "narrativeqa", "qmsum"])

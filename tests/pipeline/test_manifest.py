@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support import word_recipe
 
-from ark_jax.pipeline import engine, unfinished
+from ark_jax.pipeline import engine, manifest
 from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine
@@ -231,7 +231,7 @@ def test_unfinished_work_without_readable_inputs_is_set_aside(context, begun, ca
     partial.mkdir(parents=True)
     (partial / "half").touch()
     if begun is not None:
-        (partial / unfinished.READS).write_text(begun)
+        (partial / manifest.READS).write_text(begun)
     run(context, only="count")
     assert "set aside (what it has read is unknown)" in capsys.readouterr().out
     assert not (context / "count" / "half").exists()

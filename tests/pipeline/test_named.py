@@ -2,7 +2,6 @@
 
 import pytest
 
-from ark_jax.pipeline import named
 from ark_jax.pipeline.recipe import load_recipe
 from ark_jax.recipes.ark.config import ark
 from ark_jax.recipes.bar_rag.config import bar_rag
@@ -53,7 +52,7 @@ def test_the_models_files_and_roles_that_a_run_reads_are_listed(
     c = make()
     c.update_from_flattened_dict(MODELS | changes)
     recipe = load_recipe(c.recipe)
-    assert named.paths(recipe, c, "model", "models") == models
-    assert named.paths(recipe, c, "file", "files", "input") == files
-    assert set(named.roles(recipe, c)) == set(roles)
-    assert named.data_path(recipe, c) == ""
+    assert recipe.paths(c, "model", "models") == models
+    assert recipe.paths(c, "file", "files", "input") == files
+    assert set(recipe.roles(c)) == set(roles)
+    assert recipe.data_path(c) == ""

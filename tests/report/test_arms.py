@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ark_jax.pipeline.recipe import Outcome
-from ark_jax.report.arms import arms_cells, compare_arms
+from ark_jax.report.sweep_table import arms_cells, compare_arms
 
 QUESTIONS = [f"q{i}" for i in range(60)]
 

@@ -51,7 +51,9 @@ def files(folder: Path) -> list[Path]:
 
 def test_the_page_shows_stages_curve_and_log_and_only_reads(training):
     before = files(training)
-    with live.serving(training, lambda: watch(STAGES, Config(), training)) as address:
+    with live.serving(
+        training, lambda journal: watch(STAGES, Config(), training, journal=journal)
+    ) as address:
         page, headers = get(address)
         assert headers["refresh"] == str(live.SECONDS) and address.startswith("http://127.0.0.1:")
         with pytest.raises(urllib.error.HTTPError, match="421"):
@@ -68,18 +70,18 @@ def test_the_page_shows_stages_curve_and_log_and_only_reads(training):
 
 
 def test_a_run_that_ended_or_was_killed_is_not_running(training):
-    assert current_stage(training)[0] == "train"
+    assert current_stage(*log.read_journal(training))[0] == "train"
     journal = training / log.JOURNAL
     first, *rows = journal.read_text().splitlines()
     killed = json.loads(first) | {"pid": 2**22 + os.getpid()}  # above the largest number
     journal.write_text("\n".join([json.dumps(killed), *rows]) + "\n")
-    assert current_stage(training) == ("", "")
+    assert current_stage(*log.read_journal(training)) == ("", "")
     elsewhere = json.loads(first) | {"host": "elsewhere"}
     journal.write_text("\n".join([json.dumps(elsewhere), *rows]) + "\n")
-    assert current_stage(training)[0] == "train"
+    assert current_stage(*log.read_journal(training))[0] == "train"
     silent = json.loads(rows[-1]) | {"time": time.time() - 600}
     journal.write_text("\n".join([json.dumps(elsewhere), *rows[:-1], json.dumps(silent)]) + "\n")
-    assert current_stage(training) == ("", "")
+    assert current_stage(*log.read_journal(training)) == ("", "")
 
 
 def test_the_journal_ends_with_the_run(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from support import gcs
 from support.paths import REPOSITORY
 
-from ark_jax.pipeline import unfinished
+from ark_jax.pipeline import manifest
 from ark_jax.runtime import mirror
 
 pytestmark = pytest.mark.skipif(
@@ -140,10 +140,10 @@ def test_checkpoints_follow_the_folder_of_an_unfinished_stage(client):
     workdir = mirror.open_workdir(ADDRESS)
     partial = workdir / ".partial" / "stage1"
     with mirror.hold(workdir):
-        unfinished.begin(partial, {"epochs": 1}, lambda record: "")
+        manifest.begin(partial, {"epochs": 1}, lambda record: "")
         (mirror.in_bucket(partial / "checkpoints") / "1" / "state").write_text("of epochs=1")
         changed = lambda record: "epochs" if record["arguments"] != {"epochs": 2} else ""
-        unfinished.begin(partial, {"epochs": 2}, changed)
+        manifest.begin(partial, {"epochs": 2}, changed)
         aside = next(path for path in partial.parent.iterdir() if path != partial)
         names = {name for name in stored(client) if "checkpoints" in name}
         assert names == {f".partial/{aside.name}/checkpoints/1/state"}

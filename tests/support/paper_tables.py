@@ -77,12 +77,10 @@ def counts(source) -> str:
 
 def table(recipe: str) -> str:
     """The text of a recipe's PAPER.md."""
-    separate = (path_of(recipe).parent / "sources.py").is_file()
-    name = "sources.py" if separate else "config.py"
     lines = [
         f"# The presets of `{recipe}` and their sources",
         "",
-        f"Written from [{name}]({name}) by `{COMMAND}`.",
+        f"Written from [config.py](config.py) by `{COMMAND}`.",
         "A remark says in what we depart from the source and why, or that it gives no value.",
     ]
     for preset, source in config.SOURCES[recipe].items():

@@ -6,17 +6,7 @@ import pytest
 
 from ark_jax.text import prompts
 
-NAMES = (
-    "extract",
-    "glean",
-    "questions",
-    "rewrite",
-    "forward",
-    "backward",
-    "read",
-    "judge",
-    "select",
-)
+NAMES = ("extract", "questions", "rewrite", "forward", "backward", "read", "judge", "select")
 TARGETS = {"forward": "answer", "backward": "question"}
 
 

@@ -28,13 +28,11 @@ SWEEPS are series of runs:
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.ark import sources
 from ark_jax.recipes.core import settings
-from ark_jax.recipes.core.presets import named, values, vary, with_preset
+from ark_jax.recipes.core.presets import Row, Source, Step, named, values, vary, with_preset
 from ark_jax.recipes.core.settings import Common
 from ark_jax.schema import field
 from ark_jax.train.config import ContrastiveConfig
@@ -92,9 +90,6 @@ class GraphSection:
         "these names are the seeds, or else those of the five pairs with the most words in common. "
         "Without such nodes, and where `llm.backend` is none, rules do.",
         choices=("rules", "model"),
-    )
-    gleanings: int = field(
-        0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
     )
     similarity: float = field(
         0.8, "Smallest cosine of two entities that joins them by an edge.", minimum=-1, maximum=1
@@ -255,12 +250,6 @@ class TrainSection(ContrastiveConfig):
     """Fine-tuning of the retriever in stages, as a curriculum."""
 
     save_every: int = 50
-    rounds: int = field(
-        1,
-        "Times that the stages are gone through. From the second on, the retriever of the round "
-        "before starts them, finds the candidates and hard negatives, and gives S_v.",
-        minimum=1,
-    )
     kind: str = field(
         "bi",
         "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
@@ -395,11 +384,196 @@ class Ark(Common):
     reader: ReaderSection = ReaderSection()
 
 
+# What the paper of ARK and its released code say, line by line, and what the presets do.
+OWN_WORDS = "own words that ask for the same"
+PAPER = Source(
+    "ARK: Answer-Centric Retriever Tuning via KG-augmented Curriculum Learning",
+    {
+        "data.titles": Row(False, "Listings 1, 3, 4: a chunk stands alone"),
+        "data.chunking": Row("tokens", "Algorithm 2, line 1; section 4.2"),
+        "data.chunk_tokens": Row(0, "Table 4: B = 512, which is 0 for Qwen3-Embedding"),
+        "data.chunk_overlap": Row(12, "Table 4: b"),
+        "retriever.path": Row("Qwen/Qwen3-Embedding-0.6B", "section 4.2; Table 4: EMB"),
+        "retriever.vectors": Row("text", "section 4.2"),
+        "generator.path": Row("mistralai/Mistral-7B-Instruct-v0.2", "section 4.2"),
+        "llm.backend": Row("none", "section 4.2: models", "must be set; none is refused"),
+        "llm.model": Row("gemini-2.5-flash", "section 4.2; Table 4: LLM"),
+        "rewriter.model": Row("gemini-2.5-pro", "section 4.2"),
+        "prompts.extract": Row("ark", "Listing 1", OWN_WORDS),
+        "prompts.rewrite": Row("ark", "Listing 2", OWN_WORDS),
+        "prompts.forward": Row("ark", "Listing 3", OWN_WORDS),
+        "prompts.backward": Row("ark", "appendix B.2: not printed", "as the code's"),
+        "prompts.read": Row("ark", "Listing 4", OWN_WORDS),
+        "prompts.judge": Row("ark", "Listing 5", OWN_WORDS),
+        "graph.rules": Row(False, "section 4.2: models extract and rewrite"),
+        "graph.per": Row("context", "section 3.1: from the context"),
+        "graph.seeds": Row("model", "section 3.2.2: entities of the answer"),
+        "graph.similarity": Row(0.8, "Table 4: τ; Algorithm 2, line 15: >", "at least τ"),
+        "graph.teleport": Row(0.85, "Table 4: α, which is eq. 1's teleport"),
+        "graph.tolerance": Row(1e-4, "Table 4: ε, of a difference", "of the residual"),
+        "graph.floor": Row(1e-4, "Table 4: ε; Algorithm 1, line 4"),
+        "graph.large": Row((20, 50), "Table 4: k of stage 2"),
+        "graph.small": Row((3, 10), "Table 4: k of stage 3"),
+        "graph.rewrites": Row(10, "Table 4: augmented query size; section 4.2"),
+        "score.candidates": Row(0, "section 3.3.2: all chunks"),
+        "score.normalise": Row("none", "eq. 6"),
+        "score.forward": Row(1.0, "section 3.3.1: λ_f"),
+        "score.backward": Row(0.3, "section 3.3.1: λ_b"),
+        "score.retriever": Row(1.0, "section 3.3.1: λ_v"),
+        "score.positives": Row(10, "section 4.2: M"),
+        "score.keep": Row(1.0, "section 3.3.2: each query"),
+        "score.supervision": Row("alignment", "section 3.3.1"),
+        "mine.by": Row("rewritten", "section 3.3.2: augmented queries"),
+        "mine.model": Row("previous", "section 3.3.2: of stage 1, of stage 2"),
+        "mine.top": Row(20, "section 4.2: K"),
+        "mine.negatives": Row(20, "section 4.2: of the top 20", "the hardest for 10 queries"),
+        "mine.margin": Row(0.0, "section 3.3.2: positives alone are left out"),
+        "mine.spare": Row(0, "section 3.3.2: positives alone are left out"),
+        "train.kind": Row("bi", "section 4.2"),
+        "train.stages": Row((1, 2, 3), "section 3.3.2"),
+        "train.epochs": Row((3, 4, 3), "Table 6: 10 in all", "divided as the code does"),
+        "train.learning_rates": Row((6e-6, 6e-6, 6e-6), "Table 6"),
+        "train.unit": Row("pair", "eq. 7: (q, t+)"),
+        "train.batch": Row(16, "Table 6: 2, accumulated 8 times", "one batch shares negatives"),
+        "train.loss": Row("info_nce", "Table 6: inforce; eq. 7, 8"),
+        "train.denominator": Row("own", "eq. 8"),
+        "train.temperature": Row(0.05, "eq. 7: τ without a value", "ours"),
+        "train.lora_rank": Row(0, "appendix B.3: full parameters"),
+        "train.order": Row("question", "Algorithm 3: mini-batches"),
+        "train.merge_copies": Row(False, "Algorithm 3: no such step"),
+        "train.merge": Row(1.0, "Algorithm 3, line 35: the last stage"),
+        "evaluate.answers": Row(("answer_f1",), "section 4.2: F1"),
+        "evaluate.passages": Row(5, "section 4.2: top 5"),
+        "evaluate.max_new_tokens": Row(128, "section 4.2: LongBench's protocol", "its longest"),
+        "reader.backend": Row("local", "section 4.2: Mistral reads"),
+        "reader.form": Row("text", "Listing 4: ends in Answer:"),
+        "judge.model": Row("gpt-4.1", "section 4.2"),
+        "judge.repeats": Row(0, "section 4.2: five runs", "a paid model: set 5"),
+    },
+    (
+        Step("eq. 1, 2", "personalised PageRank", "graph/pagerank.py", "small graphs: exact solve"),
+        Step("section 3.2.2", "W from edges without weights", "graph/walk.py"),
+        Step("Algorithm 1", "communities", "graph/community.py"),
+        Step("Algorithm 2", "the graph", "recipes/ark/graph.py"),
+        Step("Algorithm 2", "similarity edges", "graph/store.py"),
+        Step("section 3.2.2", "seeds by the answer", "recipes/ark/extract.py", "else rules"),
+        Step("section 3.2.3", "augmented queries, two sizes", "recipes/ark/extract.py"),
+        Step("eq. 3, 4", "forward and backward alignment", "models/language.py"),
+        Step("eq. 5, 6", "parameter alignment, sum", "recipes/ark/alignment.py"),
+        Step("eq. 7, 8", "InfoNCE", "train/losses.py"),
+        Step("Algorithm 3", "three stages", "recipes/ark/train.py", "an optimiser for each"),
+        Step("section 4.1", "fin, legal: 200 each", "recipes/papers/ark_table1.py"),
+        Step("section 4.1", "UltraDomain, LongBench", "data/formats/contexts.py"),
+        Step("section 4.2", "win rate", "evaluate/judge.py", "ties count half; both orders"),
+        Step("Table 1", "row Full: `evaluate.baselines`", "recipes/documents/retrieve.py"),
+        Step("Table 1", "row Qwen3-embedding: `base`", "recipes/documents/evaluate.py"),
+        Step("Table 1", "row BGE-M3", "models/retriever.py", "its dense part alone"),
+        Step("Table 1", "row Stella-v5", "models/encoder_families.py"),
+        Step("Table 1", "row Jina-emb-v3", "", "its adapters for tasks are refused"),
+        Step("Table 1", "GraphRAG to MemoRAG", "comparison/rankings.py", "imported, not run"),
+        Step("Table 1", "ten test sets", "recipes/papers/ark_table1.py"),
+        Step("Table 2", "sweeps lambda, curriculum", "recipes/ark/config.py"),
+        Step("Table 3", "other generators: `reader.path`", "recipes/documents/reader.py"),
+        Step("Table 5", "size of the graph", "graph/store.py"),
+        Step("Table 7", "faithfulness, conciseness", "evaluate/judge.py", "ties count half"),
+    ),
+)
+
+POS, NEG = "generate_pos.py", "generate_neg.py"
+ALIGN, TRAIN = "alignment.yaml", "training.yaml"
+OFFICIAL = Source(
+    "valleysprings/ARK, commit a5c127b",
+    {
+        "data.titles": Row(False, f"{POS}: a chunk stands alone"),
+        "data.training_sentences": Row(1, f"{ALIGN}: sentence, 1"),
+        "data.chunking": Row("tokens", "generate_kg_openai.sh"),
+        "data.chunk_tokens": Row(0, "generate_kg_openai.sh: 512"),
+        "data.chunk_overlap": Row(12, "generate_kg_openai.sh"),
+        "retriever.path": Row("Qwen/Qwen3-Embedding-0.6B", f"{TRAIN}: model_name_or_path"),
+        "retriever.vectors": Row("text", f"{TRAIN}: task_type"),
+        "generator.path": Row("mistralai/Mistral-7B-Instruct-v0.2", "generate_pos.sh; llm.yaml"),
+        "llm.backend": Row("none", "llm.yaml: a model", "must be set; none is refused"),
+        "llm.model": Row("gemini-2.5-flash", "llm.yaml: llm_api.gpt.model"),
+        "llm.temperature": Row(0.0, "llm.yaml: not given", "replies that repeat"),
+        "rewriter.temperature": Row(0.7, "query_generation.py"),
+        "prompts.extract": Row("ark_code", "prompts/entity_extraction.py", OWN_WORDS),
+        "prompts.rewrite": Row("ark", "prompts/query_gen.py", OWN_WORDS),
+        "prompts.forward": Row("ark", f"{POS}, line 399", OWN_WORDS),
+        "prompts.backward": Row("ark", f"{POS}, line 431", OWN_WORDS),
+        "prompts.read": Row("ark", "dataset_prompts.py: one for each set", "UltraDomain's"),
+        "prompts.judge": Row("ark", "llm_eval_prompt.py", OWN_WORDS),
+        "graph.rules": Row(False, "graph_builder.py: a model extracts"),
+        "graph.per": Row("context", "graph_builder.py: a graph a document"),
+        "graph.seeds": Row("model", "extraction.py: answers[0]"),
+        "graph.similarity": Row(0.8, "augment_kg.sh"),
+        "graph.teleport": Row(0.15, f"{ALIGN}: ppr.alpha = 0.85 damps"),
+        "graph.tolerance": Row(1e-4, f"{ALIGN}: ppr.epsilon", "of the residual; its rule fails"),
+        "graph.floor": Row(0.0, "extraction.py, line 198: above 0"),
+        "graph.large": Row((20, 50), f"{ALIGN}: ppr.large"),
+        "graph.small": Row((3, 10), f"{ALIGN}: ppr.small"),
+        "graph.rewrites": Row(10, f"{ALIGN}: num_queries"),
+        "score.candidates": Row(0, f"{POS}: all chunks of the context"),
+        "score.path": Row("BAAI/bge-m3", "generate_pos.sh, line 73"),
+        "score.short": Row(10, f"{POS}, line 580", "tokens of the retriever"),
+        "score.references": Row(1, f"{POS}, line 562: answers[0]"),
+        "score.answers": Row("first", f"{POS}, line 562: answers[0]"),
+        "score.normalise": Row("minmax", f"{ALIGN}: normalize_scores"),
+        "score.forward": Row(1.0, f"{ALIGN}: forward_weight"),
+        "score.backward": Row(0.3, f"{ALIGN}: backward_weight"),
+        "score.retriever": Row(1.0, f"{ALIGN}: parameter_weight"),
+        "score.positives": Row(10, f"{ALIGN}: num_positives"),
+        "score.keep": Row(1.0, "data_generator.py: each question"),
+        "score.supervision": Row("alignment", POS),
+        "mine.by": Row("rewritten", NEG),
+        "mine.model": Row("base", f"{NEG}, line 477: before training"),
+        "mine.top": Row(10, f"{ALIGN}: top_k"),
+        "mine.negatives": Row(20, f"{ALIGN}: num_negatives"),
+        "mine.choose": Row("random", "data_generator.py: random.sample"),
+        "mine.first": Row("document", "data_generator.py, line 76"),
+        "mine.margin": Row(0.0, f"{NEG}, line 506: positives alone are left out"),
+        "mine.spare": Row(0, f"{NEG}, line 506: positives alone are left out"),
+        "train.kind": Row("bi", f"{TRAIN}: task_type"),
+        "train.stages": Row((1, 2, 3), f"{TRAIN}: curriculum"),
+        "train.epochs": Row((3, 4, 3), f"{TRAIN}: epochs"),
+        "train.learning_rates": Row((1e-5, 8e-6, 4e-6), f"{TRAIN}: learning_rate"),
+        "train.warmup": Row(0.1, f"{TRAIN}: 50, 0, 0 steps", "a share of each stage"),
+        "train.unit": Row("pair", "data_generator.py: a row a positive"),
+        "train.batch": Row(128, f"{TRAIN}: 32 pairs a device", "four devices, as its step 96 says"),
+        "train.loss": Row("info_nce", f"{TRAIN}: loss_type"),
+        "train.denominator": Row("batch", "ms-swift's INFONCE_USE_BATCH"),
+        "train.temperature": Row(0.1, "ms-swift's INFONCE_TEMPERATURE"),
+        "train.lora_rank": Row(0, "train_qwen_multi.sh: train_type full"),
+        "train.order": Row("question", "ms-swift shuffles"),
+        "train.merge_copies": Row(False, f"{POS}: equal texts stay"),
+        "train.merge": Row(1.0, "train_qwen_multi.sh: the last stage"),
+        "evaluate.answers": Row(("answer_f1",), "metrics.py: qa_f1_score"),
+        "evaluate.passages": Row(5, "run_inference.py: top 5"),
+        "evaluate.max_new_tokens": Row(512, "llm.yaml: max_new_tokens"),
+        "reader.backend": Row("local", "llm.yaml: generator"),
+        "reader.form": Row("text", "run_inference.py: no chat template"),
+        "reader.temperature": Row(0.1, "llm.yaml: temperature"),
+        "reader.top_p": Row(0.9, "llm.yaml: top_p"),
+        "judge.model": Row("gpt-4.1", "run_pairwise_eval.py says so", "it asks gemini-2.5-flash"),
+        "judge.repeats": Row(0, "run_pairwise_eval.py: once", "a paid model: set 1"),
+    },
+    (
+        Step(POS, "scored tokens", "models/language.py", "its window is one token early"),
+        Step("graph_builder.py", "a graph", "recipes/ark/graph.py"),
+        Step("augmentation.py", "similarity edges", "graph/store.py", "relations stay, too"),
+        Step("extraction.py", "seeds: a model, Jaccard", "graph/community.py", "else rules"),
+        Step("extraction.py", "PageRank", "graph/pagerank.py", "its stop rule ends early"),
+        Step("extraction.py", "the cut", "graph/community.py"),
+        Step("data_generator.py", "paired by place", "recipes/ark/curriculum.py", "by question"),
+        Step("unified_retriever.py", "512 words a chunk", "retrieval/chunks.py", "512 tokens"),
+        Step("run_inference.py", "F1 of answers[0]", "evaluate/answers.py", "best reference"),
+    ),
+)
+
 # The two settings of study 2 (notebooks/README.md) with the highest nDCG@10. Vectors take a hundred
 # times the space.
 BEST = {"retriever.vectors": "tokens", "evaluate.fusion": "chosen"}
 # preset -> the source that it follows
-SOURCES = {"paper": sources.PAPER, "official": sources.OFFICIAL}
+SOURCES = {"paper": PAPER, "official": OFFICIAL}
 # preset -> its changes of the defaults
 PRESETS = {"default": {}, "best": BEST, **values(SOURCES)}
 
@@ -419,12 +593,6 @@ def ark(preset: str = "default") -> ConfigDict:
         ValueError: no such preset.
     """
     return with_preset(Ark, PRESETS, preset)
-
-
-def _with_changes(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
-    """Changes dotted fields of `config` in place and returns it."""
-    config.update_from_flattened_dict(changes)
-    return config
 
 
 METHOD_SECTIONS = ("graph", "score", "mine", "train")
@@ -454,7 +622,6 @@ def differences(config: ConfigDict, preset: str) -> dict[str, object]:
 
 
 def _method(config: ConfigDict) -> dict[str, object]:
-    """Dotted field -> value, of the sections that make up the method."""
     return {
         f"{section}.{name}": value
         for section in METHOD_SECTIONS
@@ -516,32 +683,13 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     }
 
 
-def _use_preset(config: ConfigDict, preset: str) -> None:
-    """Changes the method of `config` to that of a preset. Data, models and evaluation stay."""
-    _with_changes(config, differences(config, preset))
-
-
-def _use_gold(config: ConfigDict) -> None:
-    """Makes `config` the baseline that learns from marked passages."""
-    _with_changes(config, GOLD)
-
-
-def _use_local_llm(config: ConfigDict) -> None:
-    config.llm.backend = "local"
-
-
 # Variants of a study's config, by the word that asks for them.
 STUDY_VARIANTS = {
-    "paper": functools.partial(_use_preset, preset="paper"),
-    "official": functools.partial(_use_preset, preset="official"),
-    "gold": _use_gold,
-    "local": _use_local_llm,
+    "paper": lambda c: c.update_from_flattened_dict(differences(c, "paper")),
+    "official": lambda c: c.update_from_flattened_dict(differences(c, "official")),
+    "gold": lambda c: c.update_from_flattened_dict(GOLD),
+    "local": lambda c: c.update_from_flattened_dict({"llm.backend": "local"}),
 }
-
-
-def train_stages(config: ConfigDict, *stages: int) -> None:
-    """Makes `config` train these stages only."""
-    config.train.stages = stages
 
 
 def _use_multilingual(config: ConfigDict) -> None:
@@ -551,19 +699,16 @@ def _use_multilingual(config: ConfigDict) -> None:
     config.retriever.path = str(model_folder("multilingual"))
 
 
+def _train_stage(config: ConfigDict, stage: int) -> None:
+    config.train.stages = (stage,)
+
+
 VARIANTS = {
     # One stage with the epochs of all three, and negatives for rewritten questions of both sizes.
-    "no_curriculum": lambda c: train_stages(c, 0),
-    "stage=1": lambda c: train_stages(c, 1),
-    "stage=2": lambda c: train_stages(c, 2),
-    "stage=3": lambda c: train_stages(c, 3),
+    "no_curriculum": functools.partial(_train_stage, stage=0),
+    **{f"stage={n}": functools.partial(_train_stage, stage=n) for n in (1, 2, 3)},
     "multilingual": _use_multilingual,
 }
-
-
-def scale_learning_rates(factor: float) -> dict[str, object]:
-    """Changes of a run whose stages all learn `factor` times as fast."""
-    return {"train.learning_rates": (1e-5 * factor, 8e-6 * factor, 4e-6 * factor)}
 
 
 # sweep -> run -> changed fields. Except in `seeds` and `folds`, all runs of a sweep share the
@@ -580,7 +725,9 @@ SWEEPS = {
     # M, the positives of a question; K, its hard negatives.
     "positives": {f"M{m}": {"score.positives": m} for m in (1, 3, 5, 10, 20)},
     "negatives": {f"K{k}": {"mine.negatives": k} for k in (5, 10, 20, 40)},
-    "learning_rate": {f"x{x:g}": scale_learning_rates(x) for x in (0.3, 1, 3, 10)},
+    "learning_rate": {
+        f"x{x:g}": {"train.learning_rates": (1e-5 * x, 8e-6 * x, 4e-6 * x)} for x in (0.3, 1, 3, 10)
+    },
     # How far results move by chance. The seed also splits the questions: to keep the split, name
     # --data.held_out_documents.
     "seeds": {f"seed{seed}": {"seed": seed} for seed in range(1, 5)},

@@ -17,7 +17,6 @@ from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark.alignment import load_next_best, load_positives
-from ark_jax.recipes.ark.graph import in_round
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import encode
 from ark_jax.recipes.documents.corpus import (
@@ -28,7 +27,7 @@ from ark_jax.recipes.documents.corpus import (
     searches_corpus,
     training_chunks,
 )
-from ark_jax.recipes.documents.retrieve import HYDE, Systems, own_results
+from ark_jax.recipes.documents.retrieve import Systems, own_results
 from ark_jax.recipes.documents.written_questions import is_writing, joins_passages
 from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
@@ -42,29 +41,19 @@ MINING_SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
 RERANKER = "reranker"  # the stage of train.kind=cross
 
 
-def stage_name(stage: int, number: int = 1) -> str:
-    """The name of a training stage in a round."""
-    return in_round(f"stage{stage}", number)
+def stage_name(stage: int) -> str:
+    """The name of a training stage."""
+    return f"stage{stage}"
 
 
-def mine_name(stage: int, number: int = 1) -> str:
-    """The name of the stage that mines for a training stage in a round."""
-    return in_round(f"mine{stage}", number)
-
-
-def rounds(config) -> range:
-    """The numbers of the rounds."""
-    return range(1, config.train.rounds + 1)
-
-
-def trainings(config) -> list[tuple[int, int]]:
-    """(stage, round) of each training, in their order."""
-    return [(stage, number) for number in rounds(config) for stage in config.train.stages]
+def mine_name(stage: int) -> str:
+    """The name of the stage that mines for a training stage."""
+    return f"mine{stage}"
 
 
 def trained_stages(config) -> tuple[str, ...]:
     """The names of the training stages, in their order."""
-    return tuple(stage_name(*training) for training in trainings(config))
+    return tuple(map(stage_name, config.train.stages))
 
 
 def systems(config) -> Systems:
@@ -72,7 +61,7 @@ def systems(config) -> Systems:
     merged = ("merged",) if config.train.merge != 1 else ()
     reranker = RERANKER if config.train.kind == "cross" else ""
     tuned = (*trained_stages(config), *merged)
-    return Systems(config.evaluate, tuned, reranker, config.search.expand)
+    return Systems(config.evaluate, tuned, reranker)
 
 
 def is_distilling(config) -> bool:
@@ -80,20 +69,15 @@ def is_distilling(config) -> bool:
     return config.train.loss == "distil"
 
 
-def model_before(config, stage: int, number: int = 1) -> str:
-    """The system from whose model a training stage of a round starts."""
-    position = trainings(config).index((stage, number))
+def model_before(config, stage: int) -> str:
+    """The system from whose model a training stage starts."""
+    position = list(config.train.stages).index(stage)
     return trained_stages(config)[position - 1] if position else "base"
 
 
-def round_base(config, number: int) -> str:
-    """The system from whose model a round starts."""
-    return model_before(config, config.train.stages[0], number)
-
-
-def miner_of(config, before: str, number: int = 1) -> str:
+def miner_of(config, before: str) -> str:
     """The system whose model finds hard negatives for a stage that starts from `before`."""
-    return before if config.mine.model == "previous" else round_base(config, number)
+    return before if config.mine.model == "previous" else "base"
 
 
 def epochs(train, stage: int) -> int:
@@ -146,15 +130,15 @@ def builds_graph(config) -> bool:
 
 
 def asks_writer(config) -> bool:
-    """Whether `config.llm` is asked for a graph, rewritten or written questions, or passages."""
+    """Whether `config.llm` is asked for a graph, rewritten or written questions."""
     writes = is_writing(config) and not config.questions.replies
-    return builds_graph(config) or writes or config.search.expand == HYDE
+    return builds_graph(config) or writes
 
 
-def training_inputs(config, stage: int, number: int) -> tuple[str, ...]:
-    """The stages whose outputs a training stage of a round learns from."""
-    mined = (mine_name(stage, number),) if has_negatives(config, stage) else ()
-    return ("data", in_round("positives", number), *mined)
+def training_inputs(config, stage: int) -> tuple[str, ...]:
+    """The stages whose outputs a training stage learns from."""
+    mined = (mine_name(stage),) if has_negatives(config, stage) else ()
+    return ("data", "positives", *mined)
 
 
 POSITIVES = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
@@ -172,8 +156,10 @@ class _Corpus:
     queries: dict[str, Vectors]  # question -> its vector `[1 e]`, or the `TokenVectors` of one text
     positives: dict[str, list[int]]  # question -> its positives
     pools: dict[str, Sequence[int]]  # question -> the chunks that are searched for it
-    given: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
-    own: dict[str, list[int]]  # question -> the chunks of its documents, if they are drawn from
+    marked: dict[str, list[int]]  # question -> the chunks that the input marks as irrelevant
+    document_chunks: dict[
+        str, list[int]
+    ]  # question -> the chunks of its documents, if they are drawn from
 
     def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
         """The cosine of a question with each of these chunks, float32 `[c]`."""
@@ -182,7 +168,7 @@ class _Corpus:
         return similarities(self.queries[question][0], self.vectors[chunks])
 
 
-def mine(context: Context, folder: Path, *, stage: int, before: str, number: int = 1) -> dict:
+def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     """Finds passages that look right and are not, the hard negatives of the next stage.
 
     Negatives of the input come first, then mined ones; both begin with the hardest. `miner_of` says
@@ -191,13 +177,12 @@ def mine(context: Context, folder: Path, *, stage: int, before: str, number: int
 
     Args:
         before: the system from whose model the training stage starts.
-        number: of the round.
 
     Raises:
         ValueError: `mine.first=document`, but a question names no document.
     """
-    config, system = context.config, miner_of(context.config, before, number)
-    scored = context / in_round("positives", number)
+    config, system = context.config, miner_of(context.config, before)
+    scored = context / "positives"
     draws_own = stage not in MINING_SIZES
     corpus = _encode_corpus(context, system, scored, draws_own=draws_own)
     if draws_own:
@@ -212,8 +197,8 @@ def mine(context: Context, folder: Path, *, stage: int, before: str, number: int
     def store_rows() -> dict:
         tally, spared = _Tally(), load_next_best(scored, config.mine.spare)
         own_chunks = own_results(context, corpus.questions, training_chunks(context))
-        for question, own in own_chunks.items():
-            spared[question] = [*spared.get(question, ()), *own]
+        for question, document_chunks in own_chunks.items():
+            spared[question] = [*spared.get(question, ()), *document_chunks]
         rows = _negative_rows(config.mine.margin, keep, corpus, search(), spared, tally)
         count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
         save_stream(_positive_rows(corpus), folder / "positives.parquet", POSITIVES)
@@ -258,8 +243,8 @@ def _encode_corpus(context: Context, system: str, scored: Path, *, draws_own: bo
         queries={q.id: encoded[i : i + 1] for i, q in enumerate(questions)},
         positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
         pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
-        given={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
-        own=_own_documents(questions, searched.position, groups) if draws_own else {},
+        marked={q.id: [searched.position(x.id) for x in irrelevant(q)] for q in questions},
+        document_chunks=_own_documents(questions, searched.position, groups) if draws_own else {},
     )
 
 
@@ -277,19 +262,21 @@ def _candidate_search(
     from ark_jax.retrieval import mining
 
     settings, pools, vectors = config.mine, corpus.pools, corpus.vectors
-    by = mines_by(config)
-    if by in ("rewritten", "question"):
+    method = mines_by(config)
+    if method in ("rewritten", "question"):
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
     def rank_candidates() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
-        if own_functions.is_own(by):
+        if own_functions.is_own(method):
             asked = {question: query[0] for question, query in corpus.queries.items()}
             task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
-            ranked = own_parts.mine_by_own("mine.by", by, task)
+            ranked = own_parts.mine_by_own("mine.by", method, task)
         else:
-            ranked = mining.baseline_candidates(by, words, pools, corpus.texts, top=settings.top)
+            ranked = mining.baseline_candidates(
+                method, words, pools, corpus.texts, top=settings.top
+            )
         return {
             question: Ranking(np.array(chunks, np.int32), corpus.cosines(question, chunks))
             for question, chunks in ranked.items()
@@ -309,17 +296,19 @@ def _own_documents(
             f"config.mine.first=document draws from the documents of a question, and question "
             f"{nameless[0]!r} names none: set config.mine.first=none"
         )
-    own = lambda q: (chunk for document in q.documents for chunk in chunks.get(document, ()))
-    return {q.id: [position(chunk.id) for chunk in own(q)] for q in questions}
+    document_chunks = lambda q: (
+        chunk for document in q.documents for chunk in chunks.get(document, ())
+    )
+    return {q.id: [position(chunk.id) for chunk in document_chunks(q)] for q in questions}
 
 
 def _own_chunks(corpus: _Corpus) -> dict[str, Ranking]:
     """question -> the chunks of its documents, nearest first."""
     found = {}
-    for question, own in corpus.own.items():
-        cosines = corpus.cosines(question, own)
+    for question, document_chunks in corpus.document_chunks.items():
+        cosines = corpus.cosines(question, document_chunks)
         order = np.argsort(-cosines, kind="stable")
-        found[question] = Ranking(np.array(own, np.int32)[order], cosines[order])
+        found[question] = Ranking(np.array(document_chunks, np.int32)[order], cosines[order])
     return found
 
 
@@ -353,7 +342,6 @@ class _Tally:
 
 
 def _positive_rows(corpus: _Corpus) -> Iterator[dict]:
-    """Yields the rows of POSITIVES."""
     for question in corpus.questions:
         chunks = corpus.positives[question.id]
         for chunk, cosine in zip(chunks, corpus.cosines(question.id, chunks).tolist(), strict=True):
@@ -380,17 +368,18 @@ def _negative_rows(
     for question in corpus.questions:
         positives = corpus.positives[question.id]
         candidates, scores = (values.tolist() for values in mined[question.id])
-        given = corpus.given[question.id]
-        known = [*positives, *given, *candidates]
+        marked = corpus.marked[question.id]
+        known = [*positives, *marked, *candidates]
         cosine = dict(zip(known, corpus.cosines(question.id, known).tolist(), strict=True))
         spared_ids = spared.get(question.id, ())
+        hardest = sorted(marked, key=lambda chunk: -cosine[chunk])
         negatives, dropped = mining.choose_negatives(
-            [*_hardest_first(given, cosine), *zip(candidates, scores, strict=True)],
+            [*((x, cosine[x]) for x in hardest), *zip(candidates, scores, strict=True)],
             positives,
             cosine=cosine,
             first_copy=originals,
             margin=margin,
-            trusted=set(given),
+            trusted=set(marked),
             spared={chunk for chunk in candidates if corpus.chunk_ids[chunk] in spared_ids},
             keep=keep,
         )
@@ -412,11 +401,6 @@ def _negative_rows(
             }
 
 
-def _hardest_first(chunks: Sequence[int], cosine: Mapping[int, float]) -> list[tuple[int, float]]:
-    """The chunks with their cosines, the largest first; ties keep their order."""
-    return sorted([(chunk, cosine[chunk]) for chunk in chunks], key=lambda pair: -pair[1])
-
-
 def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, int]:
     """As `mining.first_copies`, for the positives and the chunks that were mined or given."""
     from ark_jax.retrieval import mining
@@ -424,7 +408,7 @@ def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, in
     is_known = np.zeros(len(corpus.chunk_ids), bool)
     for question, positives in corpus.positives.items():
         is_known[positives] = is_known[mined[question].ids] = True
-        is_known[corpus.given[question]] = True
+        is_known[corpus.marked[question]] = True
     known = np.flatnonzero(is_known).tolist()
     copies = mining.first_copies(corpus.texts[chunk] for chunk in known)
     return {known[copy]: known[first] for copy, first in copies.items()}

@@ -17,19 +17,8 @@ from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, read_table, save_rows, save_stream
 from ark_jax.recipes.core.models import encode, load_retriever
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    SearchedChunks,
-    candidate_chunks,
-    chunks_by_document,
-    encode_passages,
-    load_questions,
-    searched_in_training,
-    searches_corpus,
-    stored_chunks,
-    training_chunks,
-)
-from ark_jax.recipes.documents.retrieve import own_results, without
+from ark_jax.recipes.documents import corpus
+from ark_jax.recipes.documents.retrieve import ids_except, own_results
 from ark_jax.recipes.documents.written_questions import hash_order
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, nearest_texts
@@ -41,27 +30,19 @@ SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine"
 Pools = dict[str, np.ndarray]  # question -> positions of chunks among those searched, int32
 
 
-def in_round(stage: str, number: int) -> str:
-    """The name of a stage in a round of `train.rounds`; in the first one it is the plain name."""
-    return stage if number == 1 else f"round{number}-{stage}"
-
-
-def find_candidates(context: Context, folder: Path, *, system: str = "base") -> dict:
+def find_candidates(context: Context, folder: Path) -> dict:
     """Finds the passages nearest to each training question, its candidates.
 
     They are the chunks of its documents. If the whole corpus is searched, they are the first chunks
     of its documents, and those that the base retriever finds by the question, and BM25 by the
     question with and without its answers, fused by reciprocal rank.
-
-    Args:
-        system: whose retriever it is, if not the base one.
     """
-    chunks, questions = training_chunks(context), load_questions(context, "train")
-    whole = searches_corpus(context)
-    searched = searched_in_training(questions, chunks, whole=whole)
-    vectors, cut = encode_passages(context, system, searched.texts, "embed chunks")
+    chunks, questions = corpus.training_chunks(context), corpus.load_questions(context, "train")
+    whole = corpus.searches_corpus(context)
+    searched = corpus.searched_in_training(questions, chunks, whole=whole)
+    vectors, cut = corpus.encode_passages(context, "base", searched.texts, "embed chunks")
     texts = [question.question for question in questions]
-    queries = encode(context, system, texts, "query", "embed questions")
+    queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
     if whole:
         pools = _search_corpus(context, questions, chunks, searched, (queries, vectors))
@@ -76,7 +57,7 @@ def _search_corpus(
     context: Context,
     questions: Sequence[Question],
     chunks: StoredChunks,
-    searched: SearchedChunks,
+    searched: corpus.SearchedChunks,
     vectors: tuple[Vectors, Vectors],
 ) -> Pools:
     """question -> the best chunks of the whole corpus, but for those that are the question.
@@ -84,8 +65,11 @@ def _search_corpus(
     Args:
         vectors: of the questions `[q e]` and of the chunks `[n e]`, or their `TokenVectors`.
     """
-    same = own_results(context, questions, chunks)
-    kept, count = context.config.data.candidates, context.config.data.candidates + most_chunks(same)
+    duplicates = own_results(context, questions, chunks)
+    kept, count = (
+        context.config.data.candidates,
+        context.config.data.candidates + most_chunks(duplicates),
+    )
     texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
     by_words = OnFirstProcess(lambda: count_bm25(searched.texts)).search([*texts, *answered], count)
@@ -94,18 +78,18 @@ def _search_corpus(
     pools = {}
     for question, ranking in zip(questions, found, strict=True):
         named = _own_chunks(question, chunks.by_document, searched)[: kept // 2].tolist()
-        left_out = set(map(searched.position, same.get(question.id, ())))
-        pool = without(list(dict.fromkeys([*named, *ranking.ids])), left_out, kept)
+        left_out = set(map(searched.position, duplicates.get(question.id, ())))
+        pool = ids_except(list(dict.fromkeys([*named, *ranking.ids])), left_out, kept)
         pools[question.id] = np.array(pool, np.int32)
     return pools
 
 
 def _own_chunks(
-    question: Question, chunks: Mapping[str, list[Chunk]], searched: SearchedChunks
+    question: Question, chunks: Mapping[str, list[Chunk]], searched: corpus.SearchedChunks
 ) -> np.ndarray:
     """The positions of the chunks of the question's documents, int32."""
-    own = candidate_chunks(question, chunks)
-    return np.array([searched.position(chunk.id) for chunk in own], np.int32)
+    listed = corpus.candidate_chunks(question, chunks)
+    return np.array([searched.position(chunk.id) for chunk in listed], np.int32)
 
 
 def _candidate_rows(
@@ -135,15 +119,15 @@ def distinct_candidates(context: Context) -> set[str]:
     ids = set(table["chunk"].unique().to_pylist())
     if not context.config.data.training_sentences:
         return ids
-    trained, searched = training_chunks(context).by_id, chunks_by_document(context)
+    trained, searched = corpus.training_chunks(context).by_id, corpus.chunks_by_document(context)
     spans: dict[str, list[tuple[int, int]]] = {}
     for chunk in map(trained.__getitem__, ids):
         spans.setdefault(chunk.document, []).append((chunk.start, chunk.end))
     sharing = set()
-    for document, own in spans.items():
+    for document, listed in spans.items():
         for chunk in searched.get(document, ()):
             first, last = chunk.start, chunk.end
-            if any(start < last and first < end for start, end in own):
+            if any(start < last and first < end for start, end in listed):
                 sharing.add(chunk.id)
     return sharing
 
@@ -166,9 +150,9 @@ class StoredCandidates(LookedUp[list[tuple[str, float]]]):
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
 
-def load_candidates(context: Context, number: int = 1) -> StoredCandidates:
-    """What the candidates stage of a round stored."""
-    table = read_table(context / in_round("candidates", number) / "candidates.parquet")
+def load_candidates(context: Context) -> StoredCandidates:
+    """What the candidates stage stored."""
+    table = read_table(context / "candidates" / "candidates.parquet")
     return StoredCandidates(table if len(table) else SCHEMA.empty_table())
 
 
@@ -254,7 +238,7 @@ def _contexts(context: Context) -> Mapping[str, str] | None:
     """chunk id -> its document, if each has a graph of its own; else None."""
     if context.config.graph.per == "corpus":
         return None
-    chunks = stored_chunks(context).by_id
+    chunks = corpus.stored_chunks(context).by_id
     return LookedUp(chunks, lambda id: chunks[id].document)
 
 
@@ -301,7 +285,7 @@ def find_communities(context: Context, folder: Path, *, by_model: bool = False) 
 
     context.enter_mesh()
     graph = KnowledgeGraph.load(context / "graph")
-    questions = load_questions(context, "train")
+    questions = corpus.load_questions(context, "train")
     seeds = _find_seeds(context, graph, questions, by_model=by_model)
     # Questions with the same answer often have the same seeds.
     seed_sets = list(dict.fromkeys(seed.node_set for seed in seeds if seed.nodes))
@@ -342,18 +326,18 @@ def _find_seeds(
     named = {row["question"]: row["names"] for row in rows}
     contexts = _contexts(context)
     nodes = graph.nodes_by_context(contexts) if contexts else {}
-    finder = SeedFinder(graph, Passages(training_chunks(context)), nearest_nodes)
+    finder = SeedFinder(graph, corpus.Passages(corpus.training_chunks(context)), nearest_nodes)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:
         chunk_ids = [chunk for chunk, _ in candidates.get(question.id, ())]
         # A question that names no document may be about any.
-        within = None
+        allowed = None
         if contexts and question.documents:
-            within = set().union(*(nodes.get(id, ()) for id in question.documents))
+            allowed = set().union(*(nodes.get(id, ()) for id in question.documents))
         names = named.get(question.id, ())
         asked = question.question, question.answers, chunk_ids
-        seeds.append(finder.find(*asked, named=names, within=within))
+        seeds.append(finder.find(*asked, named=names, within=allowed))
     return seeds
 
 

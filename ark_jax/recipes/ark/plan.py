@@ -14,24 +14,12 @@ from ark_jax.estimate.work import Texts, Work, measure, pending_calls
 from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark import curriculum
-from ark_jax.recipes.ark.extract import (
-    extracted_chunks,
-    extraction_calls,
-    rewriting_calls,
-    seed_calls,
-)
-from ark_jax.recipes.ark.graph import SEEDS, in_round, join_by_community
+from ark_jax.recipes.ark import curriculum, extract
+from ark_jax.recipes.ark.graph import SEEDS, join_by_community
 from ark_jax.recipes.core.ask import llm_settings, section_of
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
-from ark_jax.recipes.documents import choice, evaluate, filter_questions, plan, retrieve
-from ark_jax.recipes.documents.corpus import (
-    load_questions,
-    searches_corpus,
-    stored_chunks,
-    training_chunks,
-)
-from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
+from ark_jax.recipes.documents import choice, corpus, evaluate, filter_questions, plan, retrieve
+from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import (
     is_writing,
     materials_to_ask,
@@ -41,9 +29,9 @@ from ark_jax.recipes.documents.written_questions import (
 
 # Means of the packaged recordings. The length of a reply with records by that of its passage; the
 # entities by tokens of a passage. Then characters: of a line about an entity, of a rewritten
-# question, of a written question with answer and evidence, and of a passage of HyDE.
+# question, and of a written question with answer and evidence.
 EXTRACTED, ENTITIES = 4.7, 0.074
-LINE, VERSION, PAIR, PASSAGE = 125, 133, 330, 520
+LINE, VERSION, PAIR = 125, 133, 330
 NAMES = 30  # characters of the list of entities in an answer, a guess
 CHARACTERS = 4.2  # in a token
 # The size of a community between its smallest, 0, and its largest, 1; in the demo .22 to .36.
@@ -75,8 +63,6 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     by_rules = config.llm.backend == "none" and not config.rewriter.backend
     if by_rules and curriculum.asks_writer(config):
         notes.append("rules extract, rewrite and write; no language model is asked")
-    if config.train.rounds > 1 and sizes.whole:
-        notes.append("no likelihood is counted of candidates that a later round finds anew")
     notes += evaluate.notes_for_plan(context, done)
     tested = len(sizes.held_out)
     notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
@@ -122,12 +108,12 @@ class _Sizes:
 
     @classmethod
     def from_workdir(cls, context: Context) -> "_Sizes":
-        config, chunks = context.config, stored_chunks(context)
-        train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
-        whole = searches_corpus(context)
+        config, chunks = context.config, corpus.stored_chunks(context)
+        train, held_out = (corpus.load_questions(context, part) for part in ("train", "held_out"))
+        whole = corpus.searches_corpus(context)
         scope = "corpus" if whole else "document"
         searched, _ = retrieve.chunks_in_scope(scope, train, chunks)
-        learned, places = retrieve.chunks_in_scope(scope, train, training_chunks(context))
+        learned, places = retrieve.chunks_in_scope(scope, train, corpus.training_chunks(context))
         pool = sum(map(len, places)) / len(places)
         candidates = min(config.data.candidates, pool) if whole else pool
         keeps_all = config.score.supervision == "gold" or curriculum.is_distilling(config)
@@ -192,7 +178,7 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
     works = _likelihoods(context, "score", passages, 2 * pairs)
     if path := context.config.score.path:
         kinds = (
-            (training_chunks(context), plan.PASSAGE, passages),
+            (corpus.training_chunks(context), plan.PASSAGE, passages),
             (train, plan.QUESTION, len(train)),
         )
         for items, text, count in kinds:
@@ -202,7 +188,6 @@ def _score(context: Context, sizes: _Sizes) -> tuple[float, list[Work]]:
 
 
 def _train(config, sizes: _Sizes) -> list[Work]:
-    """Mining and training of each stage."""
     positives = sizes.scored if curriculum.is_distilling(config) else config.score.positives
     by_pair = config.train.unit == "pair"
     # Rows of an epoch, and chunks of a row.
@@ -214,29 +199,26 @@ def _train(config, sizes: _Sizes) -> list[Work]:
         groups = 1
     elif config.train.order == "document":
         groups = max(batch * sizes.documents / len(sizes.train), 1)
-    for stage, number in curriculum.trainings(config):
+    for stage in config.train.stages:
         learned = positives
-        if number > 1 and stage == config.train.stages[0]:
-            works += _embed(in_round("candidates", number), sizes.learned, sizes.question)
         if curriculum.has_negatives(config, stage):
             sources = len(curriculum.MINING_SIZES.get(stage, ()))
             versions = sources * curriculum.mines_by_graph(config)
             rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
-            name = curriculum.mine_name(stage, number)
+            name = curriculum.mine_name(stage)
             works += _embed(name, sizes.learned, sizes.question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         epochs = curriculum.epochs(config.train, stage)
         steps = math.ceil(epochs * rows / config.train.batch)
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
         step = (sizes.question.with_count(batch), sizes.learned.with_count(passages))
-        name = curriculum.stage_name(stage, number)
+        name = curriculum.stage_name(stage)
         amounts = {"step": step, "objective": "" if keeps_tokens(config) else "contrastive"}
         works.append(Work(name, "retriever", "training", steps, **amounts))
     return works
 
 
 def _rerank(config, sizes: _Sizes) -> list[Work]:
-    """Training and use of a reranker, if one is trained."""
     if config.train.kind != "cross":
         return []
     passage, question = sizes.passage, sizes.question
@@ -268,7 +250,6 @@ def _retrieve(config, sizes: _Sizes) -> list[Work]:
 
 
 def _train_reader(context: Context, sizes: _Sizes) -> Work:
-    """The training of a local reader."""
     settings, tokens = context.config.reader, plan.reader_tokens(context, sizes.train)
     text = Texts(min(settings.batch, len(sizes.train)), tokens, tokens)
     amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}
@@ -276,14 +257,9 @@ def _train_reader(context: Context, sizes: _Sizes) -> Work:
 
 
 def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) -> list[Work]:
-    """The likelihoods of answers and questions; the tokens of a passage are computed once.
-
-    Args:
-        prefixes: passages.
-        pairs: likelihoods.
-    """
-    folder, train = context.config.generator.path, load_questions(context, "train")
-    chunks = training_chunks(context) if stage == "score" else stored_chunks(context)
+    """The likelihoods of answers and questions; the tokens of a passage are computed once."""
+    folder, train = context.config.generator.path, corpus.load_questions(context, "train")
+    chunks = corpus.training_chunks(context) if stage == "score" else corpus.stored_chunks(context)
     passage = measure(folder, chunks, plan.PASSAGE).mean
     ends = measure(folder, train, plan.QUESTION).mean + plan.measure_answers(train, folder).mean
     return [
@@ -293,11 +269,11 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
 
 
 def _calls(context: Context, done: set[str], join) -> list[Work]:
-    """The calls of extraction, gleaning, writing, seeds, rewriting and HyDE; none of rules."""
-    config, works, train = context.config, [], load_questions(context, "train")
+    """The calls of extraction, writing, seeds and rewriting; none of rules."""
+    config, works, train = context.config, [], corpus.load_questions(context, "train")
     asks = config.llm.backend != "none"
-    own = config.llm.path if config.llm.backend == "local" else ""
-    folder = own or config.generator.path
+    local_path = config.llm.path if config.llm.backend == "local" else ""
+    folder = local_path or config.generator.path
 
     def add_calls(stage: str, calls: Sequence, *characters: float, role: str = "llm") -> None:
         """Adds the calls of a stage; `characters` are those of `pending_calls`."""
@@ -305,43 +281,37 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         works.append(pending_calls(context, stage, settings, calls, folder, *characters))
 
     if asks and curriculum.builds_graph(config) and not config.graph.openie:
-        calls = extraction_calls(context, _chunks_to_extract(context, done, train))
-        length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
+        calls = extract.extraction_calls(context, _chunks_to_extract(context, done, train))
+        length = measure(folder, corpus.stored_chunks(context), plan.PASSAGE).characters
         add_calls("extract", calls, EXTRACTED * length)
-        once, times = works[-1], config.graph.gleanings
-        # The conversation of each further pass holds all passes before.
-        read = once.read + (times + 1) / 2 * once.written
-        fields = {"items": times * once.items, "total": times * once.total, "read": read}
-        if times:
-            works.append(dataclasses.replace(once, label="gleaning", **fields))
     if is_writing(config) and not writes_by_rules(config):
         calls = question_calls(context, materials_to_ask(context, join))
         add_calls("questions", calls, PAIR * config.questions.per_passage, role="questions")
     if curriculum.asks_for_seeds(config):
-        add_calls(SEEDS, seed_calls(context), NAMES)
+        add_calls(SEEDS, extract.seed_calls(context), NAMES)
     rewriter = config[section_of(config, "rewriter")].backend
     if rewriter != "none" and curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]
-        calls = rewriting_calls(context, None if ready else empty)
+        calls = extract.rewriting_calls(context, None if ready else empty)
         sizes = config.graph.large, config.graph.small
-        nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
+        nodes = (
+            sum(smallest + COMMUNITY_SHARE * (largest - smallest) for smallest, largest in sizes)
+            / 2
+        )
         amounts = VERSION * config.graph.rewrites, LINE * nodes * (not ready)
         add_calls("rewrite", calls, *amounts, role="rewriter")
         section = section_of(config, "rewriter") if rewriter == "local" else "rewriter"
         works[-1] = dataclasses.replace(works[-1], model=section)
-    if config.search.expand == HYDE:
-        calls = retrieve.passage_calls(context, load_questions(context, "held_out"))
-        add_calls("baselines", calls, PASSAGE)
     return works
 
 
 def _chunks_to_extract(context: Context, done: set[str], train: Sequence) -> set[str]:
     """The ids of chunks that extraction will read; random ones before candidates exist."""
     if "candidates" in done or is_writing(context.config):
-        return extracted_chunks(context)
-    whole, chunks = searches_corpus(context), stored_chunks(context)
+        return extract.extracted_chunks(context)
+    whole, chunks = corpus.searches_corpus(context), corpus.stored_chunks(context)
     searched, _ = retrieve.chunks_in_scope("corpus" if whole else "document", train, chunks)
     ids = [chunk.id for chunk in searched]
     count = min(context.config.data.candidates, len(ids)) if whole else len(ids)

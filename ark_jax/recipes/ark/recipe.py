@@ -14,35 +14,17 @@ from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.ark import curriculum, graph, plan, report, train
 from ark_jax.recipes.ark.alignment import TARGETS, choose_positives, score
 from ark_jax.recipes.ark.config import Ark
-from ark_jax.recipes.ark.curriculum import (
-    RERANKER,
-    asks_for_seeds,
-    asks_writer,
-    builds_graph,
-    has_negatives,
-    is_distilling,
-    last_mining,
-    mine_name,
-    mines_by_graph,
-    model_before,
-    round_base,
-    stage_name,
-    systems,
-    trained_stages,
-)
 from ark_jax.recipes.ark.extract import extract, name_seeds, rewrite
 from ark_jax.recipes.ark.graph import SEEDS, build_graph, find_communities, join_by_community
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_base_url, check_shared_sections
-from ark_jax.recipes.core.closing import ending
 from ark_jax.recipes.core.models import WARM_READER
-from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.report import ending, with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import choice, evaluate, ingest, judge, written_questions
 from ark_jax.recipes.documents.corpus import load_questions
-from ark_jax.recipes.documents.retrieve import HYDE
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 from ark_jax.train import trainer_formats
@@ -56,7 +38,8 @@ def check_ark(config) -> None:
         RuntimeError: a setting needs a library that is not installed.
     """
     schema.check(config, Ark)
-    _check_prompts(config.prompts)
+    for name, path in config.prompts.items():
+        prompts.load_template(name, path, target=TARGETS.get(name, ""))
     _check_graph(config.graph)
     _check_model(config)
     _check_score(config.score)
@@ -66,17 +49,10 @@ def check_ark(config) -> None:
     _check_reranker(config)
     _check_reader(config)
     check_shared_sections(config)
-    systems(config).check()
-
-
-def _check_prompts(paths) -> None:
-    """Raises ValueError for a template that cannot be used."""
-    for name, path in paths.items():
-        prompts.load_template(name, path, target=TARGETS.get(name, ""))
+    curriculum.systems(config).check()
 
 
 def _check_graph(graph) -> None:
-    """Checks `config.graph`."""
     for name in ("large", "small"):
         smallest, largest = graph[name]
         if smallest > largest:
@@ -84,16 +60,11 @@ def _check_graph(graph) -> None:
                 f"config.graph.{name}={tuple(graph[name])}: must be the smallest and the largest "
                 "size of a community, as in (3, 10)"
             )
-    if graph.openie and graph.gleanings:
-        raise ValueError(
-            "config.graph.gleanings asks the language model for more records, but "
-            "config.graph.openie replaces the language model: set one of them"
-        )
 
 
 def _check_model(config) -> None:
     """Refuses rules in place of the language model that a publication asks."""
-    if config.llm.backend == "none" and not config.graph.rules and builds_graph(config):
+    if config.llm.backend == "none" and not config.graph.rules and curriculum.builds_graph(config):
         raise ValueError(
             "config.llm.backend=none, but the presets paper and official have a language model "
             "extract and rewrite: set --config.llm.backend=openai, local or replay, or take "
@@ -134,7 +105,7 @@ def _check_teacher(config) -> None:
                 "config.score.supervision=gold learns from marked evidence instead: change one of "
                 "them"
             )
-    if config.train.unit == "pair" and is_distilling(config):
+    if config.train.unit == "pair" and curriculum.is_distilling(config):
         raise ValueError(
             "config.train.unit=pair has one positive in each pair, and config.train.loss=distil "
             "learns the shares of all chunks of a question: set one of them back"
@@ -165,7 +136,6 @@ def _check_reader(config) -> None:
 
 
 def _check_stages(train) -> None:
-    """Refuses repeated stages and stages without an epoch."""
     stages = tuple(train.stages)
     repeats = len(set(stages)) < len(stages)
     if not stages or repeats or (0 in stages and len(stages) > 1):
@@ -206,7 +176,7 @@ def stages(config) -> list[Stage]:
     check_ark(config)
     ordered = [
         *_input_stages(config),
-        *(_rewriting_stages(config) if mines_by_graph(config) else ()),
+        *(_rewriting_stages(config) if curriculum.mines_by_graph(config) else ()),
         Stage("score", score),
         Stage("positives", choose_positives, alone=True),
         *_training_stages(config),
@@ -221,33 +191,27 @@ def _input_stages(config) -> list[Stage]:
     Baselines come first, unless a language model has to write for them.
     """
     writing = written_questions.is_writing(config)
-    waiting = writing or config.search.expand == HYDE
     measuring = Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage("candidates", graph.find_candidates)
     write = functools.partial(written_questions.write_questions, join=join_by_community)
     return [
         Stage("data", ingest.ingest, alone=True),
-        *([] if waiting else [measuring]),
-        *([] if writing else [candidate_stage]),
-        *(_graph_stages(config) if builds_graph(config) else ()),
-        *([Stage(QUESTIONS, write)] if writing else []),
-        *([measuring] if waiting else []),
-        *([candidate_stage] if writing else []),
+        *([] if writing else [measuring, candidate_stage]),
+        *(_graph_stages(config) if curriculum.builds_graph(config) else ()),
+        *([Stage(QUESTIONS, write), measuring, candidate_stage] if writing else []),
     ]
 
 
 def _graph_stages(config) -> list[Stage]:
-    """From passages to a graph."""
     alone = config.llm.backend != "local"
     return [Stage("extract", extract, alone=alone), Stage("graph", build_graph)]
 
 
 def _rewriting_stages(config) -> list[Stage]:
-    """From a graph to questions rewritten with its communities."""
     alone = lambda role: config[section_of(config, role)].backend != "local"
     rewriting = Stage("rewrite", rewrite, alone=alone("rewriter"))
-    if not asks_for_seeds(config):
+    if not curriculum.asks_for_seeds(config):
         return [Stage("communities", find_communities), rewriting]
     seeding = Stage(SEEDS, name_seeds, alone=alone("llm"))
     find = functools.partial(find_communities, by_model=True)
@@ -257,49 +221,37 @@ def _rewriting_stages(config) -> list[Stage]:
 def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
     stages = []
-    for stage, number in curriculum.trainings(config):
-        given = {"stage": stage, "before": model_before(config, stage, number)}
-        if number > 1:
-            given["number"] = number
-            if stage == config.train.stages[0]:
-                stages += _scoring_stages(config, number)
-        if has_negatives(config, stage):
-            mine = functools.partial(curriculum.mine, **given)
-            stages.append(Stage(mine_name(stage, number), mine))
-        train_stage = functools.partial(train.train_stage, **given)
-        stages.append(Stage(stage_name(stage, number), train_stage))
+    for stage in config.train.stages:
+        place = {"stage": stage, "before": curriculum.model_before(config, stage)}
+        if curriculum.has_negatives(config, stage):
+            stages.append(
+                Stage(curriculum.mine_name(stage), functools.partial(curriculum.mine, **place))
+            )
+        stages.append(
+            Stage(curriculum.stage_name(stage), functools.partial(train.train_stage, **place))
+        )
     if config.train.merge != 1:
-        last = trained_stages(config)[-1]
+        last = curriculum.trained_stages(config)[-1]
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
     if config.train.kind == "cross":
         train.check_base(config)
-        train_reranker = functools.partial(train.train_reranker, mined=last_mining(config))
-        stages.append(Stage(RERANKER, train_reranker))
+        train_reranker = functools.partial(
+            train.train_reranker, mined=curriculum.last_mining(config)
+        )
+        stages.append(Stage(curriculum.RERANKER, train_reranker))
     return stages
-
-
-def _scoring_stages(config, number: int) -> list[Stage]:
-    """A later round's candidates, scores and positives, by the retriever of the round before."""
-    name = functools.partial(graph.in_round, number=number)
-    find = functools.partial(graph.find_candidates, system=round_base(config, number))
-    choose = functools.partial(choose_positives, number=number)
-    return [
-        Stage(name("candidates"), find),
-        Stage(name("score"), functools.partial(score, number=number)),
-        Stage(name("positives"), choose, alone=True),
-    ]
 
 
 def _closing_stages(config) -> list[Stage]:
     """Retrieval, answers, choice, judgement, export."""
-    chooses_by = {"systems_of": systems, "learned": train.learned_questions}
+    chooses_by = {"systems_of": curriculum.systems, "learned": train.learned_questions}
     choose = functools.partial(choice.choose_fusion, **chooses_by)
     chooses = config.evaluate.fusion == "chosen"
-    judging = functools.partial(judge.judge_answers, system=systems(config).last)
+    judging = functools.partial(judge.judge_answers, system=curriculum.systems(config).last)
     return [
         *([Stage(WARM_READER, train.train_warm_reader)] if config.reader.warm else []),
         *([Stage(choice.FUSION, choose)] if chooses else []),
-        Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=systems)),
+        Stage("evaluate", functools.partial(evaluate.evaluate, systems_of=curriculum.systems)),
         Stage(choice.STAGE, functools.partial(choice.choose, **chooses_by)),
         *(
             [Stage("judge", judging, alone=config.judge.backend != "local")]
@@ -314,17 +266,16 @@ def _closing_stages(config) -> list[Stage]:
 def unused_sections(config) -> list[str]:
     """The config sections that a run ignores."""
     read = {
-        "llm": asks_writer(config),
-        "graph": builds_graph(config),
+        "llm": curriculum.asks_writer(config),
+        "graph": curriculum.builds_graph(config),
         "judge": config.judge.repeats,
-        "rewriter": config.rewriter.backend and mines_by_graph(config),
+        "rewriter": config.rewriter.backend and curriculum.mines_by_graph(config),
         "reranker": config.train.kind == "cross",
     }
     return [section for section, is_read in read.items() if not is_read]
 
 
 def _training_file(format: str) -> Callable[[Context], None]:
-    """A function that writes a run's training files in a format."""
     return lambda context: train.write_training_files(context, format, stages(context.config))
 
 

@@ -23,19 +23,12 @@ from ark_jax.recipes.ark.curriculum import (
     stage_name,
     systems,
     trained_stages,
-    trainings,
 )
 from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.models import WARM_READER, trains_reader
 from ark_jax.recipes.core.report import Counts, labelled_counts, load_curve
 from ark_jax.recipes.core.tables import by_system
-from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    load_questions,
-    stored_chunks,
-    training_chunks,
-)
+from ark_jax.recipes.documents import choice, corpus
 from ark_jax.recipes.documents.evaluate import headline
 from ark_jax.recipes.documents.retrieve import DEPTH
 from ark_jax.recipes.documents.written_questions import note_on_test
@@ -79,7 +72,7 @@ def load_examples(
         texts: chunk id -> passage.
     """
     positives = load_positives(context / "positives")
-    questions = [q for q in load_questions(context, "train") if q.id in positives]
+    questions = [q for q in corpus.load_questions(context, "train") if q.id in positives]
     questions = questions[:: max(len(questions) // count, 1)][:count]
     ids = [question.id for question in questions]
     rows = lambda folder, name: rows_with(context / folder / f"{name}.parquet", "question", ids)
@@ -102,18 +95,20 @@ def load_examples(
         }
 
     def example_of(question: Question) -> dict:
-        own = lambda rows: [row for row in rows if row["question"] == question.id]
+        rows_of = lambda rows: [row for row in rows if row["question"] == question.id]
         sizes = ("large", "small") if with_rewrites else ()
         return {
             "question": question.question,
             "answers": question.answers,
             "rewritten": {
-                size: [row["text"] for row in own(rewritten) if row["size"] == size]
+                size: [row["text"] for row in rows_of(rewritten) if row["size"] == size]
                 for size in sizes
             },
             "positives": [passage(question.id, chunk) for chunk in positives[question.id]],
             "negatives": {
-                stage: [passage(question.id, row["chunk"], row["cosine"]) for row in own(found)[:4]]
+                stage: [
+                    passage(question.id, row["chunk"], row["cosine"]) for row in rows_of(found)[:4]
+                ]
                 for stage, found in negatives.items()
             },
         }
@@ -142,25 +137,25 @@ def reader_name(config) -> str:
             return config.reader.model
         case "replay":
             return "recorded replies"
-        case own if own_functions.is_own(own):
-            return own
+        case function if own_functions.is_own(function):
+            return function
     return Path(config.reader.path or config.generator.path).name
 
 
 def _questions(context: Context, gold: Mapping[str, list[list[str]]], shipped: str) -> Section:
     """All held-out questions, from the base to what ships or, if that is the base, what is last."""
-    config, texts = context.config, Passages(stored_chunks(context))
+    config, texts = context.config, corpus.Passages(corpus.stored_chunks(context))
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     rows = {name: rows[name] for name in rows if name != "full"}  # which ranks nothing
     asked = ask_rankings(
-        load_questions(context, "held_out"),
+        corpus.load_questions(context, "held_out"),
         rows,
         lambda question: {chunk for holders in gold[question.id] for chunk in holders},
         lambda row: row["ranked"][:DEPTH],
         texts.__getitem__,
     )
     trained = " trained in this run" * trains_reader(config)
-    is_read = any(answer for one in asked for answer in one.given.values())
+    is_read = any(answer for entry in asked for answer in entry.given.values())
     note = f"The answers are those of {reader_name(config)}{trained}." if is_read else ""
     last = shipped if shipped in rows and shipped != "base" else systems(config).last
     return question_section(asked, ("base", last), "rank of the first needed passage", note=note)
@@ -195,11 +190,11 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
     config = context.config
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
-    texts = Passages(training_chunks(context))
+    texts = corpus.Passages(corpus.training_chunks(context))
     mined = {
-        stage_name(*training): mine_name(*training)
-        for training in trainings(config)
-        if mine_name(*training) in counts
+        stage_name(stage): mine_name(stage)
+        for stage in config.train.stages
+        if mine_name(stage) in counts
     }
     curriculum = trained_stages(config)
     trained = [name for name in (*curriculum, RERANKER) if name in counts]
@@ -237,7 +232,6 @@ def _candidates(chosen: Mapping) -> Section:
 
 
 def _facts(config, counts: Counts) -> list[list]:
-    """[label, value] of each fact."""
     found, written = counts["data"], counts.get("questions", {})
     trained, reranker = "", []
     if WARM_READER in counts:
@@ -266,7 +260,6 @@ def _facts(config, counts: Counts) -> list[list]:
 
 
 def _graph_facts(config, counts: Counts) -> list[list]:
-    """The facts on the graph, and on the language model if the run asks one."""
     size = "none: no stage of this run reads one"
     if graph := counts.get("graph"):
         size = (
@@ -289,7 +282,6 @@ def _graph_facts(config, counts: Counts) -> list[list]:
 
 
 def _written_facts(written: Mapping) -> list[list]:
-    """The fact on written questions; none if no question was written."""
     if not written:
         return []
     train, held_out = written["train_questions"], written["held_out_questions"]
@@ -298,7 +290,6 @@ def _written_facts(written: Mapping) -> list[list]:
 
 
 def _losses(counts: Counts) -> list[list]:
-    """[label, count] of everything that was rejected, cut or left out."""
     asking = [counts[stage] for stage in WRITERS if stage in counts]
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
@@ -352,12 +343,12 @@ def separation(cosines: Mapping[str, Mapping], mined: Mapping[str, Mapping]) -> 
     figures = [
         _cosine_figure(i, stage, *pair, x_range) for i, (stage, pair) in enumerate(samples.items())
     ]
-    about = (
+    intro = (
         "The cosine of question and passage, by the model that mined a stage's negatives. The more "
         "the two histograms overlap, the harder the negatives are."
     )
     gaps, listed = _difficulty(mined)
-    return Section(title, anchor, [about, html.grid([*figures, *gaps]), *listed])
+    return Section(title, anchor, [intro, html.grid([*figures, *gaps]), *listed])
 
 
 def _cosine_figure(
@@ -428,20 +419,21 @@ def examples(listed: Sequence[Mapping]) -> Section:
     """Training questions with their positives and hard negatives; the first is open."""
     if not listed:
         return Section("Examples", "examples", [], "No example questions were recorded.")
-    has = lambda part: any(example[part] for example in listed)
-    rewrites, origin = (" its rewrites,", " with the rewrites") if has("rewritten") else ("", "")
-    negatives = f", and the hard negatives mined{origin}" if has("negatives") else ""
-    about = (
+    any_has = lambda part: any(example[part] for example in listed)
+    rewrites, origin = (
+        (" its rewrites,", " with the rewrites") if any_has("rewritten") else ("", "")
+    )
+    negatives = f", and the hard negatives mined{origin}" if any_has("negatives") else ""
+    intro = (
         f"The training data of some questions: the question,{rewrites} the passages chosen as "
         f"positives{negatives}. Forward is the score of the answer given passage and question. "
         "Backward is the score of the question given passage and answer. Retriever is the cosine."
     )
     cards = [_example_card(example, i == 0) for i, example in enumerate(listed)]
-    return Section("Examples", "examples", [html.answers_note(about), *cards])
+    return Section("Examples", "examples", [html.answers_note(intro), *cards])
 
 
 def _example_card(example: Mapping, is_open: bool) -> str:
-    """One question with its rewrites, positives and hard negatives."""
     answers, pieces = example["answers"], []
     if example["rewritten"]:
         missing = html.missing("No rewrite was accepted.")
@@ -466,7 +458,6 @@ def _example_card(example: Mapping, is_open: bool) -> str:
 
 
 def _scored_passages(caption: str, rows: Sequence[Mapping], answers: Sequence[str]) -> str:
-    """A table of passages with the scores they were chosen by."""
     body = [
         [
             html.code(row["chunk"]),

@@ -32,27 +32,10 @@ from ark_jax.recipes.ark.curriculum import (
     trained_stages,
     training_inputs,
 )
-from ark_jax.recipes.ark.graph import in_round, load_candidates
-from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import (
-    MASTER,
-    WARM_READER,
-    base_names,
-    copy_model,
-    describe_card,
-    first_and_last_loss,
-    load_retriever,
-    settings_text,
-    training_run,
-)
+from ark_jax.recipes.ark.graph import load_candidates
+from ark_jax.recipes.core import models, own_parts
 from ark_jax.recipes.core.tables import as_markdown
-from ark_jax.recipes.documents import choice
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    gold_passages,
-    load_questions,
-    training_chunks,
-)
+from ark_jax.recipes.documents import choice, corpus
 from ark_jax.recipes.documents.evaluate import MODEL_CARD_METRICS, headline
 from ark_jax.recipes.documents.reader import reading_prompt
 from ark_jax.recipes.documents.reader_training import PooledQuestion, sets_with_gold, teach
@@ -66,22 +49,16 @@ from ark_jax.train import trainer_formats
 from ark_jax.train.config import LanguageModelConfig
 
 
-def load_examples(
-    context: Context, stage: int, number: int = 1
-) -> tuple[list, dict[str, str], Passages]:
-    """The `Example`s of a training stage; the texts of questions and of chunks, each by id.
-
-    Args:
-        number: of the round.
-    """
+def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], corpus.Passages]:
+    """The `Example`s of a training stage; the texts of questions and of chunks, each by id."""
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
-    settings, scored = context.config.train, context / in_round("positives", number)
-    questions = {question.id: question for question in load_questions(context, "train")}
+    settings, scored = context.config.train, context / "positives"
+    questions = {question.id: question for question in corpus.load_questions(context, "train")}
     mined = curriculum.has_negatives(context.config, stage)
-    negatives = load_negatives(context / mine_name(stage, number)) if mined else {}
-    passages = Passages(training_chunks(context))
+    negatives = load_negatives(context / mine_name(stage)) if mined else {}
+    passages = corpus.Passages(corpus.training_chunks(context))
     copies = {}
     if settings.merge_copies:
         numbers = distributed.on_first_process(
@@ -103,7 +80,7 @@ def load_examples(
     if settings.unit == "pair":
         examples = batches.split_pairs(examples)
     if mined and curriculum.draws(context.config, stage):
-        seed = _seed(context.config, stage, number)
+        seed = context.config.seed + stage
         examples = batches.draw_negatives(examples, context.config.mine.negatives, seed)
     return examples, {id: question.question for id, question in questions.items()}, passages
 
@@ -112,31 +89,21 @@ def learned_questions(context: Context) -> Collection[str]:
     """The ids of the training questions that any stage learns from."""
     config = context.config
     load = load_scores if curriculum.is_distilling(config) else load_positives
-    names = [in_round("positives", number) for number in curriculum.rounds(config)]
-    return {question for name in names for question in load(context / name)}
+    return load(context / "positives").keys()
 
 
-def _seed(config, stage: int, number: int) -> int:
-    """The seed of a training stage in a round."""
-    return config.seed + stage + 10 * (number - 1)
-
-
-def train_stage(
-    context: Context, folder: Path, *, stage: int, before: str, number: int = 1
-) -> dict:
+def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     """Trains the retriever on one stage of the curriculum, from easy negatives to hard ones.
 
     Args:
         before: the system from whose model it starts.
-        number: of the round.
     """
     from ark_jax.models import lora
     from ark_jax.train import contrastive, example_files
 
-    config, name = context.config, stage_name(stage, number)
-    label = f"stage {stage}" + f" of round {number}" * (number > 1)
-    run = training_run(context.metrics, folder, name, label=label)
-    examples, questions, passages = load_examples(context, stage, number)
+    config, label = context.config, f"stage {stage}"
+    run = models.training_run(context.metrics, folder, stage_name(stage), label=label)
+    examples, questions, passages = load_examples(context, stage)
 
     def write_examples() -> None:
         """Stores the examples, unless an interrupted run did."""
@@ -147,7 +114,7 @@ def train_stage(
     distributed.on_first_process(write_examples)
     examples = example_files.read_examples(folder / "examples")
     tuned, adapter, curve = contrastive.train(
-        load_retriever(context, before),
+        models.load_retriever(context, before),
         examples,
         questions,
         passages,
@@ -155,12 +122,12 @@ def train_stage(
         run,
         epochs=curriculum.epochs(config.train, stage),
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
-        seed=_seed(config, stage, number),
+        seed=config.seed + stage,
         use_negatives=curriculum.has_negatives(config, stage),
         loss=load_loss(config),
     )
     _warn_of_falling_positives(curve, label)
-    tuned.save_pretrained(folder / "model", dtype=MASTER)
+    tuned.save_pretrained(folder / "model", dtype=models.MASTER)
     if adapter:
         # A base in the workdir is named relative to it, so that the files do not depend on where
         # the workdir lies.
@@ -168,7 +135,7 @@ def train_stage(
         lora.save_peft(adapter, folder / "adapter", base=base)
     # The next stage reads the saved weights, so that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
-    return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
+    return {"steps": len(curve), "examples": len(examples), **models.first_and_last_loss(curve)}
 
 
 FELL = 0.05  # by which a mean cosine of positives falls only if something is wrong
@@ -181,15 +148,15 @@ def _warn_of_falling_positives(curve: Sequence[dict], label: str) -> None:
     further. Means of the first and the last quarter of the steps are compared.
     """
     rows = [row for row in curve if "positive_cosine" in row and "negative_cosine" in row]
-    few = len(rows) // 4
-    if not few:
+    quarter = len(rows) // 4
+    if not quarter:
         return
     (positive, negative), (last_positive, last_negative) = (
         [
             statistics.fmean(row[f"{kind}_cosine"] for row in part)
             for kind in ("positive", "negative")
         ]
-        for part in (rows[:few], rows[-few:])
+        for part in (rows[:quarter], rows[-quarter:])
     )
     gap, last_gap = positive - negative, last_positive - last_negative
     if last_positive < positive - FELL and last_gap <= gap:
@@ -208,11 +175,11 @@ def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
     import jax
 
     share = context.config.train.merge
-    base = load_retriever(context, "base")
-    tuned = load_retriever(context, last)
+    base = models.load_retriever(context, "base")
+    tuned = models.load_retriever(context, last)
     weights = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
     merged = dataclasses.replace(tuned, model=weights)
-    merged.save_pretrained(folder / "model", dtype=MASTER)
+    merged.save_pretrained(folder / "model", dtype=models.MASTER)
     context.models.pop("retriever", None)
     return {"merged": last, "share": share}
 
@@ -239,28 +206,28 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
     _check_inputs(context, stages)
     folder = context.workdir / f"export-{format}"
     folder.mkdir(exist_ok=True)
-    for training in curriculum.trainings(context.config):
-        examples, questions, passages = load_examples(context, *training)
-        path = folder / f"{stage_name(*training)}.jsonl"
+    for stage in context.config.train.stages:
+        examples, questions, passages = load_examples(context, stage)
+        path = folder / f"{stage_name(stage)}.jsonl"
         rows = trainer_formats.format_rows(format, examples, questions, passages)
         count = _write_lines(path, rows)
         say(f"  {mirror.address(path)}: {count:,} rows{_file_summary(format, examples)}")
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
-    """Raises Interrupted if an input of a training stage is not up to date."""
-    config, trainings = context.config, curriculum.trainings(context.config)
-    read = {name for training in trainings for name in training_inputs(config, *training)}
+    config = context.config
+    inputs = {stage: training_inputs(config, stage) for stage in config.train.stages}
+    read = {name for names in inputs.values() for name in names}
     examined = examine(stages, context.config, context.workdir, verify=read)
     statuses = {status.stage: status for status in examined}
-    for stage, number in trainings:
-        for name in training_inputs(config, stage, number):
+    for stage, names in inputs.items():
+        for name in names:
             status = statuses[name]
             if status.state != "done":
-                why = f" ({status.why})" if status.why else ""
+                note = f" ({status.why})" if status.why else ""
                 raise Interrupted(
-                    f"stage {stage} is trained on what {name} makes, which is {status.state}{why}: "
-                    f"run `ark-jax {name}` or `ark-jax run` first, with the same --config and "
+                    f"stage {stage} is trained on what {name} makes, which is {status.state}{note}"
+                    f": run `ark-jax {name}` or `ark-jax run` first, with the same --config and "
                     "--workdir"
                 )
 
@@ -313,7 +280,6 @@ def check_base(config) -> None:
 
 
 def _model_type(path: str) -> str:
-    """The model_type of a local or cached model; empty if it cannot be read."""
     try:
         is_remote = storage.is_hub_name(path)
         folder = storage.hub_model(path, download=False) if is_remote else storage.local_copy(path)
@@ -335,15 +301,15 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
         _load_untrained_reranker(context),
         lists,
         section_of(config.train, TrainSection),
-        training_run(context.metrics, folder, RERANKER),
+        models.training_run(context.metrics, folder, RERANKER),
         batch=config.train.batch,
         epochs=config.reranker.epochs,
         learning_rate=config.reranker.learning_rate,
         seed=config.seed,
         loss=losses.list_cross_entropy,
     )
-    tuned.save_pretrained(folder / "model", dtype=MASTER)
-    return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
+    tuned.save_pretrained(folder / "model", dtype=models.MASTER)
+    return {"lists": len(lists), "steps": len(curve), **models.first_and_last_loss(curve)}
 
 
 def _load_untrained_reranker(context: Context):
@@ -382,12 +348,11 @@ def load_lists(context: Context, stage: int | None) -> list:
         for text, scores in read_scores(config.reranker.scores).items():
             add(text, dict(sorted(scores.items(), key=lambda row: -row[1])))
         return lists
-    last = config.train.rounds
-    mined = {} if stage is None else load_negatives(context / mine_name(stage, last))
-    folder = context / in_round("positives", last)
+    mined = {} if stage is None else load_negatives(context / mine_name(stage))
+    folder = context / "positives"
     positives, scored = load_positives(folder), load_scores(folder)
-    passages = Passages(training_chunks(context))
-    for question in load_questions(context, "train"):
+    passages = corpus.Passages(corpus.training_chunks(context))
+    for question in corpus.load_questions(context, "train"):
         if question.id not in positives:
             continue
         scores = scored[question.id]
@@ -408,7 +373,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has an answer and a passage that holds it.
     """
-    config, chunks = context.config, training_chunks(context)
+    config, chunks = context.config, corpus.training_chunks(context)
     questions = _pooled_questions(context, chunks)
     if not questions:
         raise ValueError(
@@ -416,7 +381,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
             "mark evidence in the data, set config.evaluate.gold=answers, or leave the reader as "
             "it is"
         )
-    if missing := len(load_questions(context, "train")) - len(questions):
+    if missing := len(corpus.load_questions(context, "train")) - len(questions):
         say(f"  {missing:,} questions without an answer or its passage are not shown")
     settings = config.reader
     sets = sets_with_gold(
@@ -427,9 +392,9 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
         _load_reader(context),
         form,
         sets,
-        Passages(chunks),
+        corpus.Passages(chunks),
         LanguageModelConfig(remat="products"),
-        training_run(context.metrics, folder, WARM_READER),
+        models.training_run(context.metrics, folder, models.WARM_READER),
         batch=min(settings.batch, len(questions)),
         learning_rate=settings.learning_rate,
         seed=config.seed,
@@ -457,8 +422,10 @@ def _pooled_questions(context: Context, chunks: StoredChunks) -> list[PooledQues
     """The training questions with an answer and a needed passage, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 
-    answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
-    gold, _ = gold_passages(context, answerable, chunks.by_document)
+    answerable = [
+        q for q in corpus.load_questions(context, "train") if any(map(normalise, q.answers))
+    ]
+    gold, _ = corpus.gold_passages(context, answerable, chunks.by_document)
     candidates, pooled = load_candidates(context), []
     for number, question in enumerate(answerable):
         passages = tuple(map(tuple, gold[question.id]))
@@ -492,7 +459,7 @@ def export(context: Context, folder: Path, *, chosen_by: str) -> dict:
     )
     if compared.reranker:
         source, dtype = context / compared.reranker / "model", config.retriever.export_dtype
-        copy_model(source, folder / RERANKER, config.reranker.path, dtype)
+        models.copy_model(source, folder / RERANKER, config.reranker.path, dtype)
         _describe_reranker(context, folder / RERANKER / "README.md", compared.last)
         counts["reranker"] = compared.reranker
     return counts
@@ -522,10 +489,10 @@ def export_retriever(
     system, is_tuned = candidate.model, candidate.model != "base"
     source = context / (system if is_tuned else choice.STAGE) / "model"
     retriever = context.config.retriever
-    copy_model(source, folder, retriever.path, retriever.export_dtype)
+    models.copy_model(source, folder, retriever.path, retriever.export_dtype)
     save_fusion(candidate.fusion, folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    base, hub_name = base_names(context.config.retriever.path)
+    base, hub_name = models.base_names(context.config.retriever.path)
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
     text = model_card.render_card(
         folder,
@@ -554,30 +521,28 @@ def index_words(config, workdir: Path) -> list[str]:
 
 
 def _describe_reranker(context: Context, card: Path, system: str) -> None:
-    """Writes method and results into the reranker's model card."""
     from ark_jax.models.model_card import plain_line
 
     config = context.config
-    base = plain_line(base_names(config.reranker.path)[0])
+    base = plain_line(models.base_names(config.reranker.path)[0])
     lists = read_manifest(context / RERANKER)["counts"]["lists"]
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
     by_model = "as a language\nmodel does: by how well they explain the answer (alignment scores)"
     taught = "by a file of scores" if config.reranker.scores else by_model
-    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
+    intro = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages {taught}, on
 {lists:,} questions.
 Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
 order what {system} retrieves:
 
 {as_markdown(rows, evaluated["metrics"])}
 
-{settings_text(config, "train", "reranker")}"""
-    describe_card(card, f"{base}, a reranker tuned with ARK", about)
+{models.settings_text(config, "train", "reranker")}"""
+    models.describe_card(card, f"{base}, a reranker tuned with ARK", intro)
 
 
 def _hub_results(context: Context, values: dict) -> list:
-    """The metrics as the hub's `EvalResult`s; for the hub, the data set is of unknown type."""
     from huggingface_hub import EvalResult
 
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
@@ -605,12 +570,11 @@ def _description(
     description: str,
     chosen: dict,
 ) -> str:
-    """The card's part on method, data and metrics."""
     from ark_jax.models.model_card import plain_line
 
     counts = read_manifest(context / "data")["counts"]
     table, columns = evaluated["table"], evaluated["metrics"]
-    trained, measured = (load_questions(context, part) for part in ("train", "held_out"))
+    trained, measured = (corpus.load_questions(context, part) for part in ("train", "held_out"))
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
@@ -638,7 +602,7 @@ To search documents of your own by this model and BM25, joined as `{FUSION_FILE}
 ark-jax index path/to/this/folder DOCUMENTS --out=INDEX && ark-jax search INDEX "QUESTION"
 ```
 
-{settings_text(context.config, "train")}"""
+{models.settings_text(context.config, "train")}"""
 
 
 def _data_name(context: Context) -> str:
@@ -648,7 +612,6 @@ def _data_name(context: Context) -> str:
 
 
 def _how_measured(context: Context, pool: str, measured: Sequence[Question]) -> str:
-    """The card's part on what counts as relevant, and on what each question searches."""
     evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
     unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
     by_answer = "chunks that contain an answer, of which one is needed"

@@ -18,24 +18,14 @@ from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.recipe import quote_text
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_json, save_rows
+from ark_jax.recipes.bar_rag import rollouts
 from ark_jax.recipes.bar_rag.read import shuffled
 from ark_jax.recipes.bar_rag.reading import EvidenceSet, Success, best_answers, reading_prompt
-from ark_jax.recipes.bar_rag.rollouts import (
-    OWN,
-    UNTUNED,
-    WARM,
-    DrawnSet,
-    load_reader,
-    reader_before,
-    stage_seed,
-    tuned_readers,
-)
-from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
+from ark_jax.recipes.bar_rag.selectors import drawn_pools, load_selector
 from ark_jax.recipes.core import baselines, own_parts
 from ark_jax.recipes.core.models import base_names, copy_files, settings_text
 from ark_jax.recipes.core.tables import as_markdown, as_text, say_groups, tables_by_group, tabulate
 from ark_jax.recipes.documents.corpus import questions_by_test_set, stored_chunks
-from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
 from ark_jax.runtime import mirror
 from ark_jax.runtime.log import say
@@ -64,11 +54,7 @@ def passages_read(config) -> int:
 
 def measured_questions(context: Context) -> list[PooledQuestion]:
     """The held-out questions to measure with: at most `evaluate.questions` of those with a pool."""
-    pools = load_pools(context, "held_out")
-    limit = context.config.evaluate.questions
-    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
-    ids = {question.id for question in drawn}
-    return [pooled for pooled in pools if pooled.id in ids]
+    return drawn_pools(context, "held_out", context.config.evaluate.questions)
 
 
 def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
@@ -105,17 +91,17 @@ def _measure(context: Context, name: str) -> list[dict]:
 def _answering(context: Context, name: str) -> tuple[Callable[..., list[dict]], Success | None]:
     """How a reader answers sets, see `answer_sets`; and p of it, None for the user's function."""
     config, chunks = context.config, stored_chunks(context).by_id
-    if name == OWN:
+    if name == rollouts.OWN:
         reply = functools.partial(_reply_by_own, config)
         return functools.partial(answer_sets, reply, chunks=chunks, cites=False), None
     success, form = Success(context, name), reading_prompt(config)
     reply = functools.partial(
         _reply_by_model,
-        load_reader(context, name),
+        rollouts.load_reader(context, name),
         form,
         max_new_tokens=config.evaluate.max_new_tokens,
         temperature=config.evaluate.temperature,
-        seed=stage_seed(config, f"measure {name}"),
+        seed=rollouts.stage_seed(config, f"measure {name}"),
         batch_tokens=config.generator.batch_tokens,
     )
     return functools.partial(answer_sets, reply, chunks=chunks, cites=form.cite), success
@@ -133,11 +119,7 @@ def _sets_to_read(config, questions: Sequence[PooledQuestion]) -> dict[str, list
 def _sets_by_citation(
     sets: Sequence[EvidenceSet], cited: Sequence[Sequence[str]], *, keeps_cited: bool
 ) -> list[EvidenceSet]:
-    """The sets with their cited chunks alone, or without these; only sets with a cited chunk.
-
-    Args:
-        cited: the chunk ids that the answer from each set cites.
-    """
+    """The sets with their cited chunks alone, or without these; only sets with a cited chunk."""
     return [
         (pooled, [chunk for chunk in ids if (chunk in cited_ids) == keeps_cited])
         for (pooled, ids), cited_ids in zip(sets, cited, strict=True)
@@ -249,7 +231,7 @@ def holders(answer: str, chunks: Sequence[Chunk]) -> list[str]:
 FILE = "sets.parquet"
 TEST_WARM = "test-warm"  # a stage
 HEADLINE = "p"
-BY_DOCUMENT = {"base": UNTUNED, "cluster": "document"}  # how results are compared
+BY_DOCUMENT = {"base": rollouts.UNTUNED, "cluster": "document"}  # how results are compared
 conclusion = functools.partial(baselines.conclusion, metric=HEADLINE, **BY_DOCUMENT)
 
 
@@ -257,21 +239,23 @@ def ask_command(context: Context, question: str) -> str:
     """The shell commands that index a run's documents, and have its reader answer a question."""
     folder, config = mirror.address(context.workdir), context.config
     place = "DIR" if "://" in folder else f"{folder}/index"  # no index lies in a bucket
-    model, data, out, reader = map(
+    model, data, folder_of_index, reader = map(
         shlex.quote, (config.retriever.path, config.data.path, place, f"{folder}/export")
     )
-    index = f"ark-jax index {model} {data} --out={out}"
-    return f"ask it: {index} && ark-jax ask {out} {quote_text(question)} --reader={reader}"
+    index = f"ark-jax index {model} {data} --out={folder_of_index}"
+    return (
+        f"ask it: {index} && ark-jax ask {folder_of_index} {quote_text(question)} --reader={reader}"
+    )
 
 
 def measure_baselines(context: Context, folder: Path) -> dict:
     """Measures the readers that no stage trains, to know what training has to beat."""
     questions = measured_questions(context)
     if questions:
-        rows = measure_reader(context, UNTUNED, folder)
+        rows = measure_reader(context, rollouts.UNTUNED, folder)
         if own_functions.is_own(context.config.reader.backend):
             # The user's reader comes first, since a sweep compares the last one of the table.
-            rows = measure_reader(context, OWN, folder) + rows
+            rows = measure_reader(context, rollouts.OWN, folder) + rows
         save_rows(rows, folder / FILE)
         results = [row for row in rows if row["set"] == RETRIEVED]
         save_rows(results, folder / baselines.ROWS)
@@ -284,10 +268,10 @@ def measure_warm(context: Context, folder: Path) -> dict:
     questions = measured_questions(context)
     if questions:
         if context.config.warm.steps:
-            rows = measure_reader(context, WARM, folder)
+            rows = measure_reader(context, rollouts.WARM, folder)
         else:  # it is the untuned reader
-            untuned = [row for row in load_measured(context) if row["system"] == UNTUNED]
-            rows = [row | {"system": WARM} for row in untuned]
+            untuned = [row for row in load_measured(context) if row["system"] == rollouts.UNTUNED]
+            rows = [row | {"system": rollouts.WARM} for row in untuned]
         save_rows(rows, folder / FILE)
     return {"questions": len(questions)}
 
@@ -325,22 +309,24 @@ def evaluate(context: Context, folder: Path) -> dict:
     config, questions = context.config, measured_questions(context)
     if not questions:
         say("  no held-out question has a pool: nothing is measured")
-        save_json({"metrics": METRICS, "base": WARM, "table": []}, folder / "metrics.json")
+        save_json({"metrics": METRICS, "base": rollouts.WARM, "table": []}, folder / "metrics.json")
         return {"questions": 0}
     rows = [*load_measured(context), *load_measured(context, TEST_WARM)]
-    for name in tuned_readers(config):
-        if name != WARM:
+    for name in rollouts.tuned_readers(config):
+        if name != rollouts.WARM:
             rows += measure_reader(context, name, folder)
     compare = functools.partial(tabulate, seed=config.seed, cluster="document")
     ways = _measure_ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
-    table = compare(results, METRICS, base=WARM)
+    table = compare(results, METRICS, base=rollouts.WARM)
     sets = questions_by_test_set(context, [pooled.question for pooled in questions])
-    tables = tables_by_group(results, sets, functools.partial(compare, metrics=METRICS, base=WARM))
+    tables = tables_by_group(
+        results, sets, functools.partial(compare, metrics=METRICS, base=rollouts.WARM)
+    )
     results_by_kind = {
         **({"groups": tables} if tables else {}),
         "metrics": METRICS,
-        "base": WARM,
+        "base": rollouts.WARM,
         "table": table,
         "sizes": {
             str(size): _table_of_set(rows, size_name(size), compare)
@@ -357,7 +343,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     save_json(results_by_kind, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
-    say_groups(tables, sets, METRICS, WARM)
+    say_groups(tables, sets, METRICS, rollouts.WARM)
     _say_results(results_by_kind, len(questions), passages_read(config))
     return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
 
@@ -365,7 +351,7 @@ def evaluate(context: Context, folder: Path) -> dict:
 def _table_of_set(rows: Sequence[dict], kind: str, compare) -> list[dict]:
     """The table of readers for one kind of set; empty if there are no such rows."""
     chosen = [row for row in rows if row["set"] == kind]
-    return compare(chosen, METRICS, base=WARM) if chosen else []
+    return compare(chosen, METRICS, base=rollouts.WARM) if chosen else []
 
 
 def _compare_removals(rows: Sequence[dict], system: str, compare) -> dict:
@@ -395,14 +381,14 @@ def _measure_ways(
     if not compares_ways(config):
         return []
     last = config.iterations
-    reader, k = reader_before(last), config.select.passages
+    reader, k = rollouts.reader_before(last), config.select.passages
     success = Success(context, reader)
     success.remember(
-        DrawnSet(question_id=row["question"], chunk_ids=row["chunk_ids"], p=row["p"])
+        rollouts.DrawnSet(question_id=row["question"], chunk_ids=row["chunk_ids"], p=row["p"])
         for row in rows
         if row["system"] == reader
     )
-    seed = stage_seed(config, "evaluate")
+    seed = rollouts.stage_seed(config, "evaluate")
     chosen = {
         RANDOM: [shuffled(pooled, seed)[:k] for pooled in questions],
         NEAREST: [list(pooled.chunk_ids[:k]) for pooled in questions],
@@ -432,7 +418,7 @@ def _compare_ways(ways: Sequence[dict], compare) -> dict:
 def _say_results(results: dict, questions: int, passages: int) -> None:
     """Prints the main table, and means of the others."""
     say(f"  {questions:,} held-out questions, {passages} retrieved passages each")
-    say(as_text(results["table"], METRICS, WARM))
+    say(as_text(results["table"], METRICS, rollouts.WARM))
     means = lambda table, metric: ", ".join(
         f"{row['system']} {row['values'][metric]['mean']:.3f}" for row in table
     )
@@ -453,7 +439,7 @@ def export_reader(context: Context, folder: Path) -> dict:
 
     Adapters are merged into it: each belongs to the reader before it, and none to the base alone.
     """
-    last = tuned_readers(context.config)[-1]
+    last = rollouts.tuned_readers(context.config)[-1]
     copy_files(context / last / "model", folder)
     form = ReadingPrompt.read(folder)
     (folder / "README.md").write_text(_card(context, last, form), encoding="utf-8")
@@ -461,7 +447,6 @@ def export_reader(context: Context, folder: Path) -> dict:
 
 
 def _card(context: Context, last: str, form: ReadingPrompt) -> str:
-    """The text of the model card."""
     from huggingface_hub import ModelCardData
 
     from ark_jax.models.model_card import plain_line
@@ -492,7 +477,6 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
 
 
 def _description(context: Context, last: str, base: str) -> str:
-    """The card's part on method, data and metrics."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     trained = read_manifest(context / "data")["counts"]["train_questions"]
     rounds = context.config.iterations
@@ -519,7 +503,6 @@ def _description(context: Context, last: str, base: str) -> str:
 
 
 def _usage(form: ReadingPrompt) -> str:
-    """The card's part on how to open the model and to ask it."""
     kind = "the user's turn of the chat template" if form.chat else "a text that the model goes on"
     passages = "`Doc [1] …`, `Doc [2] …`" if form.cite else "one after the other"
     return f"""The prompt is {kind}; passages stand in it {passages}, a blank line between them. Its

@@ -12,33 +12,16 @@ import numpy as np
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.bar_rag import rollouts
 from ark_jax.recipes.bar_rag.config import ReadSection
 from ark_jax.recipes.bar_rag.reading import Asked, draw_answers, group_of, reading_prompt, summary
 from ark_jax.recipes.bar_rag.rollout_engine import Sample, sampler
-from ark_jax.recipes.bar_rag.rollouts import (
-    UNTUNED,
-    WARM,
-    Answer,
-    ChosenSet,
-    StepRows,
-    load_reader,
-    reader_before,
-    stage_of,
-    stage_seed,
-    steps_for,
-)
 from ark_jax.recipes.bar_rag.select import load_kept
 from ark_jax.recipes.bar_rag.selectors import load_pools, load_selector
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import training_run
+from ark_jax.recipes.documents import reader_training
 from ark_jax.recipes.documents.corpus import Passages, stored_chunks
-from ark_jax.recipes.documents.reader_training import (
-    PooledQuestion,
-    questions_of_steps,
-    reading_prompts,
-    sets_with_gold,
-    teach,
-)
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
 from ark_jax.train.config import LanguageModelConfig
@@ -56,7 +39,7 @@ def train_warm(context: Context, folder: Path) -> dict:
         ValueError: no training question has a passage that holds its answer.
     """
     config = context.config
-    reader, form = load_reader(context, UNTUNED), reading_prompt(config)
+    reader, form = rollouts.load_reader(context, rollouts.UNTUNED), reading_prompt(config)
     _ = reader.end_id  # raises if no reply could end
     if not config.warm.steps:
         save_reader(reader, None, form, folder, config.generator.path)
@@ -72,16 +55,20 @@ def train_warm(context: Context, folder: Path) -> dict:
     if missing := len(pools) - len(shown):
         say(f"  {missing:,} questions have no passage that holds their answer: not shown")
     steps = config.warm.steps if config.warm.steps > 0 else -(-len(shown) // config.warm.batch)
-    sets = sets_with_gold(
-        shown, steps, config.warm.batch, config.select.passages, stage_seed(config, WARM)
+    sets = reader_training.sets_with_gold(
+        shown,
+        steps,
+        config.warm.batch,
+        config.select.passages,
+        rollouts.stage_seed(config, rollouts.WARM),
     )
-    (tuned, adapter, _), counts = teach(
+    (tuned, adapter, _), counts = reader_training.teach(
         reader,
         form,
         sets,
         Passages(stored_chunks(context)),
         section_of(config.train, LanguageModelConfig),
-        training_run(context.metrics, folder, WARM),
+        training_run(context.metrics, folder, rollouts.WARM),
         batch=config.warm.batch,
         learning_rate=config.warm.learning_rate,
         seed=config.seed,
@@ -138,8 +125,8 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
 
 
 def _choose_sets(
-    context: Context, questions: list[PooledQuestion], iteration: int
-) -> list[ChosenSet]:
+    context: Context, questions: list[reader_training.PooledQuestion], iteration: int
+) -> list[rollouts.ChosenSet]:
     """The set of each question, by the way `read.evidence` names."""
     config = context.config
     if config.read.evidence == "selected":
@@ -149,36 +136,38 @@ def _choose_sets(
         return sets
     chosen = [list(pooled.chunk_ids) for pooled in questions]
     if config.read.evidence == "random":
-        seed = stage_seed(config, stage_of("evidence", iteration))
+        seed = rollouts.stage_seed(config, rollouts.stage_of("evidence", iteration))
         chosen = [shuffled(pooled, seed) for pooled in questions]
-    return [ChosenSet(ids[: config.select.passages]) for ids in chosen]
+    return [rollouts.ChosenSet(ids[: config.select.passages]) for ids in chosen]
 
 
-def shuffled(pooled: PooledQuestion, seed: int) -> list[str]:
+def shuffled(pooled: reader_training.PooledQuestion, seed: int) -> list[str]:
     """The chunk ids of a pool in a random order, which depends on the seed and the question."""
     order = np.random.default_rng([seed, pooled.number]).permutation(len(pooled.chunk_ids))
     return [pooled.chunk_ids[place] for place in order]
 
 
-def load_evidence(context: Context, iteration: int) -> list[tuple[PooledQuestion, list[str]]]:
+def load_evidence(
+    context: Context, iteration: int
+) -> list[tuple[reader_training.PooledQuestion, list[str]]]:
     """Each question that the reader learns from, with the chunk ids of its set."""
-    rows = load_rows(context / stage_of("evidence", iteration) / "sets.parquet")
+    rows = load_rows(context / rollouts.stage_of("evidence", iteration) / "sets.parquet")
     pools = {pooled.id: pooled for pooled in load_pools(context, "train")}
     return [(pools[row["question_id"]], row["chunk_ids"]) for row in rows]
 
 
 def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
     """Trains the reader by rewards of its own answers from these passages."""
-    config, stage = context.config, stage_of("read", iteration)
-    settings, seed = config.read, stage_seed(config, stage)
-    sets, before = load_evidence(context, iteration), reader_before(iteration)
-    reader, form = load_reader(context, before), reading_prompt(config)
+    config, stage = context.config, rollouts.stage_of("read", iteration)
+    settings, seed = config.read, rollouts.stage_seed(config, stage)
+    sets, before = load_evidence(context, iteration), rollouts.reader_before(iteration)
+    reader, form = rollouts.load_reader(context, before), reading_prompt(config)
     passages, run = Passages(stored_chunks(context)), training_run(context.metrics, folder, stage)
-    steps = steps_for(settings.steps, len(sets), settings.prompts)
-    numbers_of_steps = questions_of_steps(len(sets), settings.prompts, seed)
+    steps = rollouts.steps_for(settings.steps, len(sets), settings.prompts)
+    numbers_of_steps = reader_training.questions_of_steps(len(sets), settings.prompts, seed)
     chosen = [numbers.tolist() for numbers in itertools.islice(numbers_of_steps, steps)]
     if settings.train == "supervised":
-        (tuned, adapter, _), counts = teach(
+        (tuned, adapter, _), counts = reader_training.teach(
             reader,
             form,
             [sets[i] for numbers in chosen for i in numbers],
@@ -201,27 +190,19 @@ def _train_by_grpo(
     sample: Sample,
     reader: "LanguageModel",
     form: ReadingPrompt,
-    sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
+    sets: Sequence[tuple[reader_training.PooledQuestion, Sequence[str]]],
     passages: Mapping[str, str],
     run: "Run",
     chosen: Sequence[Sequence[int]],
     config,
     seed: int,
 ) -> tuple["Trained", dict]:
-    """Trains a copy of the reader by GRPO on its own answers; returns it and counts.
-
-    Args:
-        sample: from `sampler`.
-        sets: (question, chunk ids).
-        passages: chunk id -> passage.
-        chosen: for each step, the numbers of its sets.
-        seed: of the draws.
-    """
+    """Trains a copy of the reader by GRPO on its own answers; returns it and counts."""
     from ark_jax.train import tuning
 
     settings = config.read
     items, cut = _prompt_sets(reader, form, sets, passages, settings.max_new_tokens)
-    drawn, summaries = StepRows(run.folder / "answers.parquet", Answer), {}
+    drawn, summaries = rollouts.StepRows(run.folder / "answers.parquet", rollouts.Answer), {}
 
     def make_groups(step: int, model) -> "list[Group]":
         batch = [items[i] for i in chosen[step]]
@@ -258,12 +239,12 @@ def _train_by_grpo(
 def _prompt_sets(
     reader: "LanguageModel",
     form: ReadingPrompt,
-    sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
+    sets: Sequence[tuple[reader_training.PooledQuestion, Sequence[str]]],
     passages: Mapping[str, str],
     room: int,
 ) -> tuple[list[Asked], int]:
     """Each set with its prompt, and the number of prompts that were cut to leave `room` tokens."""
-    prompts = reading_prompts(
+    prompts = reader_training.reading_prompts(
         reader,
         form,
         [(pooled.question.question, [passages[x] for x in chunks]) for pooled, chunks in sets],
@@ -277,12 +258,8 @@ def _prompt_sets(
     return items, prompts.cut
 
 
-def _counts(answers: Sequence[Answer], steps: int, questions: int, cut: int) -> dict:
-    """Counts for the manifest; warns if no answer teaches anything.
-
-    Args:
-        cut: prompts that were cut.
-    """
+def _counts(answers: Sequence[rollouts.Answer], steps: int, questions: int, cut: int) -> dict:
+    """Counts for the manifest; warns if no answer teaches anything."""
     if not any(answer.live for answer in answers):
         say(
             "  warning: all answers to a question were equally right, so the reader has learned "

@@ -171,7 +171,9 @@ class Success:
     def remember(self, sets: Iterable[DrawnSet]) -> None:
         """Keeps p of sets that was computed before, by the same reader and rule."""
         self._known |= {
-            (one.question_id, tuple(one.chunk_ids)): one.p for one in sets if one.p is not None
+            (drawn_set.question_id, tuple(drawn_set.chunk_ids)): drawn_set.p
+            for drawn_set in sets
+            if drawn_set.p is not None
         }
 
     def p(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:
@@ -214,11 +216,7 @@ class Success:
     def _right_shares(
         self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
     ) -> list[float]:
-        """For each set, the share of right answers among sampled ones.
-
-        Args:
-            options: of `LanguageModel.sample`.
-        """
+        """For each set, the share of right answers among sampled ones."""
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
         rule = self._rule or Rule.of_training(config)

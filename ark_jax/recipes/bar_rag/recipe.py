@@ -25,8 +25,7 @@ from ark_jax.recipes.bar_rag.rollouts import UNTUNED, stage_of, steps_for
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.baselines import STAGE, stored_doubts
 from ark_jax.recipes.core.checks import check_base_url, check_core, check_documents
-from ark_jax.recipes.core.closing import ending
-from ark_jax.recipes.core.report import with_report
+from ark_jax.recipes.core.report import ending, with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import ingest, plan
 from ark_jax.recipes.documents.corpus import load_questions, stored_chunks
@@ -73,7 +72,6 @@ def check_bar_rag(config) -> None:
 
 
 def _check_engine(config) -> None:
-    """Refuses an engine that could not draw the replies, or whose folder is not its own."""
     folder, writer = Path(config.rollout.model), config.selector.path
     check_base_url(config.rollout.base_url, "rollout")
     if not config.rollout.base_url or not folder.is_absolute():
@@ -98,7 +96,6 @@ def _check_engine(config) -> None:
 
 
 def _unused_sections(config) -> tuple[str, ...]:
-    """The sections of which a run asks nothing."""
     return ("rollout",) if config.rollout.backend == "local" else ()
 
 
@@ -164,9 +161,10 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         answers += _read(works, iteration, len(train))
     works.measure_readers("evaluate", config.iterations, measured)
     answers += sets * config.success.answers * (config.success.by == "samples")
-    most = {"sets to judge, at most": sets, "answers to sample, at most": answers}
+    limits = {"sets to judge, at most": sets, "answers to sample, at most": answers}
     return Forecast(
-        inputs=plan.count_inputs(context) | {name: count for name, count in most.items() if count},
+        inputs=plan.count_inputs(context)
+        | {name: count for name, count in limits.items() if count},
         work=tuple(work for work in works.works if work.items),
         notes=(
             "the filter keeps fewer questions, and sets that come again are computed once: both "
@@ -290,16 +288,16 @@ def _select(works: _Works, iteration: int, questions: int) -> int:
         draws.append((selecting, steps * batch, config.select.sets))
     writes, new = config.selector.kind != "vectors", config.selector.max_new_tokens
     sets = 0
-    for stage, asked, each in draws:
+    for stage, asked, count in draws:
         if writes:
-            works.sample(stage, asked, config.pool.size, each, new)
+            works.sample(stage, asked, config.pool.size, count, new)
             # The writer draws, then the reader answers, both with the same engine.
             turns = steps if stage == selecting else -(-asked // select.SHARD)
             works.hand_overs[stage] = 2 * turns
         if writes and stage == selecting:
-            works.update(stage, steps, batch, each, new, config.pool.size)
-        works.judge(stage, asked * each, config.select.passages)
-        sets += asked * each
+            works.update(stage, steps, batch, count, new, config.pool.size)
+        works.judge(stage, asked * count, config.select.passages)
+        sets += asked * count
     return sets
 
 

@@ -93,7 +93,6 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
-    """[label, value] of each fact."""
     config, data = context.config, counts["data"]
     facts = [
         ["Chunks", data["chunks"]],
@@ -134,14 +133,9 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 
 def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
-    """A note, and a table of each metric by the number of retrieved passages, as HTML.
-
-    Args:
-        sizes: number of passages -> table of readers.
-        base: the reader to compare with.
-    """
+    """A note, and a table of each metric by the number of retrieved passages, as HTML."""
     columns = [f"first {size}" for size in sizes]
-    about = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
+    intro = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
     tables = []
     for metric in metrics:
         rows = []
@@ -151,26 +145,22 @@ def _results_by_size(sizes: Mapping[str, Sequence], metrics: Sequence[str], base
             rows.append({"system": reader_rows[0]["system"], "values": values})
         name = f"{results.metric_heading(metric)} by number of passages"
         tables.append(results.result_table(name, rows, columns, base, head="reader"))
-    return [about, *tables]
+    return [intro, *tables]
 
 
 def _removal_tables(parts: Mapping[str, Mapping]) -> list[str]:
-    """A note, and a table for each reader that cites, as HTML; empty if no answer cites.
-
-    Args:
-        parts: reader -> what `evaluate` stored of its answers without cited passages.
-    """
+    """A note, and a table for each reader that cites, as HTML; empty if no answer cites."""
     pieces = []
     for system, part in parts.items():
         name = f"{system}, {part['questions']:,} questions whose answer cites a passage"
         if part["table"]:
             pieces += [html.subhead(name), _comparison_table("passages", name, part["table"])]
-    about = (
+    intro = (
         "Each reader answers again without the passages that its answer cites, and from these "
         "alone. An answer without citations cites the passages that contain it. A reader that uses "
         "what it is given falls in the first case and not in the second."
     )
-    return [about, *pieces] if pieces else []
+    return [intro, *pieces] if pieces else []
 
 
 def _comparison_table(head: str, name: str, rows: Sequence[Mapping]) -> str:
@@ -204,13 +194,13 @@ def _ways_to_choose(context: Context, ways: Mapping) -> list[str]:
         )
         for i, way in enumerate(compared)
     ]
-    about = (
+    intro = (
         f"Answer probability of held-out questions under the reader {ways['reader']}, from "
         "passages that are drawn, nearest to the question, or selected. The selector is rewarded "
         "for one near its centre."
     )
     table = _comparison_table("passages", "Answer probability by way of choosing", ways["table"])
-    return [about, html.grid(figures), table]
+    return [intro, html.grid(figures), table]
 
 
 def _curves(context: Context, counts: Counts) -> dict[str, list[dict]]:
@@ -244,10 +234,10 @@ def _questions(context: Context) -> Section:
             for name, row in of_reader.items()
         }
         values = {name: row["p"] for name, row in of_reader.items()}
-        given = {name: row["answer"] for name, row in of_reader.items()}
+        answers = {name: row["answer"] for name, row in of_reader.items()}
         question = pooled.question
         texts = (pooled.id, question.question, list(question.answers))
-        asked.append(Asked(*texts, values, read, given))
+        asked.append(Asked(*texts, values, read, answers))
     last = tuned_readers(context.config)[-1]
     compared = (WARM if last != WARM else UNTUNED, last)
     note = "Under each reader stand the passages that it read."

@@ -12,7 +12,7 @@ import hashlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -91,39 +91,20 @@ ALL_TOKENS |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 Call = tuple[str, dict]  # path from the root of the address, body
 
 
-class Form(Protocol):
-    """What is sent to an engine, and how its answers are read."""
-
-    START: str  # the command that starts it
-
-    @staticmethod
-    def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """Asks for `draws.n` replies to a prompt, with their log-probabilities if `scored`."""
-        ...
-
-    @staticmethod
-    def replies(answer: Any) -> list[Reply]:
-        """The replies in an answer.
-
-        Raises:
-            LookupError, TypeError: it has another form.
-        """
-        ...
-
-    @staticmethod
-    def reload(model: str) -> list[Call]:
-        """Has the engine read its folder again, and forget what it computed before."""
-        ...
-
-
 class VLLM:
-    """vLLM from 0.10.2 on: completions of OpenAI's form, with token ids."""
+    """vLLM from 0.10.2 on: completions of OpenAI's form, with token ids.
+
+    `START` is the command that starts it.
+    """
 
     START = "VLLM_SERVER_DEV_MODE=1 vllm serve {model}"
 
     @staticmethod
     def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """See `Form`. Sample i gets the seed `seed + i`."""
+        """Asks for `draws.n` replies to a prompt, with their log-probabilities if `scored`.
+
+        Sample i gets the seed `seed + i`.
+        """
         body = {
             "model": model,
             "prompt": prompt,
@@ -140,7 +121,7 @@ class VLLM:
 
     @staticmethod
     def replies(answer: Any) -> list[Reply]:
-        """See `Form`."""
+        """The replies in an answer; LookupError or TypeError if it has another form."""
         choices = sorted(answer["choices"], key=lambda choice: choice["index"])
         scores = [(choice.get("logprobs") or {}).get("token_logprobs", []) for choice in choices]
         return [
@@ -150,7 +131,10 @@ class VLLM:
 
     @staticmethod
     def reload(model: str) -> list[Call]:
-        """See `Form`. A killed run may have left requests, which hold on to the cache."""
+        """Has the engine read its folder again, and forget what it computed before.
+
+        A killed run may have left requests, which hold on to the cache.
+        """
         return [
             ("/collective_rpc", {"method": "reload_weights"}),
             ("/reset_prefix_cache?reset_running_requests=true", {}),
@@ -167,7 +151,7 @@ class SGLang:
 
     @staticmethod
     def request(model: str, prompt: list[int], draws: Draws, seed: int, scored: bool) -> Call:
-        """See `Form`. The prompt is sent n times: n samples of one would share its seed."""
+        """The prompt is sent n times: n samples of one would share its seed."""
         parameters = {
             "max_new_tokens": draws.max_new_tokens,
             "temperature": draws.temperature,
@@ -178,15 +162,14 @@ class SGLang:
         seeds = [{"sampling_seed": seed + i} for i in range(draws.n)]
         body = {
             "input_ids": [prompt] * draws.n,
-            "sampling_params": [parameters | own for own in seeds],
+            "sampling_params": [parameters | seed_field for seed_field in seeds],
             "return_logprob": True,  # the ids come with them
         }
         return "/generate", body
 
     @staticmethod
     def replies(answer: Any) -> list[Reply]:
-        """See `Form`."""
-        metas = [one["meta_info"] for one in answer]
+        metas = [part["meta_info"] for part in answer]
         return [
             Reply(
                 [token[1] for token in meta["output_token_logprobs"]],
@@ -198,11 +181,11 @@ class SGLang:
 
     @staticmethod
     def reload(model: str) -> list[Call]:
-        """See `Form`. It forgets its cache of prefixes by itself."""
+        """It forgets its cache of prefixes by itself."""
         return [("/update_weights_from_disk", {"model_path": model})]
 
 
-FORMS: dict[str, type[Form]] = {"vllm": VLLM, "sglang": SGLang}
+FORMS: dict[str, type[VLLM] | type[SGLang]] = {"vllm": VLLM, "sglang": SGLang}
 
 
 class RolloutEngine:
@@ -262,12 +245,12 @@ class RolloutEngine:
         prompt_ids = [np.asarray(ids) for ids in lm.prompt_ids(prompts)]
         seeds = [_request_seed(seed, place) for place in places]
         draws = Draws(n, max_new_tokens, temperature, top_p, lm.stop_ids)
-        few = min(max_new_tokens, CHECKED_TOKENS)
-        check = draws._replace(n=1, max_new_tokens=few, temperature=1.0, top_p=1.0)
+        length = min(max_new_tokens, CHECKED_TOKENS)
+        check = draws._replace(n=1, max_new_tokens=length, temperature=1.0, top_p=1.0)
         listed = [ids.tolist() for ids in prompt_ids]
         calls = [
-            (self._form.request(self._model, ids, how, own_seed, how is check), how)
-            for how, part in ((draws, len(prompts)), (check, CHECKED))
+            (self._form.request(self._model, ids, rule, own_seed, rule is check), rule)
+            for rule, part in ((draws, len(prompts)), (check, CHECKED))
             for ids, own_seed in zip(listed[:part], seeds[:part], strict=True)
         ]
         vocab = lm.cfg.vocab
@@ -328,7 +311,6 @@ class RolloutEngine:
         return [reply for replies in answers for reply in replies]
 
     def _endpoint(self) -> Endpoint:
-        """The client."""
         unlimited = {"requests_per_minute": 0, "tokens_per_minute": 0}
         unused = {"temperature": 1.0, "max_tokens": 1}  # of chats
         with errors_of_role("rollout", FIELDS):
@@ -359,25 +341,23 @@ class RolloutEngine:
         replies: Sequence[Reply],
         batch_tokens: int,
     ) -> None:
-        """Refuses an engine whose log-probabilities of its replies are not those of the model.
-
-        Raises:
-            RuntimeError: it has other weights, or computes otherwise.
-        """
+        """Refuses an engine whose log-probabilities of its replies are not those of the model."""
         ids = [np.array(reply.ids, np.int32) for reply in replies]
-        ours = np.concatenate(lm.token_log_likelihood(prompt_ids, ids, batch_tokens=batch_tokens))
+        computed = np.concatenate(
+            lm.token_log_likelihood(prompt_ids, ids, batch_tokens=batch_tokens)
+        )
         theirs = np.concatenate([np.array(reply.log_probs, float) for reply in replies])
-        if ours.shape != theirs.shape:
+        if computed.shape != theirs.shape:
             raise RuntimeError(
                 f"{self._root}, see config.rollout.base_url, gives {theirs.size} log-probabilities "
-                f"of {ours.size} tokens; {self._start_it()}"
+                f"of {computed.size} tokens; {self._start_it()}"
             )
-        difference = float(np.abs(ours - theirs).mean())
+        difference = float(np.abs(computed - theirs).mean())
         if not difference <= self._tolerance:
             raise RuntimeError(
                 f"the engine at {self._root} does not have the weights in config.rollout.model="
-                f"{self._model}: its log-probabilities of {ours.size} tokens differ from ours by "
-                f"{difference:.3g} nats in the mean, more than config.rollout.tolerance="
+                f"{self._model}: its log-probabilities of {computed.size} tokens differ from ours "
+                f"by {difference:.3g} nats in the mean, more than config.rollout.tolerance="
                 f"{self._tolerance}; {self._start_it()}, or allow more if it is quantised"
             )
 
@@ -389,11 +369,7 @@ def _request_seed(seed: int, place: np.ndarray) -> int:
 
 
 def _problem_of(replies: Sequence[Reply], draws: Draws, vocab: int) -> str:
-    """What is wrong with the replies to a prompt; empty if nothing is.
-
-    Raises:
-        TypeError: a reply has no list of token ids.
-    """
+    """What is wrong with the replies to a prompt; empty if nothing is."""
     if len(replies) != draws.n:
         return f"{len(replies)} replies to a prompt, of {draws.n} that were asked for"
     for reply in replies:

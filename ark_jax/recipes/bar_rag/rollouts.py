@@ -5,7 +5,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from ark_jax.recipes.documents.reader_training import PooledQuestion
 from ark_jax.runtime import distributed
 
 if TYPE_CHECKING:  # these modules start jax
-    from ark_jax.train.fit import Run, Trained
+    pass
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,18 +144,13 @@ def _known_fields(row: Rollout) -> dict:
     return {name: value for name, default, value in named if (default, value) != (None, None)}
 
 
-class Rewarded(Protocol):
-    """The score of one draw."""
-
-    reward: float
-
-
 def compare_in_groups(
-    scores: Sequence[Rewarded], groups: np.ndarray, live: np.ndarray, settings
+    scores: Sequence, groups: np.ndarray, live: np.ndarray, settings
 ) -> list[dict]:
     """The columns `reward`, `advantage` and `live` of each draw.
 
     Args:
+        scores: each has a `reward`.
         groups: the number of each draw's group, from 0.
         live: for each group, whether its outcomes differ.
         settings: `config.read` or `config.select`.
@@ -226,47 +221,11 @@ class ChosenSet:
     problem: str = ""  # why a selector's reply names no set; "": it names one
 
 
-# (step, the selector so far) -> the sets that it draws in the step, with their rewards.
-MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
-
-
-class EvidenceSelector(Protocol):
-    """Chooses sets of `select.passages` passages."""
-
-    def draw(
-        self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
-    ) -> list[list[DrawnSet]]:
-        """`draws` sets for each question, without p.
-
-        A draw depends only on seed, step, question and number of the set.
-        """
-        ...
-
-    def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """The most probable set of each question; the nearest passages if a reply names none."""
-        ...
-
-    def train(
-        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
-    ) -> "Trained":
-        """Trains a copy of the selector.
-
-        Args:
-            steps: the questions of each step.
-            make_sets: draws and rewards the sets of a step.
-        """
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Stores the selector. Every process must call this."""
-        ...
-
-
 def sets_by_question(
     questions: Sequence[PooledQuestion], sets: Sequence[RewardedSet]
 ) -> list[list[RewardedSet]]:
     """The sets of each question, in the order of the questions."""
     groups: dict[str, list[RewardedSet]] = {pooled.id: [] for pooled in questions}
-    for one in sets:
-        groups[one.question_id].append(one)
+    for item in sets:
+        groups[item.question_id].append(item)
     return list(groups.values())

@@ -10,22 +10,16 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
+from ark_jax.recipes.bar_rag import rollouts
 from ark_jax.recipes.bar_rag.reading import Rule, Success
-from ark_jax.recipes.bar_rag.rollouts import (
-    DrawnSet,
+from ark_jax.recipes.bar_rag.selectors import (
     EvidenceSelector,
-    RewardedSet,
-    StepRows,
-    compare_in_groups,
-    mean,
-    reader_before,
-    stage_of,
-    stage_seed,
-    steps_for,
+    draw_sets,
+    drawn_pools,
+    load_pools,
+    selector_before,
 )
-from ark_jax.recipes.bar_rag.selectors import draw_sets, load_pools, selector_before
 from ark_jax.recipes.core.models import training_run
-from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, questions_of_steps
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
@@ -37,7 +31,7 @@ SHOWN = 200  # characters of an unreadable reply in an error
 
 def filter_of(config, iteration: int) -> str:
     """The name of the stage that filters the questions of an iteration."""
-    return stage_of("filter", iteration if config.filter.each else 1)
+    return rollouts.stage_of("filter", iteration if config.filter.each else 1)
 
 
 def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -46,29 +40,30 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
     """
-    questions, config = _filtered_questions(context), context.config
+    config = context.config
+    questions = drawn_pools(context, "train", config.filter.questions)
     steps = _draw_sets(context, folder, questions, iteration)
     sets = _readable(steps.stored)
     probabilities: dict[str, list[float]] = {}
-    for one in sets:
-        probabilities.setdefault(one.question_id, []).append(one.p)
+    for item in sets:
+        probabilities.setdefault(item.question_id, []).append(item.p)
     verdicts = _judge(config, probabilities)
     save_rows(
         [_verdict_row(id, verdict) for id, verdict in verdicts.items()],
         folder / "questions.parquet",
     )
-    histogram = zone.histogram([one.p for one in sets]).tolist()
+    histogram = zone.histogram([item.p for item in sets]).tolist()
     counts = zone.reason_counts(list(verdicts.values()))
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
     if unread := len(questions) - len(verdicts):
         say(f"  {unread:,} questions are left out: no reply of the selector names a set for them")
-    distinct = {(one.question_id, tuple(one.chunk_ids)) for one in sets}
+    distinct = {(item.question_id, tuple(item.chunk_ids)) for item in sets}
     unreadable = len(steps.join()) - len(sets)
     return {
         "questions": len(questions),
         **{name.replace(" ", "_"): count for name, count in counts.items()},
-        "mean_p": mean([one.p for one in sets]),
+        "mean_p": rollouts.mean([item.p for item in sets]),
         "sets_computed": len(distinct),
         "sets_remembered": len(sets) - len(distinct),
         **({"unreadable": unreadable} if unreadable else {}),
@@ -77,12 +72,12 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
 
 def _draw_sets(
     context: Context, folder: Path, questions: list[PooledQuestion], iteration: int
-) -> StepRows[DrawnSet]:
+) -> rollouts.StepRows[rollouts.DrawnSet]:
     """The sets of all questions, stored shard by shard, so that a killed run goes on."""
-    config, stage = context.config, stage_of("filter", iteration)
+    config, stage = context.config, rollouts.stage_of("filter", iteration)
     selector = selector_before(context, iteration)
-    success = Success(context, reader_before(iteration), Rule.of_filter(config))
-    steps = StepRows(folder / "sets.parquet", DrawnSet)
+    success = Success(context, rollouts.reader_before(iteration), Rule.of_filter(config))
+    steps = rollouts.StepRows(folder / "sets.parquet", rollouts.DrawnSet)
     for shard, start in enumerate(range(0, len(questions), SHARD)):
         part = questions[start : start + SHARD]
         drawn = functools.partial(
@@ -91,7 +86,7 @@ def _draw_sets(
             part,
             success,
             draws=config.filter.sets,
-            seed=stage_seed(config, stage),
+            seed=rollouts.stage_seed(config, stage),
             label=f"{stage}, questions {start + 1:,} to {start + len(part):,} of "
             f"{len(questions):,}",
         )
@@ -99,13 +94,9 @@ def _draw_sets(
     return steps
 
 
-def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
-    """The sets whose p is known; a reply that names no set has none.
-
-    Raises:
-        ValueError: no reply names a set.
-    """
-    sets = [one for one in stored if one.p is not None]
+def _readable(stored: list[rollouts.DrawnSet]) -> list[rollouts.DrawnSet]:
+    """The sets whose p is known; a reply that names no set has none."""
+    sets = [item for item in stored if item.p is not None]
     if not sets:
         raise ValueError(
             f"config.selector: none of {len(stored):,} replies of the selector names a set "
@@ -117,11 +108,7 @@ def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
 
 
 def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verdict]:
-    """question id -> whether it is kept, by the p of its sets.
-
-    Raises:
-        ValueError: none is kept.
-    """
+    """question id -> whether it is kept, by the p of its sets."""
     settings = zone.Zone(
         low=config.filter.low,
         high=config.filter.high,
@@ -140,7 +127,6 @@ def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verd
 
 
 def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
-    """A row of questions.parquet."""
     return {
         "question_id": id,
         "mean": verdict.mean,
@@ -151,15 +137,6 @@ def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
     }
 
 
-def _filtered_questions(context: Context) -> list[PooledQuestion]:
-    """The training questions that are filtered: at most `filter.questions`."""
-    pools = load_pools(context, "train")
-    limit = context.config.filter.questions
-    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
-    ids = {question.id for question in drawn}
-    return [pooled for pooled in pools if pooled.id in ids]
-
-
 def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     """The questions that the filter of an iteration kept."""
     rows = load_rows(context / filter_of(context.config, iteration) / "questions.parquet")
@@ -167,14 +144,16 @@ def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     return [pooled for pooled in load_pools(context, "train") if pooled.id in kept_ids]
 
 
-def judged_sets(context: Context, iteration: int) -> list[DrawnSet]:
+def judged_sets(context: Context, iteration: int) -> list[rollouts.DrawnSet]:
     """The filter's sets, if their p is what the selector's stage would compute; else none."""
     config = context.config
-    if filter_of(config, iteration) != stage_of("filter", iteration):
+    if filter_of(config, iteration) != rollouts.stage_of("filter", iteration):
         return []  # their p is that of an earlier reader
     if config.success.by == "samples" and Rule.of_filter(config) != Rule.of_training(config):
         return []
-    return load_rows(context / stage_of("filter", iteration) / "sets.parquet", DrawnSet)
+    return load_rows(
+        context / rollouts.stage_of("filter", iteration) / "sets.parquet", rollouts.DrawnSet
+    )
 
 
 NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
@@ -182,26 +161,26 @@ NEVER = 0.05  # p below this counts as never, and p above 1 - this as always
 
 def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     """Trains the selector to pick sets that the reader can just about answer from."""
-    config, stage = context.config, stage_of("select", iteration)
-    settings, seed = config.select, stage_seed(config, stage)
+    config, stage = context.config, rollouts.stage_of("select", iteration)
+    settings, seed = config.select, rollouts.stage_seed(config, stage)
     questions, selector = load_kept(context, iteration), selector_before(context, iteration)
     by_id = {pooled.id: pooled for pooled in questions}
-    success = Success(context, reader_before(iteration))
-    drawn, summaries = StepRows(folder / "sets.parquet", RewardedSet), {}
+    success = Success(context, rollouts.reader_before(iteration))
+    drawn, summaries = rollouts.StepRows(folder / "sets.parquet", rollouts.RewardedSet), {}
     known = judged_sets(context, iteration)
     # The last bits of p depend on the sets that are computed together, and so on the known ones.
     success.remember([*known, *drawn.stored])
-    steps = steps_for(settings.steps, len(questions), settings.questions)
+    steps = rollouts.steps_for(settings.steps, len(questions), settings.questions)
     numbers_of_steps = questions_of_steps(len(questions), settings.questions, seed)
     chosen = [
         [questions[i] for i in numbers] for numbers in itertools.islice(numbers_of_steps, steps)
     ]
 
-    def draw_rewarded(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+    def draw_rewarded(step: int, selector: EvidenceSelector) -> list[rollouts.RewardedSet]:
         sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
         return reward_sets(sets, by_id, config)
 
-    def make_sets(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+    def make_sets(step: int, selector: EvidenceSelector) -> list[rollouts.RewardedSet]:
         sets = drawn.rows(step, functools.partial(draw_rewarded, step, selector))
         summaries[step + 1] = summary(sets)
         return sets
@@ -214,31 +193,26 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     return sizes | _counts(drawn.join(), known)
 
 
-def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
-    """Counts for the manifest; warns if the selector could not learn.
-
-    Args:
-        sets: all drawn sets.
-        known: sets whose p came from the filter.
-    """
-    if not any(one.live for one in sets):
+def _counts(sets: Sequence[rollouts.RewardedSet], known: Sequence[rollouts.DrawnSet]) -> dict:
+    """Counts for the manifest; warns if the selector could not learn."""
+    if not any(item.live for item in sets):
         say(
             "  warning: no set of a question was better than another, so the selector has learned "
             "nothing; choose from more candidates (config.pool.size), or keep other questions "
             "(config.filter)"
         )
-    readable = [one for one in sets if one.p is not None]
+    readable = [item for item in sets if item.p is not None]
     if not readable:
         say(
             "  warning: no reply of the selector named a set, so it has learned nothing; name a "
             "larger model (config.selector.path), let it write longer "
             "(config.selector.max_new_tokens), or take config.selector.strict=False"
         )
-    key = lambda one: (one.question_id, tuple(one.chunk_ids))
+    key = lambda item: (item.question_id, tuple(item.chunk_ids))
     computed = len(set(map(key, readable)) - set(map(key, known)))
-    last = max(one.step for one in sets)
-    first = summary([one for one in sets if one.step <= last // 4])
-    final = summary([one for one in sets if one.step >= last - last // 4])
+    last = max(item.step for item in sets)
+    first = summary([item for item in sets if item.step <= last // 4])
+    final = summary([item for item in sets if item.step >= last - last // 4])
     overall, unreadable = summary(sets), len(sets) - len(readable)
     return {
         "sets": len(sets),
@@ -252,33 +226,39 @@ def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
     }
 
 
-def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
+def summary(sets: Sequence[rollouts.RewardedSet]) -> dict[str, float]:
     """Means and shares over the sets of a step.
 
     p and the parts of the reward are means over readable sets. `phantom` is the share of sets whose
     group has one outcome but different rewards.
     """
     rewards: dict[str, set[float]] = {}
-    for one in sets:
-        rewards.setdefault(one.question_id, set()).add(one.reward)
-    readable = [one for one in sets if one.p is not None]
-    column = lambda name, of: mean([getattr(one, name) for one in of])
-    share = lambda test: mean([bool(test(one.p)) for one in readable])
+    for item in sets:
+        rewards.setdefault(item.question_id, set()).add(item.reward)
+    readable = [item for item in sets if item.p is not None]
+    column = lambda name, of: rollouts.mean([getattr(item, name) for item in of])
+    share = lambda test: rollouts.mean([bool(test(item.p)) for item in readable])
     return {
         **{name: column(name, sets) for name in ("reward", "live")},
         **{name: column(name, readable) for name in ("p", "boundary", "relevance", "penalty")},
         "p_near_0": share(lambda p: p < NEVER),
         "p_near_1": share(lambda p: p > 1 - NEVER),
         "well_formed": len(readable) / len(sets),
-        "phantom": mean([not one.live and len(rewards[one.question_id]) > 1 for one in sets]),
+        "phantom": rollouts.mean(
+            [not item.live and len(rewards[item.question_id]) > 1 for item in sets]
+        ),
         **({} if sets[0].ended is None else {"ended": column("ended", sets)}),
-        **({} if sets[0].ids is None else {"tokens": mean([len(one.ids) for one in sets])}),
+        **(
+            {}
+            if sets[0].ids is None
+            else {"tokens": rollouts.mean([len(item.ids) for item in sets])}
+        ),
     }
 
 
 def reward_sets(
-    sets: Sequence[DrawnSet], questions: Mapping[str, PooledQuestion], config
-) -> list[RewardedSet]:
+    sets: Sequence[rollouts.DrawnSet], questions: Mapping[str, PooledQuestion], config
+) -> list[rollouts.RewardedSet]:
     """The sets with their rewards, the parts of these, and advantages.
 
     A pool that is smaller than a set is drawn whole, without a penalty.
@@ -288,14 +268,14 @@ def reward_sets(
         questions: id -> question.
     """
     settings = config.select
-    ids = list(dict.fromkeys(one.question_id for one in sets))
-    groups = np.array([ids.index(one.question_id) for one in sets])
+    ids = list(dict.fromkeys(item.question_id for item in sets))
+    groups = np.array([ids.index(item.question_id) for item in sets])
     scores = []
-    for one in sets:
-        if one.p is None:
+    for item in sets:
+        if item.p is None:
             scores.append(MALFORMED)
             continue
-        pooled = questions[one.question_id]
+        pooled = questions[item.question_id]
         cosines = dict(zip(pooled.chunk_ids, pooled.cosines, strict=True))
         reward = SetReward(
             boundary_weight=settings.boundary,
@@ -306,20 +286,20 @@ def reward_sets(
             format_bonus=settings.format_bonus,
             target=min(settings.passages, len(pooled.chunk_ids)),
         )
-        scores.append(reward(one.p, [cosines[chunk] for chunk in one.chunk_ids]))
+        scores.append(reward(item.p, [cosines[chunk] for chunk in item.chunk_ids]))
     spread = settings.spread if config.success.by == "likelihood" else 0.0
-    p = np.array([np.nan if one.p is None else one.p for one in sets])
+    p = np.array([np.nan if item.p is None else item.p for item in sets])
     live = np.array([_outcomes_differ(p[groups == i], spread) for i in range(len(ids))])
-    columns = compare_in_groups(scores, groups, live, settings)
+    columns = rollouts.compare_in_groups(scores, groups, live, settings)
     return [
-        RewardedSet(
-            **vars(one),
+        rollouts.RewardedSet(
+            **vars(item),
             boundary=score.boundary,
             relevance=score.relevance,
             penalty=score.penalty,
             **compared,
         )
-        for one, score, compared in zip(sets, scores, columns, strict=True)
+        for item, score, compared in zip(sets, scores, columns, strict=True)
     ]
 
 

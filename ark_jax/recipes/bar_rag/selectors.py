@@ -18,21 +18,13 @@ from ark_jax.recipes.bar_rag.rollout_engine import Sample, sampler
 from ark_jax.recipes.bar_rag.rollouts import (
     ChosenSet,
     DrawnSet,
-    EvidenceSelector,
-    MakeSets,
     RewardedSet,
     sets_by_question,
     stage_of,
 )
 from ark_jax.recipes.core.models import encode
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    encode_passages,
-    gold_passages,
-    load_questions,
-    passages_of,
-    stored_chunks,
-)
+from ark_jax.recipes.documents import corpus
+from ark_jax.recipes.documents.reader import questions_to_answer
 from ark_jax.recipes.documents.reader_training import PooledQuestion, reading_prompts
 from ark_jax.recipes.documents.retrieve import searched_chunks
 from ark_jax.retrieval.searcher import nearest_texts
@@ -63,14 +55,14 @@ def find_pools(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has a pool.
     """
-    chunks, rows, gold = stored_chunks(context), [], {}
+    chunks, rows, gold = corpus.stored_chunks(context), [], {}
     vectors: dict[str, dict[str, np.ndarray]] = {"questions": {}, "chunks": {}}
     counts = {"questions_without_usable_answer": 0}
     for part in PARTS:
-        questions = load_questions(context, part)
-        usable = [question for question in questions if _is_usable(question)]
+        questions = corpus.load_questions(context, part)
+        usable = [question for question in questions if any(map(normalise, question.answers))]
         counts["questions_without_usable_answer"] += len(questions) - len(usable)
-        gold |= gold_passages(context, usable, chunks.by_document)[0]
+        gold |= corpus.gold_passages(context, usable, chunks.by_document)[0]
         rows += _search_pools(context, usable, chunks, gold, vectors, part)
     if not any(row["part"] == "train" for row in rows):
         raise ValueError(
@@ -98,11 +90,6 @@ def find_pools(context: Context, folder: Path) -> dict:
     }
 
 
-def _is_usable(question: Question) -> bool:
-    """Whether a reference answer has a word beside articles and punctuation."""
-    return any(map(normalise, question.answers))
-
-
 def _search_pools(
     context: Context,
     questions: list[Question],
@@ -121,7 +108,9 @@ def _search_pools(
     searched, scopes = searched_chunks(context, questions, chunks)
     if not questions or not searched:
         return []
-    keys, _ = encode_passages(context, "base", passages_of(searched), f"embed chunks, {part}")
+    keys, _ = corpus.encode_passages(
+        context, "base", corpus.passages_of(searched), f"embed chunks, {part}"
+    )
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", f"embed questions, {part}")
     found = nearest_texts(queries, keys, context.config.pool.size, scopes)
@@ -158,9 +147,17 @@ def load_pools(context: Context, part: str) -> list[PooledQuestion]:
             tuple(row["cosine"] for row in rows[question.id]),
             tuple(map(tuple, gold[question.id])),
         )
-        for number, question in enumerate(load_questions(context, part))
+        for number, question in enumerate(corpus.load_questions(context, part))
         if question.id in rows
     ]
+
+
+def drawn_pools(context: Context, part: str, limit: int) -> list[PooledQuestion]:
+    """At most `limit` questions of a part that have a pool, drawn by a hash; 0: all."""
+    pools = load_pools(context, part)
+    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
+    ids = {question.id for question in drawn}
+    return [pooled for pooled in pools if pooled.id in ids]
 
 
 class PoolVectors:
@@ -196,6 +193,8 @@ class PoolVectors:
         return self._vectors[name][[places[id] for id in ids]]
 
 
+# (step, the selector so far) -> the sets that it draws in the step, with their rewards.
+MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
 DRAWING_RATE = 0.03  # peak learning rate unless the config sets one
 
 
@@ -222,7 +221,10 @@ class DrawingSelector:
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
     ) -> list[list[DrawnSet]]:
-        """See `EvidenceSelector.draw`."""
+        """`draws` sets for each question, without p.
+
+        A draw depends only on seed, step, question and number of the set.
+        """
         k, pools = self.config.select.passages, self.make_pools(questions)
         drawn = self.selector.draw(pools, k=k, draws=draws, seed=seed, step=step)
         return [
@@ -234,14 +236,19 @@ class DrawingSelector:
         ]
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """See `EvidenceSelector.best`."""
+        """The most probable set of each question."""
         best = self.selector.best(self.make_pools(questions), k=self.config.select.passages)
         return [ChosenSet(ids) for (ids,) in map(_chunk_ids, questions, best)]
 
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
     ) -> "Trained":
-        """See `EvidenceSelector.train`."""
+        """Trains a copy of the selector.
+
+        Args:
+            steps: the questions of each step.
+            make_sets: draws and rewards the sets of a step.
+        """
         from ark_jax.select import training
 
         def make_groups(step: int, selector) -> "list[SelectorGroup]":
@@ -257,12 +264,11 @@ class DrawingSelector:
         return trained._replace(model=dataclasses.replace(self, selector=trained.model))
 
     def save(self, folder: Path) -> None:
-        """See `EvidenceSelector.save`."""
+        """Stores the selector. Every process must call this."""
         self.selector.save_pretrained(folder)
 
 
 def _chunk_ids(pooled: PooledQuestion, drawn: "DrawnSets") -> list[list[str]]:
-    """The chunk ids of each drawn set."""
     return [[pooled.chunk_ids[place] for place in places] for places in drawn.sets]
 
 
@@ -276,9 +282,9 @@ def _selector_group(
     return SelectorGroup(
         pooled.id,
         pool,
-        [np.array([places[x] for x in one.chunk_ids], np.int32) for one in sets],
-        [one.reward for one in sets],
-        [one.advantage for one in sets],
+        [np.array([places[x] for x in drawn_set.chunk_ids], np.int32) for drawn_set in sets],
+        [drawn_set.reward for drawn_set in sets],
+        [drawn_set.advantage for drawn_set in sets],
     )
 
 
@@ -306,13 +312,13 @@ WRITING_RATE = 1e-5  # peak learning rate unless the config sets one
 Section = TypeVar("Section", GrpoConfig, LanguageModelConfig)
 
 
-def _section_with(schema: type[Section], settings, own: Mapping[str, object]) -> Section:
+def _section_with(schema: type[Section], settings, replaced: Mapping[str, object]) -> Section:
     """The section with the values of `own`, and with those of `settings` for its other fields.
 
     A stage depends on each setting that it reads, so what `own` replaces is not read.
     """
-    names = [field.name for field in dataclasses.fields(schema) if field.name not in own]
-    return schema(**{name: settings[name] for name in names}, **own)
+    names = [field.name for field in dataclasses.fields(schema) if field.name not in replaced]
+    return schema(**{name: settings[name] for name in names}, **replaced)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,12 +347,14 @@ class WritingSelector:
             prompts.load_template("select", config.prompts.select), count=config.select.passages
         )
         form = ReadingPrompt(template, chat=True, cite=True)
-        return cls(lm, form, Passages(stored_chunks(context)), config, sampler(context))
+        return cls(
+            lm, form, corpus.Passages(corpus.stored_chunks(context)), config, sampler(context)
+        )
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
     ) -> list[list[DrawnSet]]:
-        """See `EvidenceSelector.draw`."""
+        """See `DrawingSelector.draw`."""
         settings, texts = self.config.selector, self._prompts(questions)
         batch_tokens = self.config.generator.batch_tokens
         rollouts = self.sample(
@@ -356,7 +364,7 @@ class WritingSelector:
             max_new_tokens=settings.max_new_tokens,
             seed=seed,
             temperature=settings.temperature,
-            top_p=settings.top_p,
+            top_p=1.0,
             places=np.array([(step, pooled.number) for pooled in questions]),
             log_probs=False,
             batch_tokens=batch_tokens,
@@ -375,7 +383,7 @@ class WritingSelector:
         return drawn
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
-        """See `EvidenceSelector.best`."""
+        """The set that each greedy reply names; the nearest passages if it names none."""
         texts = self.lm.generate(
             self._prompts(questions),
             max_new_tokens=self.config.selector.max_new_tokens,
@@ -394,7 +402,7 @@ class WritingSelector:
     def train(
         self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
     ) -> "Trained":
-        """See `EvidenceSelector.train`."""
+        """See `DrawingSelector.train`."""
         from ark_jax.train import tuning
 
         policy_reference = self.lm if self.config.selector.kl != "none" else None
@@ -429,18 +437,18 @@ class WritingSelector:
         return trained._replace(model=dataclasses.replace(self, lm=trained.model))
 
     def save(self, folder: Path) -> None:
-        """See `EvidenceSelector.save`. An adapter is merged into the model."""
+        """See `DrawingSelector.save`. An adapter is merged into the model."""
         self.lm.save_pretrained(folder, dtype="float32")
 
     def _update_settings(self) -> LanguageModelConfig:
         """The reader's settings of updates, with the adapter of `config.selector`."""
-        own = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
-        return _section_with(LanguageModelConfig, self.config.train, own)
+        replaced = {name: self.config.selector[name] for name in ("lora_rank", "lora_alpha")}
+        return _section_with(LanguageModelConfig, self.config.train, replaced)
 
     def _policy_settings(self) -> GrpoConfig:
         """The reader's settings of GRPO, with the draws and the KL of the selector."""
-        own = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
-        return _section_with(GrpoConfig, self.config.read, own)
+        replaced = {"samples": self.config.select.sets, "updates": 1, "kl": self.config.selector.kl}
+        return _section_with(GrpoConfig, self.config.read, replaced)
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
         """A prompt for each question with its pool's passages, which are cut if it is too long."""
@@ -459,6 +467,7 @@ class WritingSelector:
         return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)
 
 
+EvidenceSelector = DrawingSelector | WritingSelector
 KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 
 
@@ -491,9 +500,17 @@ def draw_sets(
     """The sets that a selector draws for questions, with p; p is None if a reply names no set."""
     drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
-        (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen
+        (pooled, drawn_set)
+        for pooled, chosen in zip(questions, drawn, strict=True)
+        for drawn_set in chosen
     ]
     values = iter(
-        success.p([(pooled, one.chunk_ids) for pooled, one in sets if not one.problem], label)
+        success.p(
+            [(pooled, drawn_set.chunk_ids) for pooled, drawn_set in sets if not drawn_set.problem],
+            label,
+        )
     )
-    return [one if one.problem else dataclasses.replace(one, p=next(values)) for _, one in sets]
+    return [
+        drawn_set if drawn_set.problem else dataclasses.replace(drawn_set, p=next(values))
+        for _, drawn_set in sets
+    ]

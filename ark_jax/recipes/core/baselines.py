@@ -54,8 +54,8 @@ def save_results(
     say(as_text(table, metrics, base))
     difference = detectable_difference(questions, metric_heading(headline))
     say(f"  {questions:,} held-out questions: {difference}")
-    for one in doubts:
-        say(f"  {one}")
+    for sentence in doubts:
+        say(f"  {sentence}")
 
 
 def doubts_about(

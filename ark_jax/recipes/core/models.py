@@ -67,6 +67,15 @@ def load_base_scorer(context: Context):
     return CrossEncoder.from_retriever(load_retriever(context))
 
 
+def load_trained(context: Context, kind: type):
+    """The model of a class that the stage `train` has trained, outside the models in memory."""
+    context.enter_mesh()
+    settings = context.config.retriever
+    return kind.from_pretrained(
+        context / "train" / "model", compute=settings.compute, attention=settings.attention
+    )
+
+
 def load_generator(context: Context, path: str = ""):
     """The language model of `generator.path`, or another one; the last one used stays in memory."""
     from ark_jax.models.language import LanguageModel

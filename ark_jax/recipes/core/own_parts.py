@@ -133,9 +133,11 @@ def answer_all(
     replies = {}
 
     def answer_rows(system: str) -> list[dict]:
-        texts = answer(backend, [(one.question, passages[system, one.id]) for one in questions])
+        texts = answer(
+            backend, [(asked.question, passages[system, asked.id]) for asked in questions]
+        )
         pairs = zip(questions, texts, strict=True)
-        return [{"question": one.id, "answer": text} for one, text in pairs]
+        return [{"question": asked.id, "answer": text} for asked, text in pairs]
 
     for system in dict.fromkeys(system for system, _ in passages):
         rows = functools.partial(answer_rows, system)

@@ -74,7 +74,6 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
 def _split_off_ignored(
     questions: Sequence[Question], settings
 ) -> tuple[list[Question], list[Question]]:
-    """The questions that take part, and those that the config ignores."""
     ignored_documents = id_set(settings.ignored_documents)
     ignored_questions = id_set(settings.ignored_questions)
     used, unused = [], []

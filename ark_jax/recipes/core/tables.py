@@ -18,13 +18,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Outcome
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, read_table, save_json, save_rows
-from ark_jax.report.results import (
-    ALPHA,
-    against_parts,
-    is_significant,
-    markdown_table,
-    metric_heading,
-)
+from ark_jax.report import results
 from ark_jax.runtime.log import say
 from ark_jax.runtime.shown import table_html
 
@@ -139,7 +133,9 @@ def best_system(
         if rival in means and rival != best:
             value = next(x for x in tested(base=rival) if x["system"] == best)["values"][metric]
             details.append(f"against {rival} {describe_difference(value['against_base'])}")
-    head = f"{best} has the highest {metric_heading(metric)} on {questions}, {means[best]:.3f}"
+    head = (
+        f"{best} has the highest {results.metric_heading(metric)} on {questions}, {means[best]:.3f}"
+    )
     return f"{head}: {'; '.join(details)}." if details else f"{head}."
 
 
@@ -147,7 +143,7 @@ def describe_difference(tested: Mapping) -> str:
     """In words, as in "+0.040 [-0.010, 0.090], no significant difference (p = 0.2)"."""
     p = tested["p_holm"]
     shown = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-    level = ", no significant difference" * (p >= ALPHA)
+    level = ", no significant difference" * (p >= results.ALPHA)
     interval = f"[{tested['low']:.3f}, {tested['high']:.3f}]"
     return f"{tested['difference']:+.3f} {interval}{level} ({shown})"
 
@@ -155,7 +151,7 @@ def describe_difference(tested: Mapping) -> str:
 def html_of(table: list[dict], columns: Sequence[str]) -> str:
     """The closing table for a notebook: means and 95 % intervals."""
     cells = lambda row: (cell_text(row["values"].get(metric)) for metric in columns)
-    heads = ("system", *map(metric_heading, columns))
+    heads = ("system", *map(results.metric_heading, columns))
     return table_html(heads, ((row["system"], *cells(row)) for row in table))
 
 
@@ -164,33 +160,33 @@ def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> st
     width = max(9, *(len(row["system"]) + 2 for row in table))
     cells = [[cell_text(row["values"].get(metric)) for metric in columns] for row in table]
     widths = [max(21, *(1 + len(text) for text in column)) for column in zip(*cells, strict=True)]
-    heads = (metric_heading(m).rjust(n + 1) for m, n in zip(columns, widths, strict=True))
+    heads = (results.metric_heading(m).rjust(n + 1) for m, n in zip(columns, widths, strict=True))
     lines = ["  " + "system".ljust(width) + "".join(heads)]
     for row, texts in zip(table, cells, strict=True):
         line = "  " + row["system"].ljust(width)
         mark = " "
         for value, text, n in zip(map(row["values"].get, columns), texts, widths, strict=True):
             line += mark + text.rjust(n)
-            mark = "*" if is_significant(value) else " "
+            mark = "*" if results.is_significant(value) else " "
         lines.append((line + mark).rstrip())
     if len(table) > 1:
         values = [value for row in table for value in row["values"].values()]
         head = (
             f"* differs from {base}, "
-            if any(map(is_significant, values))
+            if any(map(results.is_significant, values))
             else f"No difference from {base} has "
         )
-        lines.append(f"  {head}p < {ALPHA}: {test_name(table)}")
-        lines += [f"  {line}" for line in against_parts(table, columns)]
+        lines.append(f"  {head}p < {results.ALPHA}: {test_name(table)}")
+        lines += [f"  {line}" for line in results.against_parts(table, columns)]
     return "\n".join(lines)
 
 
 def as_markdown(table: list[dict], columns: Sequence[str]) -> str:
     """The table for a model card: means and 95 % intervals."""
-    lines = [["system", *map(metric_heading, columns)]]
+    lines = [["system", *map(results.metric_heading, columns)]]
     for row in table:
         lines.append([row["system"], *(cell_text(row["values"].get(m)) for m in columns)])
-    return markdown_table(lines)
+    return results.markdown_table(lines)
 
 
 def cell_text(value: dict | None) -> str:
@@ -253,7 +249,7 @@ def save_tables(
     if groups:
         say(f"  all: {total:,} questions")
     say(as_text(table, columns))
-    say(f"  {total:,} questions: {detectable_difference(total, metric_heading(headline))}")
+    say(f"  {total:,} questions: {detectable_difference(total, results.metric_heading(headline))}")
 
 
 def tables_by_group(

@@ -311,14 +311,14 @@ def sentences(chosen: Mapping) -> list[str]:
         said = [f"{name} ships, unchosen: {_why_unchosen(chosen['questions'], chosen['share'])}."]
     else:
         means = {row["system"]: row["values"][METRIC]["mean"] for row in chosen["development"]}
-        others = ", ".join(f"{x} {means[x]:.3f}" for x in ("base", WORDS) if x != name)
+        rest = ", ".join(f"{x} {means[x]:.3f}" for x in ("base", WORDS) if x != name)
         best = max(means, key=means.__getitem__)
         rank = f"the highest of {len(means)} systems"
         if means[name] < means[best]:
             rank = f"less than a standard error below {best}, {means[best]:.3f}"
         said = [
             f"{name} ships: on {chosen['questions']:,} questions that trained nothing its "
-            f"{heading} is {means[name]:.3f} ({others}), {rank}."
+            f"{heading} is {means[name]:.3f} ({rest}), {rank}."
         ]
     if chosen["model"] == "base":
         said.append(

@@ -64,8 +64,8 @@ TRAINING = "training"  # the folder of the chunks that are trained on, where the
 
 def training_chunks(context: Context) -> StoredChunks:
     """The chunks that are trained on: those of the corpus, or of `data.training_sentences`."""
-    others = context.config.data.get("training_sentences", 0)
-    return StoredChunks(context / "data" / TRAINING) if others else stored_chunks(context)
+    sentences = context.config.data.get("training_sentences", 0)
+    return StoredChunks(context / "data" / TRAINING) if sentences else stored_chunks(context)
 
 
 def chunks_by_document(context: Context) -> Mapping[str, list[Chunk]]:
@@ -230,7 +230,6 @@ def encode_passages(
 
 
 def _offsets_file(path: Path) -> Path:
-    """The file with the first row of each text in the file `path` of tokens' vectors."""
     return path.with_name(f"{path.name}.offsets")
 
 
@@ -315,7 +314,6 @@ def _stored_cut_count(path: Path, key: str) -> int | None:
 
 
 def _vectors_digest(path: Path) -> str:
-    """The digest of the vectors' file and of its offsets file, if there is one."""
     files = [path, _offsets_file(path)]
     return " ".join(file_digest(file) for file in files if file.is_file())
 

@@ -28,28 +28,10 @@ from ark_jax.recipes.core.tables import (
     tabulate,
     test_name,
 )
-from ark_jax.recipes.documents import reader, retrieve, written_questions
+from ark_jax.recipes.documents import corpus, reader, retrieve, written_questions
 from ark_jax.recipes.documents.choice import chosen_fusion
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    gold_passages,
-    load_documents,
-    load_questions,
-    questions_by_test_set,
-    stored_chunks,
-)
 from ark_jax.recipes.documents.reader import fit_all, retrieved_passages
 from ark_jax.recipes.documents.reader_training import answer_likelihoods
-from ark_jax.recipes.documents.retrieve import (
-    BOTH,
-    WORDS,
-    Systems,
-    ids_without_own,
-    load_search,
-    own_results,
-    ranked_file,
-    retrieve_baselines,
-)
 from ark_jax.report.results import describe_difference, is_significant
 from ark_jax.retrieval.searcher import Fused, Searcher
 from ark_jax.runtime.log import say
@@ -58,16 +40,18 @@ RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured, to c
 MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
-def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], Systems]) -> dict:
+def evaluate(
+    context: Context, folder: Path, *, systems_of: Callable[[object], retrieve.Systems]
+) -> dict:
     """Measures all systems on the held-out questions."""
     systems = systems_of(context.config)
-    settings, chunks = context.config.evaluate, stored_chunks(context)
-    questions = load_questions(context, "held_out")
-    gold, unmarked = gold_passages(context, questions, chunks.by_document)
+    settings, chunks = context.config.evaluate, corpus.stored_chunks(context)
+    questions = corpus.load_questions(context, "held_out")
+    gold, unmarked = corpus.gold_passages(context, questions, chunks.by_document)
     fusion = chosen_fusion(context, systems)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder, fusion)
     read = reader.questions_to_answer(questions, settings.read)
-    reading = _read(context, rankings, read, Passages(chunks), folder)
+    reading = _read(context, rankings, read, corpus.Passages(chunks), folder)
     measured = tuple(dict.fromkeys((*RETRIEVAL, *settings.metrics)))
     rows = [
         _measure(name, question, ranking[question.id], gold, reading, measured, settings.answers)
@@ -82,7 +66,7 @@ def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], S
         seed=context.config.seed,
         parts=systems.lexical_parts,
     )
-    table, sets = make_table(rows), questions_by_test_set(context, questions)
+    table, sets = make_table(rows), corpus.questions_by_test_set(context, questions)
     tables = tables_by_group(rows, sets, make_table)
     results = {"metrics": columns, "table": table, "gold": gold}
     save_json(results | ({"groups": tables} if tables else {}), folder / "metrics.json")
@@ -130,7 +114,7 @@ def _read(
 ) -> _Reading:
     """The reader's answers, or the likelihoods of reference answers, or both, as asked for."""
     config, settings = context.config, context.config.evaluate
-    documents = load_documents(context) if "full" in rankings else ()
+    documents = corpus.load_documents(context) if "full" in rankings else ()
     retrieved = retrieved_passages(rankings, questions, texts, documents, settings.passages)
     backend = config.reader.backend
     if own_functions.is_own(backend):
@@ -194,7 +178,7 @@ def _measure(
 
 def first_passage(context: Context) -> Callable[[dict], str]:
     """A function of a row of `questions.parquet` that gives the best passage of its system."""
-    passages = Passages(stored_chunks(context))
+    passages = corpus.Passages(corpus.stored_chunks(context))
     return lambda row: passages[row["ranked"][0]] if row["ranked"] else ""
 
 
@@ -286,7 +270,6 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
 
 
 def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> None:
-    """Refuses runs that are not folds of one input, or that measured different systems."""
     first, *later_workdirs = workdirs
     for workdir in later_workdirs:
         if _split_settings(workdir) != _split_settings(first):
@@ -342,27 +325,27 @@ doubts_about_retrieval = functools.partial(
 
 def measure_baselines(context: Context, folder: Path) -> dict:
     """Measures the untrained systems, to know what training has to beat."""
-    counts = retrieve_baselines(context, folder)
-    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
-    questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
-    gold, _ = gold_passages(context, questions, chunks.by_document)
+    counts = retrieve.retrieve_baselines(context, folder)
+    systems = retrieve.Systems(context.config.evaluate)
+    questions, chunks = corpus.load_questions(context, "held_out"), corpus.stored_chunks(context)
+    gold, _ = corpus.gold_passages(context, questions, chunks.by_document)
     judged = [question for question in questions if gold[question.id]] or questions
-    first = ("base", WORDS)
+    first = ("base", retrieve.WORDS)
     names = [*first, *(name for name in systems.untuned if name not in first)]
     searchers: dict[str, Searcher] = {
-        name: load_search(ranked_file(folder, name), judged) for name in names
+        name: retrieve.load_search(retrieve.ranked_file(folder, name), judged) for name in names
     }
-    excluded = own_results(context, judged, chunks)
-    parts = [searchers[WORDS], searchers["base"]]
-    searchers[BOTH] = Fused(parts, systems.depth + most_chunks(excluded))
-    shown = [*first, BOTH, *names[len(first) :]]
-    found = ids_without_own(searchers, shown, judged, excluded, systems.depth)
+    excluded = retrieve.own_results(context, judged, chunks)
+    parts = [searchers[retrieve.WORDS], searchers["base"]]
+    searchers[retrieve.BOTH] = Fused(parts, systems.depth + most_chunks(excluded))
+    shown = [*first, retrieve.BOTH, *names[len(first) :]]
+    found = retrieve.ids_without_own(searchers, shown, judged, excluded, systems.depth)
     rows = [
         {"system": name, "question": id, **measure(ranked, gold[id], RETRIEVAL)}
         for name, rankings in found.items()
         for id, ranked in rankings.items()
     ]
-    parts = {BOTH: WORDS}
+    parts = {retrieve.BOTH: retrieve.WORDS}
     save_results(folder, rows, RETRIEVAL, "ndcg@10", doubt=doubts_about_retrieval, parts=parts)
     return counts
 

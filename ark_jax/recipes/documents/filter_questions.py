@@ -87,9 +87,6 @@ def _apply_filter(
     return [x if x.reason else next(narrowed) for x in candidates]
 
 
-# --- the same words -------------------------------------------------------------------------------
-
-
 def drop_repeated(
     candidates: Sequence[Candidate], input_questions: Sequence[Question]
 ) -> list[Candidate]:
@@ -107,11 +104,7 @@ def drop_repeated(
 
 
 def _normalise(text: str) -> str:
-    """The words in lower case, without punctuation."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())
-
-
-# --- the passage must help ------------------------------------------------------------------------
 
 
 def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -> list[Candidate]:
@@ -184,9 +177,6 @@ def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]
     ]
 
 
-# --- the passage must be found --------------------------------------------------------------------
-
-
 def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Drops questions if base retriever and BM25, fused, find none of their passages."""
     limit = context.config.questions.round_trip
@@ -202,9 +192,6 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
         reason = "" if rank else "the passage is not found"
         checked.append(dataclasses.replace(x, reason=reason, rank=rank))
     return checked
-
-
-# --- no near copies -------------------------------------------------------------------------------
 
 
 def drop_copies(

@@ -74,7 +74,6 @@ def ingest(context: Context, folder: Path) -> dict:
 
 
 def _cut_for_training(documents: Iterable[Document], config, folder: Path) -> dict[str, int]:
-    """Stores the chunks of `data.training_sentences`, if it is set, and counts them."""
     sentences = config.data.get("training_sentences", 0)
     if not sentences:
         return {}
@@ -101,7 +100,6 @@ def _chunk_rules(settings) -> ChunkRules:
 
 
 def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
-    """Raises ValueError if one of the needed parts has no question."""
     settings = config.data
     for part in needed:
         if not getattr(parts, part):
@@ -240,7 +238,6 @@ def _count_useless(
 
 
 def _check_ids(corpus: Corpus, settings) -> None:
-    """Raises ValueError for an id in the config that the input lacks."""
     ids = {"document": corpus.texts, "question": {q.id for q in corpus.questions}}
     for kind, known in ids.items():
         named = id_set(settings[f"held_out_{kind}s"]) | id_set(settings[f"ignored_{kind}s"])

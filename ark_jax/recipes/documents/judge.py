@@ -56,7 +56,6 @@ def judge_answers(context: Context, folder: Path, *, system: str) -> dict:
 def _read_verdicts(
     calls: list[complete.Call], answers: complete.Completions
 ) -> tuple[list[dict], Verdicts]:
-    """A row for each call, and the verdicts of the replies."""
     rows, verdicts = [], {}
     for call in calls:
         replies = answers.texts[call.item]
@@ -141,12 +140,10 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
 
 
 def _judged_questions(context: Context) -> list[Question]:
-    """The held-out questions that systems answer."""
     return questions_to_answer(load_questions(context, "held_out"), context.config.evaluate.read)
 
 
 def _as_text(pair: dict) -> str:
-    """Lines for a terminal: win rates with 95 % intervals, and the bias by an answer's position."""
     lines = [
         f"  {pair['system']} against {pair['against']}: {pair['same']} of {pair['questions']} "
         "answers are the same"

@@ -231,11 +231,6 @@ def reply_log_probs(
     return owners, log_probs
 
 
-def scored_references(question: Question) -> list[str]:
-    """The reference answers whose likelihood is computed: all that are not blank."""
-    return [answer for answer in question.answers if answer.strip()]
-
-
 def answer_likelihoods(
     lm: "LanguageModel",
     form: ReadingPrompt,
@@ -253,7 +248,7 @@ def answer_likelihoods(
     Args:
         filled: (system, question) -> the prompt, from `form.fill`.
     """
-    references = {question.id: scored_references(question) for question in questions}
+    references = {x.id: [text for text in x.answers if text.strip()] for x in questions}
     scored: dict[tuple[str, str], float] = {}  # (question, prompt) -> its value
     likelihoods = {}
 

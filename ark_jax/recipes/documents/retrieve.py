@@ -9,39 +9,15 @@ from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.data.spool import StoredChunks
 from ark_jax.evaluate import answers, retrieval
-from ark_jax.llm import complete
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.core.ask import ask
 from ark_jax.recipes.core.models import encode, load_reranker
-from ark_jax.recipes.documents.corpus import (
-    Passages,
-    candidate_chunks,
-    encode_passages,
-    load_questions,
-    passages_of,
-    searches_corpus,
-    stored_chunks,
-    views_of,
-)
+from ark_jax.recipes.documents import corpus
+from ark_jax.retrieval import searcher
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import Fusion
-from ark_jax.retrieval.hyde import NAME as HYDE
-from ark_jax.retrieval.hyde import Hyde
-from ark_jax.retrieval.searcher import (
-    Dense,
-    Fused,
-    Known,
-    OnFirstProcess,
-    Ranking,
-    Reranked,
-    Scopes,
-    Searcher,
-)
-from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 WORDS = "bm25"
@@ -58,13 +34,11 @@ class Systems:
         settings: `config.evaluate`.
         tuned: the stages whose folder holds a tuned retriever, first to last.
         reranker: the stage whose folder holds a trained reranker, if there is one.
-        expand: `config.search.expand`; "hyde" is a system of that name.
     """
 
     settings: object
     tuned: tuple[str, ...] = ()
     reranker: str = ""
-    expand: str = "none"
 
     @property
     def last(self) -> str:
@@ -73,19 +47,13 @@ class Systems:
 
     @property
     def compared(self) -> list[str]:
-        """Baselines, other retrievers by the last part of their path, HyDE, hybrids, reranked."""
-        fixed = (*self.settings.baselines, *self.retrievers, *self.expanded)
-        return [*fixed, *self.hybrids, *self.reranked]
+        """Baselines, other retrievers by the last part of their path, hybrids, reranked."""
+        return [*self.settings.baselines, *self.retrievers, *self.hybrids, *self.reranked]
 
     @property
     def retrievers(self) -> list[str]:
         """Other retrievers, by the last part of their path."""
         return [Path(path).name for path in self.settings.retrievers]
-
-    @property
-    def expanded(self) -> list[str]:
-        """["hyde"] if questions are also searched by a written passage, else []."""
-        return [HYDE] if self.expand == HYDE else []
 
     @property
     def hybrids(self) -> dict[str, list[str]]:
@@ -125,7 +93,7 @@ class Systems:
     def untuned(self) -> list[str]:
         """The systems that no training changes, so that runs of a sweep share their results."""
         baselines = [name for name in self.settings.baselines if name != "full"]
-        return ["base", *baselines, *self.retrievers, *self.expanded]
+        return ["base", *baselines, *self.retrievers]
 
     @property
     def depth(self) -> int:
@@ -165,65 +133,19 @@ class Systems:
                 )
 
 
-def hyde_embedder(context: Context, questions: Sequence[Question]) -> Hyde:
-    """Embeds these questions by HyDE with the base retriever; every process must call it."""
-    embed = lambda texts, kind: encode(context, "base", texts, kind, f"embed {kind}s, {HYDE}")
-    return Hyde(
-        functools.partial(_write_passages, context, questions), embed, _hyde_template(context)
-    )
-
-
-def passage_calls(context: Context, questions: Sequence[Question]) -> list[complete.Call]:
-    """A call for each question that asks for a passage which answers it."""
-    filled = [prompts.fill(_hyde_template(context), question=x.question) for x in questions]
-    return _passage_calls(questions, filled)
-
-
-def _hyde_template(context: Context) -> str:
-    return prompts.load_template(HYDE, context.config.prompts.hyde)
-
-
-def _passage_calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
-    pairs = zip(questions, filled, strict=True)
-    return [complete.Call(f"{HYDE}/{question.id}", HYDE, (prompt,)) for question, prompt in pairs]
-
-
-def _write_passages(
-    context: Context, questions: Sequence[Question], filled: Sequence[str]
-) -> list[str]:
-    """The passage that answers each question's prompt; empty if the model gives none."""
-    calls = _passage_calls(questions, filled)
-
-    def ask_writer() -> list[str]:
-        answers = ask(context, calls, "write passages", complete.accept_all)
-        text = lambda item: "" if item in answers.rejected else answers.texts[item][-1]
-        return [text(call.item) for call in calls]
-
-    local = context.config.llm.backend == "local"
-    return ask_writer() if local else distributed.on_first_process(ask_writer)
-
-
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
     """Stores what the untrained systems retrieve for each question."""
-    questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
-    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
+    questions, chunks = corpus.load_questions(context, "held_out"), corpus.stored_chunks(context)
+    systems = Systems(context.config.evaluate)
     searched, scopes = searched_chunks(context, questions, chunks)
     depth = systems.depth + most_chunks(own_results(context, questions, chunks))
-
-    def make_searcher(name: str) -> Searcher:
-        base = "base" if name == HYDE else name
-        searcher = searcher_of(context, base, passages_of(searched), name)
-        if name == HYDE:
-            searcher = dataclasses.replace(searcher, embed=hyde_embedder(context, questions))
-        return searcher
-
     names = dict.fromkeys((*systems.untuned, WORDS))  # BM25 costs nothing
     for name in names:
-        path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
-        search_once(path, questions, make_system, depth, scopes, searched)
+        make = functools.partial(searcher_of, context, name, corpus.passages_of(searched), name)
+        search_once(ranked_file(folder, name), questions, make, depth, scopes, searched)
     return {"systems": len(names)}
 
 
@@ -245,17 +167,17 @@ def retrieve_all(
     if excluded:
         say(f"  {left_out(excluded)}")
     load = lambda name: load_search(ranked_file(context / "baselines", name), questions)
-    searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
+    searchers: dict[str, searcher.Searcher] = {name: load(name) for name in systems.untuned}
     searchers |= search_systems(context, folder, systems.tuned, questions, chunks, depth)
-    searchers["full"] = Known([Ranking((), ())] * len(questions))
+    searchers["full"] = searcher.Known([searcher.Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
-        searchers[name] = Fused([searchers[part] for part in names], depth)
+        searchers[name] = searcher.Fused([searchers[part] for part in names], depth)
     if name := systems.shipped_hybrid:
         parts = (searchers[WORDS], searchers[systems.last])
-        searchers[name] = Fused(parts, depth, fusion.join)
+        searchers[name] = searcher.Fused(parts, depth, fusion.join)
     for name, part in systems.reranked.items():
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
-        make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
+        make = functools.partial(searcher.Reranked, searchers[part], corpus.Passages(chunks), score)
         searchers[name] = search_once(ranked_file(folder, name), questions, make, depth)
     return ids_without_own(searchers, systems.names, questions, excluded, systems.depth)
 
@@ -267,19 +189,19 @@ def search_systems(
     questions: Sequence[Question],
     chunks: StoredChunks,
     depth: int,
-) -> dict[str, Known]:
+) -> dict[str, searcher.Known]:
     """system -> what BM25 or its retriever finds for questions on chunks; stored in a folder."""
     searched, scopes = searched_chunks(context, questions, chunks)
     rankings = {}
     for name in names:
-        make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+        make = functools.partial(searcher_of, context, name, corpus.passages_of(searched), name)
         path = ranked_file(folder, name)
         rankings[name] = search_once(path, questions, make, depth, scopes, searched)
     return rankings
 
 
 def ids_without_own(
-    searchers: Mapping[str, Searcher],
+    searchers: Mapping[str, searcher.Searcher],
     names: Sequence[str],
     questions: Sequence[Question],
     excluded: Mapping[str, Collection[str]],
@@ -292,7 +214,7 @@ def ids_without_own(
     """
     found = ids_found(searchers, names, questions, k + most_chunks(excluded))
     return {
-        name: {id: without(ids, excluded.get(id, ()), k) for id, ids in of_system.items()}
+        name: {id: ids_except(ids, excluded.get(id, ()), k) for id, ids in of_system.items()}
         for name, of_system in found.items()
     }
 
@@ -304,33 +226,30 @@ def own_results(
     return own_chunks(questions, chunks.by_document, context.config.evaluate.same_id)
 
 
-def without(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
+def ids_except(ids: Sequence[str], excluded: Collection[str], k: int) -> list[str]:
     """The first k ids that are not a question's own."""
     return [id for id in ids if id not in excluded][:k]
 
 
-def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
+def searcher_of(
+    context: Context, system: str, texts: Sequence[str], label: str
+) -> searcher.Searcher:
     """BM25 or a system's retriever, which searches texts; every process must call its search."""
     if system == WORDS:
-        return OnFirstProcess(lambda: count_bm25(texts))
-    return dense_searcher(context, system, texts, label)
-
-
-def dense_searcher(context: Context, system: str, texts: Sequence[str], label: str) -> Dense:
-    """A system's retriever, which searches texts; every process must call its search."""
-    vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
+        return searcher.OnFirstProcess(lambda: count_bm25(texts))
+    vectors, _ = corpus.encode_passages(context, system, texts, f"embed chunks, {label}")
     embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
-    return Dense(vectors, embed)
+    return searcher.Dense(vectors, embed)
 
 
 def search_once(
     path: Path,
     questions: Sequence,
-    make: Callable[[], Searcher],
+    make: Callable[[], searcher.Searcher],
     k: int,
-    scopes: Scopes = None,
+    scopes: searcher.Scopes = None,
     chunks: Sequence[Chunk] | None = None,
-) -> Known:
+) -> searcher.Known:
     """The rankings of questions: found by a searcher, stored in a file, and read from it later.
 
     Every process must call this.
@@ -345,7 +264,7 @@ def search_once(
     def search_rows() -> list[dict]:
         found = make().search([question.question for question in questions], k, scopes)
         rows = []
-        for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
+        for question, pairs in zip(questions, map(searcher.Ranking.pairs, found), strict=True):
             ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
             row = {"ranked": ids}
             if chunks is not None:
@@ -356,21 +275,21 @@ def search_once(
     return _known_rankings(stored_rows(path, search_rows), questions)
 
 
-def load_search(path: Path, questions: Sequence) -> Known:
+def load_search(path: Path, questions: Sequence) -> searcher.Known:
     """The rankings that `search_once` stored in a file."""
     return _known_rankings(load_rows(path), questions)
 
 
-def _known_rankings(rows: Sequence[dict], questions: Sequence) -> Known:
+def _known_rankings(rows: Sequence[dict], questions: Sequence) -> searcher.Known:
     """A searcher that returns the stored rankings of these questions; missing scores are 0."""
     by_id = {row["question"]: row for row in rows}
     found = [by_id[question.id] for question in questions]
     scores = lambda row: row.get("scores", [0.0] * len(row["ranked"]))
-    return Known([Ranking(row["ranked"], scores(row)) for row in found])
+    return searcher.Known([searcher.Ranking(row["ranked"], scores(row)) for row in found])
 
 
 def ids_found(
-    searchers: Mapping[str, Searcher], names: Sequence[str], questions: Sequence, k: int
+    searchers: Mapping[str, searcher.Searcher], names: Sequence[str], questions: Sequence, k: int
 ) -> dict[str, dict]:
     """system -> question -> the ids of the first k results of its searcher."""
     texts = [question.question for question in questions]
@@ -384,7 +303,7 @@ def searched_chunks(
     """The chunks that any question searches, and the positions of each question's own chunks."""
     scope = context.config.evaluate.scope
     if scope == "auto":
-        scope = "corpus" if searches_corpus(context) else "document"
+        scope = "corpus" if corpus.searches_corpus(context) else "document"
     return chunks_in_scope(scope, questions, chunks)
 
 
@@ -396,7 +315,7 @@ def chunks_in_scope(
     Args:
         scope: as `evaluate.scope`, but for "auto".
     """
-    searched, groups = views_of(chunks), chunks.by_document
+    searched, groups = corpus.views_of(chunks), chunks.by_document
     if scope != "corpus":
         named = {document for question in questions for document in question.documents}
         searched = [x for document in groups if document in named for x in groups[document]]
@@ -405,7 +324,7 @@ def chunks_in_scope(
         return searched, [everything] * len(questions)
     positions = {chunk.id: i for i, chunk in enumerate(searched)}
     return searched, [
-        tuple(positions[chunk.id] for chunk in candidate_chunks(question, groups))
+        tuple(positions[chunk.id] for chunk in corpus.candidate_chunks(question, groups))
         if question.documents
         else everything
         for question in questions

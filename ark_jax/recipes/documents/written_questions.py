@@ -44,9 +44,6 @@ def joins_passages(config) -> bool:
     return is_writing(config) and config.questions.joined > 0 and not writes_by_rules(config)
 
 
-# --- in the stage data ----------------------------------------------------------------------------
-
-
 def reserve_for_test(parts: Split, config) -> Split:
     """The split without training questions if these are only written; else the same split.
 
@@ -99,9 +96,6 @@ def _draw_documents(ids: list[str], config) -> set[str]:
     order = hash_order(ids, config.seed)
     drawn = {id for id in ids if uniform(f"{config.seed} {id}") < config.data.held_out}
     return (drawn or {order[0]}) - (set() if len(drawn) < len(ids) else {order[-1]})
-
-
-# --- in later stages ------------------------------------------------------------------------------
 
 
 def drawn_passages(context: Context) -> dict[str, list[Chunk]]:
@@ -231,7 +225,6 @@ def _check_questions_left(
     parts: set[str],
     reasons: collections.Counter,
 ) -> None:
-    """Raises ValueError if training, or a part with material, has no pair."""
     for part in ("train", "held_out"):
         if part in {"train", *parts} and part not in {x.part for x in pairs}:
             written = sum(x.part == part for x in candidates)
@@ -241,9 +234,6 @@ def _check_questions_left(
                 f"({dropped or 'no passage was drawn, or no reply was read'}); draw more passages "
                 "(config.questions.passages), or lower config.questions.margin"
             )
-
-
-# --- the calls ------------------------------------------------------------------------------------
 
 
 def materials_to_ask(context: Context, join: Join | None) -> list[Material]:
@@ -273,14 +263,10 @@ def question_calls(context: Context, materials: Sequence[Material]) -> list[comp
 
 
 def _passages_text(material: Material) -> str:
-    """The passages as a prompt shows them; two are numbered."""
     if len(material.chunks) == 1:
         return f"Passage:\n{material.chunks[0].passage}"
     shown = enumerate(material.chunks, 1)
     return "\n\n".join(f"Passage {i}:\n{chunk.passage}" for i, chunk in shown)
-
-
-# --- the replies ----------------------------------------------------------------------------------
 
 
 def reply_remark(reply: str, material: Material, is_cut: bool) -> str | None:

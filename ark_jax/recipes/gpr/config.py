@@ -127,9 +127,6 @@ class EvaluateSection:
         choices=("held_out", "rest"),
     )
     questions: int = settings.questions_of_groups()
-    hops: int = field(
-        3, "Longest path from a topic to an answer that counts.", unit="triples", minimum=1
-    )
     metrics: tuple[str, ...] = field(
         (
             "answer_triple@1",
@@ -208,9 +205,9 @@ PAPER = Source(
         Step("appendix B", "WebQSP and CWQ in RoG's rows", "graph/triple_rows.py"),
         Step("Table 1", "accuracy to F1", "evaluate/answer_lists.py", "whole words match"),
         Step("Table 1", "two data sets", "recipes/papers/gpr_table1.py"),
-        Step("Table 1", "ChatGPT, LLaMA2-7B", "recipes/graphs/fact_reader.py"),
+        Step("Table 1", "ChatGPT, LLaMA2-7B", "recipes/graphs.py"),
         Step("Table 1", "Flan-T5-XL", "", "no encoder-decoder; by an endpoint"),
-        Step("Table 1", "the model alone", "recipes/graphs/fact_reader.py"),
+        Step("Table 1", "the model alone", "recipes/graphs.py"),
         Step("Table 1", "+ Two Tower: `base`", "recipes/gpr/evaluate.py"),
         Step("Table 1", "+ SKP", "", "masked words are not trained"),
         Step("Table 1", "+ Hybrid", "recipes/gpr/evaluate.py", "no cross-encoder after it"),

@@ -10,16 +10,11 @@ from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.graphs.graph_data import (
-    first_of_groups,
-    read_graph,
-    report_findings,
-    store_graph,
-    topic_draw,
-)
+from ark_jax.recipes import graphs
 from ark_jax.runtime.log import say
 
 TEST_FILE = "questions_test.parquet"
+HOPS = 3  # triples of the longest path from a topic to an answer that counts
 HEADLINE = "answer_triple@10"  # the metric that messages speak of
 
 
@@ -47,13 +42,13 @@ class TestQuestion:
 def ingest(context: Context, folder: Path) -> dict:
     """Reads the graph and the questions to measure with."""
     settings = context.config.data
-    graph = read_graph(settings)
+    graph = graphs.read_graph(settings)
     if len(graph) < 2:
         raise ValueError(
             f"{settings.path}: the graph has only {len(graph)} triple, and training compares "
             "triples; give a larger graph"
         )
-    counts = store_graph(graph, folder)
+    counts = graphs.store_graph(graph, folder)
     tested = _read_test_questions(context, graph)
     save_rows(tested, folder / TEST_FILE, TestQuestion)
     return {**counts, "test_questions": len(tested), **_count_sure_misses(tested)}
@@ -66,11 +61,11 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
         say("  data.questions is empty: nothing will be measured")
         return []
     questions, findings = read_questions(settings.questions, settings.encoding)
-    report_findings(findings, settings.tolerate)
+    graphs.report_findings(findings, settings.tolerate)
     linked = link(_questions_to_measure(questions, context.config), graph)
     for remark in linked.remarks:
         say(f"  {remark}")
-    tested = _linked_test_questions(linked, graph, context.config.evaluate.hops)
+    tested = _linked_test_questions(linked, graph, HOPS)
     if not any(question.answers for question in tested):
         raise ValueError(
             f"{settings.questions}: none of {len(questions):,} questions with answers is left to "
@@ -84,8 +79,8 @@ def _read_test_questions(context: Context, graph: Triples) -> list[TestQuestion]
 def _questions_to_measure(questions: Sequence, config) -> list:
     """The part of the questions to measure with, at most `evaluate.questions` of each group."""
     share, is_rest = config.data.held_out, config.evaluate.part == "rest"
-    part = [x for x in questions if (topic_draw(x) >= share) == is_rest]
-    return first_of_groups(part, config.evaluate.questions)
+    part = [x for x in questions if (graphs.topic_draw(x) >= share) == is_rest]
+    return graphs.first_of_groups(part, config.evaluate.questions)
 
 
 def _linked_test_questions(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:

@@ -13,26 +13,12 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
-from ark_jax.recipes.core import baselines
+from ark_jax.recipes import graphs
+from ark_jax.recipes.core import baselines, tables
 from ark_jax.recipes.core.models import base_names, copy_model, load_retriever, settings_text
-from ark_jax.recipes.core.tables import (
-    as_markdown,
-    questions_by_group,
-    save_empty_results,
-    save_tables,
-)
 from ark_jax.recipes.documents.retrieve import ids_found, load_search, search_once
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
-from ark_jax.recipes.graphs.fact_reader import (
-    LISTS,
-    SHOWN,
-    Scores,
-    read_facts,
-    reply_columns,
-    with_reader_alone,
-)
-from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, Searcher
 from ark_jax.runtime import distributed
@@ -111,7 +97,7 @@ def parse_metric(name: str) -> tuple[str, int]:
 
 def build_index(context: Context, folder: Path) -> dict:
     """Embeds all triples by the trained tower; `ark-jax retrieve --index` opens the folder."""
-    index = _open_index(context, load_tuned(context), load_graph(context), folder / VECTORS)
+    index = _open_index(context, load_tuned(context), graphs.load_graph(context), folder / VECTORS)
     return {"triples": len(index), "vectors": len(index.vectors)}
 
 
@@ -120,11 +106,11 @@ def measure_baselines(context: Context, folder: Path) -> dict:
     from ark_jax.models.towers import DualEncoder
 
     systems = Systems(context.config)
-    graph, questions = load_graph(context), load_test(context)
+    graph, questions = graphs.load_graph(context), load_test(context)
     if not questions:
         return {"systems": 0}
     if "bm25" in systems.untrained:
-        words = OnFirstProcess(lambda: count_bm25(texts_of(graph, context.config)))
+        words = OnFirstProcess(lambda: count_bm25(graphs.texts_of(graph, context.config)))
         search_once(_ranking_file(folder, "bm25"), questions, lambda: words, systems.depth)
     load = lambda: DualEncoder(base := load_retriever(context), base)
     _search_by_vectors(context, systems, "base", load, folder, folder / VECTORS)
@@ -189,7 +175,7 @@ def _search_by_vectors(
         """Called with `hops`, and `share`."""
         from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever, WalkRules
 
-        graph, towers, config = load_graph(context), load(), context.config
+        graph, towers, config = graphs.load_graph(context), load(), context.config
         index = _open_index(context, towers, graph, vectors)
         limits = (config.data.relations, config.retriever.batch_tokens)
         retriever = TripleRetriever(towers, graph, index, *limits)
@@ -214,15 +200,15 @@ def read_triples(
     rankings: Mapping[str, Mapping[str, Sequence[int]]],
     questions: Sequence[TestQuestion],
     folder: Path,
-) -> tuple[Scores, dict]:
+) -> tuple[graphs.Scores, dict]:
     """As `read_facts`, for the first `evaluate.triples` triples of each system."""
     config = context.config
 
     def first_triples(system: str, question: TestQuestion) -> list[str]:
         first = rankings[system][question.id][: config.evaluate.triples]
-        return texts_of(graph, config, np.asarray(first, np.int64))
+        return graphs.texts_of(graph, config, np.asarray(first, np.int64))
 
-    return read_facts(context, list(rankings), questions, first_triples, folder)
+    return graphs.read_facts(context, list(rankings), questions, first_triples, folder)
 
 
 # Always measured, for curves over k and to compare runs by.
@@ -232,9 +218,9 @@ CURVES = tuple(f"{name}@{k}" for name in ("answer_triple", "answer_recall") for 
 
 def evaluate(context: Context, folder: Path) -> dict:
     """Measures all systems on the test questions."""
-    questions, graph = load_test(context), load_graph(context)
+    questions, graph = load_test(context), graphs.load_graph(context)
     if not questions:
-        save_empty_results(folder)
+        tables.save_empty_results(folder)
         return {"questions": 0}
     systems = Systems(context.config)
     rankings = retrieve_all(context, systems, folder)
@@ -245,18 +231,18 @@ def evaluate(context: Context, folder: Path) -> dict:
         {"system": name, "question": question.id, "group": question.group}
         | {"ranked": ranking[question.id]}
         | measure(graph, question, ranking[question.id], searched)
-        | reply_columns(replies.get((name, question.id)))
+        | graphs.reply_columns(replies.get((name, question.id)))
         for name, ranking in rankings.items()
         for question in questions
     ]
-    rows = with_reader_alone(rows, replies)
-    save_tables(
+    rows = graphs.with_reader_alone(rows, replies)
+    tables.save_tables(
         context,
         folder,
         rows,
-        questions_by_group(questions),
-        columns=(*columns, *(LISTS[name] for name in SHOWN if replies)),
-        measured=(*searched, *(LISTS.values() if replies else ())),
+        tables.questions_by_group(questions),
+        columns=(*columns, *(graphs.LISTS[name] for name in graphs.SHOWN if replies)),
+        measured=(*searched, *(graphs.LISTS.values() if replies else ())),
         headline=HEADLINE,
     )
     return {"questions": len(questions), "systems": len(rankings), **counts}
@@ -290,8 +276,8 @@ conclusion = functools.partial(baselines.conclusion, metric=HEADLINE)
 
 def first_triple(context: Context) -> Callable[[dict], str]:
     """A function of a row of `questions.parquet` that gives the best triple of its system."""
-    graph, config = load_graph(context), context.config
-    texts = lambda row: texts_of(graph, config, np.asarray(row["ranked"][:1], np.int64))
+    graph, config = graphs.load_graph(context), context.config
+    texts = lambda row: graphs.texts_of(graph, config, np.asarray(row["ranked"][:1], np.int64))
     return lambda row: next(iter(texts(row)), "")
 
 
@@ -316,7 +302,6 @@ def export_towers(context: Context, folder: Path) -> dict:
 
 
 def _description(context: Context, base: str) -> str:
-    """The card's part on method, data and metrics."""
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "questions")}
     evaluated = load_json(context / "evaluate" / "metrics.json")
     text = f"""Base model: {base}. Tuned by ark_jax {__version__} with {METHOD}
@@ -325,6 +310,6 @@ It learned from {counts["questions"]["questions"]:,} questions about masked enti
 {counts["data"]["triples"]:,} triples; no labelled question was used."""
     if evaluated["table"]:
         text += f"\n\nMeasured on {counts['data']['test_questions']:,} questions:\n\n"
-        text += as_markdown(evaluated["table"], evaluated["metrics"])
+        text += tables.as_markdown(evaluated["table"], evaluated["metrics"])
         text += f"\n\n{' '.join(conclusion(context))}"
     return f"{text}\n\n{settings_text(context.config, 'train')}"

@@ -7,16 +7,11 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.core.report import (
-    Counts,
-    labelled_counts,
-    load_curve,
-    smallest_difference_fact,
-)
+from ark_jax.recipes.core import report
 from ark_jax.recipes.core.tables import by_system
 from ark_jax.recipes.gpr.data import HEADLINE, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, Systems, conclusion
-from ark_jax.recipes.graphs.graph_data import graph_size, load_graph, texts_of
+from ark_jax.recipes.graphs import graph_size, load_graph, texts_of
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section
 from ark_jax.report.questions import ask_rankings, question_section
@@ -32,7 +27,7 @@ LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
+def describe(context: Context, counts: report.Counts) -> tuple[list[str], list[Section]]:
     """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
@@ -51,19 +46,18 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
             _results_by_cutoff(table) if table else [],
             "Nothing was measured.",
         ),
-        sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
-        sections.set_aside(labelled_counts(counts, LOSSES), quarantine),
+        sections.training({"train": report.load_curve(context / "train" / "curve.jsonl")}),
+        sections.set_aside(report.labelled_counts(counts, LOSSES), quarantine),
     ]
 
 
-def _facts(context: Context, counts: Counts) -> list[list]:
-    """[label, value] of each fact."""
+def _facts(context: Context, counts: report.Counts) -> list[list]:
     data, config = counts["data"], context.config
     return [
         ["Graph", graph_size(data)],
         ["Training questions", counts["questions"]["questions"]],
         ["Test questions", data["test_questions"]],
-        *smallest_difference_fact(data["test_questions"]),
+        *report.smallest_difference_fact(data["test_questions"]),
         ["Retriever", Path(config.retriever.path).name],
         ["DualEncoder", config.train.towers],
         ["Steps", counts["train"]["steps"]],

@@ -12,16 +12,9 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
-from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import (
-    MASTER,
-    encode,
-    first_and_last_loss,
-    load_retriever,
-    training_run,
-)
+from ark_jax.recipes.core import models, own_parts
 from ark_jax.recipes.gpr.config import TrainSection
-from ark_jax.recipes.graphs.graph_data import load_graph, texts_of
+from ark_jax.recipes.graphs import load_graph, texts_of
 from ark_jax.runtime import distributed
 from ark_jax.schema import section_of
 
@@ -43,7 +36,7 @@ def train_towers(context: Context, folder: Path) -> dict:
     if own_functions.is_own(config.train.negatives):
         stored = stored_rows(folder / MINED, lambda: _mine_by_own(context, graph, questions))
         mined = [row["rows"] for row in stored]
-    base = load_retriever(context)
+    base = models.load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
     towers = DualEncoder(base, base if config.train.towers == "one" else dataclasses.replace(base))
     tuned, _, curve = triplet.train(
@@ -52,15 +45,15 @@ def train_towers(context: Context, folder: Path) -> dict:
         questions,
         lambda rows: texts_of(graph, config, rows),
         section_of(config.train, TrainSection),
-        training_run(context.metrics, folder, "train"),
+        models.training_run(context.metrics, folder, "train"),
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,
         seed=config.seed,
         loss=own_parts.load_loss(config) or losses.info_nce,
         mined=mined,
     )
-    tuned.save_pretrained(folder / "model", dtype=MASTER)
-    return {"steps": len(curve), **first_and_last_loss(curve)}
+    tuned.save_pretrained(folder / "model", dtype=models.MASTER)
+    return {"steps": len(curve), **models.first_and_last_loss(curve)}
 
 
 def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions") -> list[dict]:
@@ -72,13 +65,13 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
 
     named, numbers = context.config.train.negatives, range(len(questions))
     texts = texts_of(graph, context.config)
-    queries = encode(context, "base", questions.texts, "query", "questions")
+    queries = models.encode(context, "base", questions.texts, "query", "questions")
     task = MiningTask(
         questions={str(i): questions.texts[i] for i in numbers},
         pools=dict.fromkeys(map(str, numbers), range(len(graph))),
         texts=texts,
         query_vectors={str(i): queries[i] for i in numbers},
-        chunk_vectors=encode(context, "base", texts, "document", "triples"),
+        chunk_vectors=models.encode(context, "base", texts, "document", "triples"),
         top=CANDIDATES,
     )
     found = distributed.on_first_process(
@@ -88,7 +81,7 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
     for row, asks_tail, rows in zip(questions.rows, questions.asks_tail, found, strict=True):
         rows = np.array(rows, np.int64)
         mined.append({"rows": rows[~are_siblings(graph, row, asks_tail, rows)].tolist()})
-    if not any(one["rows"] for one in mined):
+    if not any(listed["rows"] for listed in mined):
         raise ValueError(
             f"config.train.negatives={named!r} found no triple for any question but those that "
             "answer it"
@@ -97,7 +90,6 @@ def _mine_by_own(context: Context, graph: Triples, questions: "MaskedQuestions")
 
 
 def _masked_questions(context: Context) -> "MaskedQuestions":
-    """The stored questions."""
     from ark_jax.train.triplet import MaskedQuestions
 
     table = read_table(context / "questions" / "questions.parquet", ["row", "side", "text"])
@@ -110,8 +102,4 @@ def load_tuned(context: Context):
     """The trained towers."""
     from ark_jax.models.towers import DualEncoder
 
-    context.enter_mesh()
-    settings = context.config.retriever
-    return DualEncoder.from_pretrained(
-        context / "train" / "model", compute=settings.compute, attention=settings.attention
-    )
+    return models.load_trained(context, DualEncoder)

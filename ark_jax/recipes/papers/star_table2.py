@@ -23,7 +23,6 @@ CHANGES = {
 
 
 def _run(name: str) -> dict[str, object]:
-    """The changes of the run of a data set."""
     files = {"path": "graph", "questions": "train", "test": "test"}
     data = {f"data.{field}": find(f"{name}-{kind}") for field, kind in files.items()}
     return data | CHANGES[name]

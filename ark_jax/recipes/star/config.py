@@ -66,12 +66,6 @@ class PathsSection:
 
     hops: int = field(3, "Longest path, in training and in search.", unit="relations", minimum=1)
     inverse: bool = field(True, "Walk relations backward too, as `inverse of` each.")
-    hub: int = field(
-        10_000,
-        "Entities whose relations are looked at to go on; all of them count as reached.",
-        unit="entities",
-        minimum=1,
-    )
     seconds: float = field(
         150.0, "Time limit of finding a question's paths.", unit="seconds", above=0
     )
@@ -298,7 +292,7 @@ PAPER = Source(
         Step("section 5.1", "Hits@1", "recipes/star/evaluate.py"),
         Step("section 5.1", "F1 of replies", "evaluate/answer_lists.py"),
         Step("section 5.1", "RT, seconds a question", "recipes/star/evaluate.py", "of all at once"),
-        Step("Table 2", "models without a graph", "recipes/graphs/fact_reader.py"),
+        Step("Table 2", "models without a graph", "recipes/graphs.py"),
         Step("Table 2", "RoG, Graph CoT, ToG", "comparison/imported.py", "imported, not run"),
         Step("Table 2", "DALK, G-Retriever, GRAG", "comparison/imported.py", "imported, not run"),
         Step("Table 2", "RD-P: `dual` of the study", "recipes/star/config.py", "by our lists"),
@@ -306,9 +300,9 @@ PAPER = Source(
         Step("Table 3", "TweetNLP, BERT: `retriever.path`", "models/retriever.py"),
         Step("Table 4", "sweep ablations", "recipes/star/config.py"),
         Step("section 3.1", "tail: the rarest fifth", "recipes/star/evaluate.py"),
-        Step("section 3.1", "shortcut errors by similarity", "recipes/star/measures.py"),
-        Step("Figure 3", "biases of right and wrong", "recipes/star/measures.py"),
-        Step("Table 5", "other readers: `reader.path`", "recipes/graphs/fact_reader.py"),
+        Step("section 3.1", "shortcut errors by similarity", "recipes/star/search.py"),
+        Step("Figure 3", "biases of right and wrong", "recipes/star/search.py"),
+        Step("Table 5", "other readers: `reader.path`", "recipes/graphs.py"),
         Step("Figure 5", "map of attention", "", "weights are not stored"),
     ),
 )

@@ -11,15 +11,8 @@ from ark_jax.graph.triple_questions import TripleQuestion, read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes import graphs
 from ark_jax.recipes.core.split import uniform
-from ark_jax.recipes.graphs.graph_data import (
-    first_of_groups,
-    load_graph,
-    read_graph,
-    report_findings,
-    store_graph,
-    topic_draw,
-)
 from ark_jax.runtime.log import say
 
 PARTS = ("train", "test")  # whose paths are looked for; "validation" has questions alone
@@ -54,10 +47,10 @@ def ingest(context: Context, folder: Path) -> dict:
             "config.data.questions is empty: STAR learns from questions with answers; give "
             "--config.data.questions=FILE"
         )
-    graph = read_graph(settings)
-    counts = store_graph(graph, folder)
+    graph = graphs.read_graph(settings)
+    counts = graphs.store_graph(graph, folder)
     read, findings = read_questions(settings.questions, settings.encoding)
-    report_findings(findings, settings.tolerate)
+    graphs.report_findings(findings, settings.tolerate)
     linked = _linked(read, graph)
     parts = _divide(linked, graph, context.config)
     if settings.test:
@@ -102,7 +95,7 @@ def _read_test(trained: Sequence[TripleQuestion], graph: Triples, config) -> lis
     """The questions of `data.test`, at most `evaluate.questions` of each group."""
     settings = config.data
     read, findings = read_questions(settings.test, settings.encoding)
-    report_findings(findings, settings.tolerate)
+    graphs.report_findings(findings, settings.tolerate)
     if repeated := {question.id for question in trained} & {question.id for question in read}:
         raise ValueError(
             f"config.data.test: the question {min(repeated)!r} of {settings.test} is also in "
@@ -111,7 +104,7 @@ def _read_test(trained: Sequence[TripleQuestion], graph: Triples, config) -> lis
     linked = _linked(read, graph)
     numbers = (i for i, question in enumerate(linked.questions) if question.answers)
     answered = [_path_question(linked, number) for number in numbers]
-    return first_of_groups(answered, config.evaluate.questions)
+    return graphs.first_of_groups(answered, config.evaluate.questions)
 
 
 def _divide(linked: Linked, graph: Triples, config) -> dict[str, list[PathQuestion]]:
@@ -128,14 +121,14 @@ def _divide(linked: Linked, graph: Triples, config) -> dict[str, list[PathQuesti
         if question.answers and draw >= low:
             part = next((part for part, end in ends.items() if draw < end), "train")
             parts[part].append(_path_question(linked, number))
-    return parts | {"test": first_of_groups(parts["test"], config.evaluate.questions)}
+    return parts | {"test": graphs.first_of_groups(parts["test"], config.evaluate.questions)}
 
 
 def _topic_draw(linked: Linked, number: int, graph: Triples) -> float:
     """As `topic_draw`; topics that were found in the text count if the question names none."""
     question, topics = linked.questions[number], linked.topics[number]
     if question.entities or not topics:
-        return topic_draw(question)
+        return graphs.topic_draw(question)
     return uniform(f"topic {' '.join(graph.nodes.name(topic) for topic in topics)}")
 
 
@@ -160,7 +153,6 @@ def _check_parts(
     read: int,
     config,
 ) -> None:
-    """Raises ValueError for a part that is empty and must not be."""
     source = f"{config.data.questions}: none of {read:,} questions"
     if not train:
         raise ValueError(
@@ -206,13 +198,9 @@ def load_questions(context: Context, part: str) -> list[PathQuestion]:
 
 def load_steps(context: Context) -> Steps:
     """The stored graph's relations as steps."""
-    settings = context.config.paths
-    return Steps(
-        load_graph(context),
-        inverse=settings.inverse,
-        by=context.config.data.relations,
-        hub=settings.hub,
-    )
+    config = context.config
+    graph = graphs.load_graph(context)
+    return Steps(graph, inverse=config.paths.inverse, by=config.data.relations)
 
 
 PATHS_FILE = "paths.parquet"

@@ -10,40 +10,12 @@ from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_rows
-from ark_jax.recipes.core import baselines
+from ark_jax.recipes.core import baselines, tables
 from ark_jax.recipes.core.models import base_names, copy_model, describe_card, settings_text
-from ark_jax.recipes.core.tables import (
-    as_markdown,
-    questions_by_group,
-    save_empty_results,
-    save_tables,
-)
-from ark_jax.recipes.graphs.fact_reader import (
-    LISTS,
-    SHOWN,
-    read_facts,
-    reply_columns,
-    with_reader_alone,
-)
+from ark_jax.recipes.graphs import LISTS, SHOWN, read_facts, reply_columns, with_reader_alone
+from ark_jax.recipes.star import search
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_paths, load_questions, load_steps
-from ark_jax.recipes.star.measures import (
-    BIASES,
-    STANDARD,
-    TAIL,
-    measure,
-    measure_biases,
-    rarity_groups,
-)
 from ark_jax.recipes.star.mine import similarities
-from ark_jax.recipes.star.search import (
-    BASE,
-    TUNED,
-    Paths,
-    load_found,
-    search_tuned,
-    search_untrained,
-    untrained,
-)
 from ark_jax.recipes.star.train import load_tuned
 
 ENTITIES = 30  # at a path's end that the reader is shown; of further ones the number
@@ -54,29 +26,32 @@ def measure_baselines(context: Context, folder: Path) -> dict:
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
         return {"systems": 0}
-    found, gold = search_untrained(context, folder), load_paths(context, "test")
+    found, gold = search.search_untrained(context, folder), load_paths(context, "test")
     rows = [
         {"system": name, "question": question.id}
-        | measure(steps, question, gold.get(question.id, ()), one.paths[question.id], STANDARD)
-        for name, one in found.items()
+        | search.measure(
+            steps, question, gold.get(question.id, ()), result.paths[question.id], search.STANDARD
+        )
+        for name, result in found.items()
         for question in questions
     ]
     save_rows(rows, folder / baselines.ROWS)
-    baselines.save_results(folder, rows, STANDARD, HEADLINE)
-    return {"systems": len(found), **found[BASE].counts}
+    baselines.save_results(folder, rows, search.STANDARD, HEADLINE)
+    return {"systems": len(found), **found[search.BASE].counts}
 
 
 def evaluate(context: Context, folder: Path) -> dict:
     """Measures all systems on the held-out questions."""
     questions, steps = load_questions(context, "test"), load_steps(context)
     if not questions:
-        save_empty_results(folder)
+        tables.save_empty_results(folder)
         return {"questions": 0}
     systems = {
-        name: load_found(context / "baselines", name).paths for name in untrained(context.config)
+        name: search.load_found(context / "baselines", name).paths
+        for name in search.untrained(context.config)
     }
-    tuned = search_tuned(context, folder, load_tuned)
-    systems[TUNED] = tuned.paths
+    tuned = search.search_tuned(context, folder, load_tuned)
+    systems[search.TUNED] = tuned.paths
     limit = context.config.evaluate.paths
 
     def facts_of(system: str, question: PathQuestion) -> list[str]:
@@ -85,27 +60,27 @@ def evaluate(context: Context, folder: Path) -> dict:
 
     replies, counts = read_facts(context, list(systems), questions, facts_of, folder)
     gold = load_paths(context, "test")
-    rarity = rarity_groups(questions, gold, load_paths(context, "train"))
-    biases = _biases_of(context, systems, questions, rarity[TAIL])
+    rarity = search.rarity_groups(questions, gold, load_paths(context, "train"))
+    biases = _biases_of(context, systems, questions, rarity[search.TAIL])
     columns = context.config.evaluate.metrics
-    searched = tuple(dict.fromkeys((*columns, *STANDARD)))
+    searched = tuple(dict.fromkeys((*columns, *search.STANDARD)))
     rows = [
         {"system": name, "question": question.id, "group": question.group}
         | _path_columns(paths[question.id])
-        | measure(steps, question, gold.get(question.id, ()), paths[question.id], searched)
+        | search.measure(steps, question, gold.get(question.id, ()), paths[question.id], searched)
         | biases[name, question.id]
         | reply_columns(replies.get((name, question.id)))
         for name, paths in systems.items()
         for question in questions
     ]
     rows = with_reader_alone(rows, replies)
-    save_tables(
+    tables.save_tables(
         context,
         folder,
         rows,
-        questions_by_group(questions) | (rarity if all(rarity.values()) else {}),
+        tables.questions_by_group(questions) | (rarity if all(rarity.values()) else {}),
         columns=(*columns, *(LISTS[name] for name in SHOWN if replies)),
-        measured=(*searched, *BIASES, *(LISTS.values() if replies else ())),
+        measured=(*searched, *search.BIASES, *(LISTS.values() if replies else ())),
         headline=HEADLINE,
     )
     return {"questions": len(questions), "systems": len(systems), **tuned.counts, **counts}
@@ -113,7 +88,7 @@ def evaluate(context: Context, folder: Path) -> dict:
 
 def _biases_of(
     context: Context,
-    systems: Mapping[str, Paths],
+    systems: Mapping[str, search.Paths],
     questions: Sequence[PathQuestion],
     rare: Collection[str],
 ) -> dict[tuple[str, str], dict[str, float]]:
@@ -133,8 +108,8 @@ def _biases_of(
         listed = (*paths[:1], *gold.get(question.id, ()))
         of_listed = [cosines[question.id, path.topic, path.steps] for path in listed]
         cosine, shortest = (of_listed[0], of_listed[1:]) if paths else (None, of_listed)
-        hit = measure(steps, question, (), paths, ("hit@1",))["hit@1"]
-        return measure_biases(hit, cosine, shortest, similar_at, rare=question.id in rare)
+        hit = search.measure(steps, question, (), paths, ("hit@1",))["hit@1"]
+        return search.measure_biases(hit, cosine, shortest, similar_at, rare=question.id in rare)
 
     return {
         (name, question.id): biases(question, found[question.id])
@@ -194,7 +169,6 @@ def export_scorer(context: Context, folder: Path) -> dict:
 
 
 def _description(context: Context, base: str) -> str:
-    """The card's part on method, data and metrics."""
     config = context.config
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "paths")}
     evaluated = load_json(context / "evaluate" / "metrics.json")
@@ -211,6 +185,6 @@ paths.search(["a question"], [["its topic"]])
 ```"""
     if evaluated["table"]:
         text += f"\n\nMeasured on {data['test_questions']:,} questions of other topics:\n\n"
-        text += as_markdown(evaluated["table"], evaluated["metrics"])
+        text += tables.as_markdown(evaluated["table"], evaluated["metrics"])
         text += f"\n\n{' '.join(conclusion(context))}"
     return f"{text}\n\n{settings_text(config, 'train')}"

@@ -457,26 +457,34 @@ def _choose_by_own(
     """
     from ark_jax.retrieval.mining import MiningTask
 
-    starts = list(itertools.accumulate((len(one.negatives) for one in lists), initial=0))
-    texts = [steps.text(one.topic, path) for one in lists for path in one.candidates[1:]]
+    starts = list(
+        itertools.accumulate((len(path_list.negatives) for path_list in lists), initial=0)
+    )
+    texts = [
+        steps.text(path_list.topic, path)
+        for path_list in lists
+        for path in path_list.candidates[1:]
+    ]
     asked = encode(context, "base", list(questions.values()), "query", "questions")
     vectors = dict(zip(questions, asked, strict=True))
     task = MiningTask(
-        questions={str(i): questions[one.question] for i, one in enumerate(lists)},
+        questions={str(i): questions[path_list.question] for i, path_list in enumerate(lists)},
         pools={str(i): range(*bounds) for i, bounds in enumerate(itertools.pairwise(starts))},
         texts=texts,
-        query_vectors={str(i): vectors[one.question] for i, one in enumerate(lists)},
+        query_vectors={str(i): vectors[path_list.question] for i, path_list in enumerate(lists)},
         chunk_vectors=encode(context, "base", texts, "document", "negative paths"),
         top=limit,
     )
-    mine = functools.partial(own_parts.mine_by_own, "mine.by", context.config.mine.by, task)
-    mined = distributed.on_first_process(mine).values()
+    find_negatives = functools.partial(
+        own_parts.mine_by_own, "mine.by", context.config.mine.by, task
+    )
+    mined = distributed.on_first_process(find_negatives).values()
     chosen = []
-    for one, start, indices in zip(lists, starts[:-1], mined, strict=True):
-        end_places = [place for place, kind in enumerate(one.kinds) if kind == "end"]
+    for path_list, start, indices in zip(lists, starts[:-1], mined, strict=True):
+        end_places = [place for place, kind in enumerate(path_list.kinds) if kind == "end"]
         places = dict.fromkeys([*end_places, *(index - start for index in indices)])
-        chosen.append(with_negatives(one, list(places)[:limit]))
-    return [one for one in chosen if one.negatives]
+        chosen.append(with_negatives(path_list, list(places)[:limit]))
+    return [path_list for path_list in chosen if path_list.negatives]
 
 
 def similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:

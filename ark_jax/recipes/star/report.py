@@ -8,19 +8,12 @@ import numpy as np
 from ark_jax.graph.beam import FoundPath
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.core.report import (
-    Counts,
-    labelled_counts,
-    load_curve,
-    smallest_difference_fact,
-)
+from ark_jax.recipes.core import report
 from ark_jax.recipes.core.tables import by_system
-from ark_jax.recipes.graphs.fact_reader import ALONE
-from ark_jax.recipes.graphs.graph_data import graph_size
+from ark_jax.recipes.graphs import ALONE, graph_size
 from ark_jax.recipes.star.data import load_paths, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import conclusion, found_paths, path_fact
-from ark_jax.recipes.star.measures import BIASES, STANDARD
-from ark_jax.recipes.star.search import BASE, TUNED
+from ark_jax.recipes.star.search import BASE, BIASES, STANDARD, TUNED
 from ark_jax.report import results, sections
 from ark_jax.report.page import Section, html
 from ark_jax.report.questions import ask_rankings, question_section
@@ -44,7 +37,7 @@ LOSSES = {
 }
 
 
-def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]]:
+def describe(context: Context, counts: report.Counts) -> tuple[list[str], list[Section]]:
     """What ships, if it was measured, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     table, metrics = evaluated["table"], evaluated["metrics"]
@@ -59,18 +52,17 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
             [*_paths(table), *_biases(context)] if table else [],
             "Nothing was measured.",
         ),
-        sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
-        sections.set_aside(labelled_counts(counts, LOSSES)),
+        sections.training({"train": report.load_curve(context / "train" / "curve.jsonl")}),
+        sections.set_aside(report.labelled_counts(counts, LOSSES)),
     ]
 
 
-def _facts(context: Context, counts: Counts) -> list[list]:
-    """[label, value] of each fact."""
+def _facts(context: Context, counts: report.Counts) -> list[list]:
     data, paths, config = counts["data"], counts["paths"], context.config
     measured = []
     if data["test_questions"]:
         measured = [
-            *smallest_difference_fact(data["test_questions"]),
+            *report.smallest_difference_fact(data["test_questions"]),
             ["Pairs that base scored", counts["baselines"]["pairs"]],
             ["Pairs that the trained scorer read", counts["evaluate"]["pairs"]],
         ]

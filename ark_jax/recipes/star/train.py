@@ -9,13 +9,11 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
-from ark_jax.recipes.core import own_parts
-from ark_jax.recipes.core.models import MASTER, first_and_last_loss, load_base_scorer, training_run
+from ark_jax.recipes.core import models, own_parts
 from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_questions, load_steps
-from ark_jax.recipes.star.measures import measure
 from ark_jax.recipes.star.mine import load_lists, pair_lists
-from ark_jax.recipes.star.search import beam_search
+from ark_jax.recipes.star.search import beam_search, measure
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
@@ -41,10 +39,10 @@ def train_scorer(context: Context, folder: Path) -> dict:
         weight_scale=config.train.weight_scale,
     )
     tuned, _, curve = listwise.train(
-        load_base_scorer(context).with_head(config.train.head, seed=config.seed),
+        models.load_base_scorer(context).with_head(config.train.head, seed=config.seed),
         lists,
         section_of(config.train, TrainSection),
-        training_run(context.metrics, folder, "train"),
+        models.training_run(context.metrics, folder, "train"),
         batch=config.train.batch,
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,
@@ -55,9 +53,9 @@ def train_scorer(context: Context, folder: Path) -> dict:
         loss=own_parts.load_loss(config, "ListLoss") or losses.weighted_lists,
         after_epoch=choice,
     )
-    counts = {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
+    counts = {"lists": len(lists), "steps": len(curve), **models.first_and_last_loss(curve)}
     if not choice:
-        tuned.save_pretrained(folder / "model", dtype=MASTER)
+        tuned.save_pretrained(folder / "model", dtype=models.MASTER)
         return counts
     distributed.on_first_process(lambda: choice.move_best(folder / "model"))
     return counts | {"chosen_epoch": choice.best, "validation_hit": max(choice.hits)}
@@ -97,7 +95,7 @@ class EpochChoice:
         hit = float(np.mean([values[HEADLINE] for values in measured]))
         say(f"  epoch {epoch}: hit@1 {hit:.3f} of {len(self.questions):,} validation questions")
         if hit > max(hits, default=-1):
-            scorer.save_pretrained(self.folder / f"{epoch}", dtype=MASTER)
+            scorer.save_pretrained(self.folder / f"{epoch}", dtype=models.MASTER)
         distributed.on_first_process(lambda: self._store([*hits, hit]))
 
     def _store(self, hits: list[float]) -> None:
@@ -118,8 +116,4 @@ def load_tuned(context: Context):
     """The trained scorer."""
     from ark_jax.models.pairs import CrossEncoder
 
-    context.enter_mesh()
-    settings = context.config.retriever
-    return CrossEncoder.from_pretrained(
-        context / "train" / "model", compute=settings.compute, attention=settings.attention
-    )
+    return models.load_trained(context, CrossEncoder)

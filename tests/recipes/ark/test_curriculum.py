@@ -21,7 +21,7 @@ from ark_jax.data.spool import save_chunks
 from ark_jax.demo import models
 from ark_jax.layout import make_mesh
 from ark_jax.models.retriever import Retriever
-from ark_jax.pipeline import engine, named
+from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.ark import config, train
@@ -384,9 +384,9 @@ def test_a_graph_is_built_only_if_a_stage_reads_it(changes, builds, rewrites, re
     assert (building <= set(names), rewriting <= set(names)) == (builds, rewrites)
     if "questions" in names and "graph" in names:
         assert names.index("graph") < names.index("questions")
-    assert ("llm" in named.roles(RECIPE, c)) == (builds or c.questions.source != "given")
+    assert ("llm" in RECIPE.roles(c)) == (builds or c.questions.source != "given")
     c.questions.replies, c.questions.joined = "recorded.jsonl", 0.0
-    assert ("llm" in named.roles(RECIPE, c)) == rewrites
+    assert ("llm" in RECIPE.roles(c)) == rewrites
 
 
 def test_both_minings_can_use_the_base_model(retriever, tmp_path):

@@ -12,7 +12,7 @@ from ark_jax.models.language import LanguageModel
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import config as ark_config
-from ark_jax.recipes.bar_rag import evaluate
+from ark_jax.recipes.bar_rag import evaluate, rollouts
 from ark_jax.recipes.bar_rag.recipe import RECIPE
 from ark_jax.recipes.bar_rag.selectors import PoolVectors
 from ark_jax.recipes.documents import reader
@@ -187,7 +187,7 @@ def test_measured_readers_are_not_loaded_again(run, tmp_path, monkeypatch):
     with jax.set_mesh(make_mesh((1, 1, 1))):
         rows = evaluate.measure_reader(run, "warm", tmp_path)
     assert rows == load_rows(run / "test-warm" / "sets.parquet")
-    monkeypatch.setattr(evaluate, "load_reader", None)
+    monkeypatch.setattr(rollouts, "load_reader", None)
     assert evaluate.measure_reader(run, "warm", tmp_path) == rows
 
 

@@ -3,7 +3,7 @@
 import types
 
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.core import closing
+from ark_jax.recipes.core import report
 
 
 def table(**means):
@@ -29,7 +29,7 @@ def test_a_run_ends_with_the_best_system_one_question_and_a_command(tmp_path, mo
         types.SimpleNamespace(id=f"q{i}", question=f"Which {i}?", answers=[answer])
         for i, answer in enumerate(("cow", "goats", "boat"))
     ]
-    lines = closing.ending(
+    lines = report.ending(
         types.SimpleNamespace(workdir=tmp_path),
         "mrr",
         lambda context: asked,

@@ -9,7 +9,7 @@ from ark_jax.graph.levels import are_siblings
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.graphs.graph_data import load_graph
+from ark_jax.recipes.graphs import load_graph
 from ark_jax.recipes.star.mine import load_lists, load_steps
 
 MINERS = """

@@ -6,7 +6,7 @@ from ark_jax.graph.triple_questions import TripleQuestion
 from ark_jax.pipeline.recipe import load_recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.gpr.config import gpr
-from ark_jax.recipes.graphs.fact_reader import read_facts
+from ark_jax.recipes.graphs import read_facts
 from ark_jax.recipes.star.config import star
 from ark_jax.runtime.log import Metrics
 

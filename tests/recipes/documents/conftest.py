@@ -11,7 +11,7 @@ from ark_jax.data.spool import save_chunks
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.ark import config
-from ark_jax.recipes.documents import retrieve
+from ark_jax.recipes.documents import corpus, retrieve
 from ark_jax.recipes.documents.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics
 
@@ -35,9 +35,8 @@ def run(tmp_path, monkeypatch):
     def encode_passages(context, which, texts, label):
         return encode(context, which, texts, "document"), 0
 
-    for module in (retrieve, retrieve):
-        monkeypatch.setattr(module, "encode", encode)
-    monkeypatch.setattr(retrieve, "encode_passages", encode_passages)
+    monkeypatch.setattr(retrieve, "encode", encode)
+    monkeypatch.setattr(corpus, "encode_passages", encode_passages)
     c = config.ark()
     context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "metrics.jsonl"))
     return types.SimpleNamespace(context=context, c=c, folder=tmp_path, embedded=embedded)

@@ -20,9 +20,8 @@ from support.paths import REPOSITORY
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.gpr import data, plan
-from ark_jax.recipes.gpr.masked_questions import draw_rows
-from ark_jax.recipes.gpr.questions import writing_calls
+from ark_jax.recipes.gpr import data, recipe
+from ark_jax.recipes.gpr.questions import draw_rows, writing_calls
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.text.word_boundaries import contains_words
 
@@ -116,14 +115,12 @@ def test_a_graph_without_usable_names_is_refused(tmp_path):
 
 
 def test_writing_questions_is_deterministic_for_any_block_size(tmp_path, demo, monkeypatch):
-    from ark_jax.recipes.gpr import masked_questions
-
     first, second = context(tmp_path / "a", demo), context(tmp_path / "b", demo)
     write(first)
     write(second)
     table = lambda run: (run.workdir / "questions" / "questions.parquet").read_bytes()
     assert table(first) == table(second)
-    monkeypatch.setattr(masked_questions, "_QUESTIONS_AT_ONCE", 7)
+    monkeypatch.setattr("ark_jax.recipes.gpr.questions._QUESTIONS_AT_ONCE", 7)
     write(second)
     assert questions(first) == questions(second)
 
@@ -424,7 +421,7 @@ def test_the_plan_estimates_calls_and_tokens_in_advance(tmp_path, monkeypatch):
     assert before.items * before.read == pytest.approx(tokens)
     ends = sum(len(call.fields["asked"]) for call in writing_calls(run))
     rate = tokens / sum(map(len, prompts))
-    assert before.items * before.written == pytest.approx(ends * plan.QUESTION_CHARACTERS * rate)
+    assert before.items * before.written == pytest.approx(ends * recipe.QUESTION_CHARACTERS * rate)
     assert before.cost == pytest.approx(61 * (before.read + 2 * before.written) / 1e6)
 
 
@@ -432,7 +429,7 @@ def test_the_planned_calls_depend_on_how_questions_are_written(tmp_path):
     run = with_retriever(live(tmp_path, "http://127.0.0.1:1/v1", by="relations"), tmp_path)
     assert planned_calls(run).items == 15
     run.config.llm.backend = "none"
-    assert all(x.kind != "ask" for x in plan.forecast(run, set()).work)
+    assert all(x.kind != "ask" for x in recipe.forecast(run, set()).work)
 
 
 def with_retriever(run: Context, folder) -> Context:
@@ -443,5 +440,5 @@ def with_retriever(run: Context, folder) -> Context:
 
 
 def planned_calls(run: Context):
-    (calls,) = (x for x in plan.forecast(run, set()).work if x.kind == "ask")
+    (calls,) = (x for x in recipe.forecast(run, set()).work if x.kind == "ask")
     return calls

@@ -6,7 +6,7 @@ from ark_jax.graph.beam import FoundPath
 from ark_jax.graph.steps import GoldPath, Steps
 from ark_jax.graph.triples import Triples
 from ark_jax.recipes.star.data import PathQuestion
-from ark_jax.recipes.star.measures import (
+from ark_jax.recipes.star.search import (
     HEAD,
     STANDARD,
     TAIL,

@@ -17,9 +17,8 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.star import config
 from ark_jax.recipes.star.data import load_questions, load_steps
-from ark_jax.recipes.star.measures import BIASES, STANDARD, measure
 from ark_jax.recipes.star.recipe import RECIPE, stages
-from ark_jax.recipes.star.search import beam_search
+from ark_jax.recipes.star.search import BIASES, STANDARD, beam_search, measure
 
 STAGES = ["data", "paths", "baselines", "mine", "train", "evaluate", "export", "report"]
 SYSTEMS = ["base", "frequent", "shortest", "star"]
