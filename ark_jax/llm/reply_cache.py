@@ -79,10 +79,10 @@ def row_problem(row: object) -> str:
 def _reply_problem(reply: object) -> str:
     """What is wrong with the field `reply` of a row; empty if nothing is."""
     match reply:
-        case {"error": str()}:
-            return ""
         case {"usage": usage} if usage is not None and not _is_usage(usage):
             return _FALSE_USAGE
+        case {"error": str()}:
+            return ""
         case {"choices": [{"message": dict(message)}, *_]}:
             is_text = content_text(message.get("content")) is not None
             return "" if is_text else "the content of its message is neither a text nor text parts"

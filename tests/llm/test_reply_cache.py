@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.llm_calls import calls, changed_settings, completion
 from support.paths import REPOSITORY
@@ -148,6 +148,7 @@ FORGED = st.fixed_dictionaries(
 
 
 @settings(max_examples=200, deadline=None)
+@example(forged=[{"item": "extract/0", "reply": {"usage": {"total_tokens": ":"}, "error": ""}}])
 @given(forged=st.lists(FORGED, max_size=3))
 def test_forged_rows_are_used_or_named(forged):
     """A recording and a cache of any rows give replies, or one line."""
