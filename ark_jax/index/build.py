@@ -61,13 +61,12 @@ def build(
         documents, chunks = read_corpus(corpus, reading)
         retriever = open_retriever(settings.model)
         made_with = vectors_made_with(retriever, settings.bits)
-        stored = None
-        is_same = before and before.made_with["model"] == made_with["model"]
-        if is_same and before.rules == settings.rules:
-            stored = tables.Stored(folder / before.folder)
+        how = (made_with["model"], settings.rules)
+        is_same = before and (before.made_with["model"], before.rules) == how
+        stored = tables.Stored(folder / before.folder) if is_same else None
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
-        _write_index(folder, parts, settings, retriever, before, source)
+        _write_index(folder, parts, settings, retriever, made_with, before, source)
 
 
 def _check_reranker(model: str) -> None:
@@ -90,8 +89,9 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         before = _intact_manifest(folder)
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
-        made_with = (before.rules, stored_bits(before.made_with), before.fusion, before.reranker)
-        settings = Settings(model, *made_with)
+        bits = stored_bits(before.made_with)
+        settings = Settings(model, before.rules, bits, before.fusion, before.reranker)
+        made_with = vectors_made_with(retriever, bits)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
             documents = list(documents)
@@ -99,7 +99,7 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         find = tables.source_finder(chunks, stored)
         sources = tables.sources_with(stored, documents, find)
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
-        _write_index(folder, parts, settings, retriever, before)
+        _write_index(folder, parts, settings, retriever, made_with, before)
 
 
 def _chunk_cutter(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.Cut | None:
@@ -114,6 +114,7 @@ def _write_index(
     parts: Iterable[tables.Part],
     settings: Settings,
     retriever: Retriever,
+    made_with: dict,
     before: Manifest | None,
     source: str = "",
 ) -> Manifest:
@@ -121,6 +122,7 @@ def _write_index(
 
     Args:
         folder: of the index, which must be locked.
+        made_with: the manifest's field.
         before: the earlier index, if its files are intact.
         source: the manifest's field.
 
@@ -135,9 +137,9 @@ def _write_index(
     if not len(keys):
         raise ValueError("no document holds any text, so there is nothing to index")
     chunks = StoredChunks(new)
-    made_with = vectors_made_with(retriever, settings.bits)
     earlier = None
-    if before and dict(before.made_with) in (made_with, vectors_made_with(retriever, 32)):
+    floats = {x: y for x, y in made_with.items() if x not in ("bits", "rotation")}
+    if before and dict(before.made_with) in (made_with, {**floats, "dtype": "float32"}):
         earlier = folder / before.folder / folders.VECTORS
         if dict(before.made_with) != made_with:
             bits = stored_bits(made_with)
