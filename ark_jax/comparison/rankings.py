@@ -13,10 +13,9 @@ from ark_jax.comparison.questions import Task
 from ark_jax.index import folder as folders
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.documents.corpus import Passages, passages_of
-from ark_jax.recipes.documents.retrieve import WORDS
+from ark_jax.recipes.documents.retrieve import HYDE, WORDS
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import retriever_fusion
-from ark_jax.retrieval.hyde import NAME as HYDE
 from ark_jax.retrieval.hyde import Hyde, Write
 from ark_jax.retrieval.searcher import Dense, Known, Ranking, Reranked, named_searcher
 from ark_jax.retrieval.turns import NAME as TURNS

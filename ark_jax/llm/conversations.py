@@ -21,7 +21,7 @@ class Call:
 
     Args:
         item: names the task, such as `extract/CHUNK`.
-        kind: extract, questions, rewrite, read or judge.
+        kind: extract, glean, questions, rewrite, read or judge.
         turns: texts of the user and the model in turn, ending with the user's.
         fields: what the prompt's template was filled with; the backend `none` works from it.
         draw: number of the sample, where the same turns are sent several times.

@@ -3,7 +3,7 @@
 The file has one JSON row per request, in the order of arrival:
 
     item: what the request was for, such as `extract/CHUNK`.
-    kind: extract, questions, rewrite, read or judge.
+    kind: extract, glean, questions, rewrite, read or judge.
     turn: 0; 1 and more where the model was asked to correct its reply.
     key: hash of everything that decides the reply.
     prompt: hash of the conversation.

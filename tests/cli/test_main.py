@@ -55,6 +55,7 @@ def world(tmp_path_factory):
             "config.llm.base_url holds parameters, and the run would write it to disk",
         ),
         (("--config.train.merge=0.0",), "config.train.merge=0.0: must be a finite number, above 0"),
+        (("--config.graph.openie=x", "--config.graph.gleanings=1"), "set one of them"),
         (("--config.retriever.path=/no/such/model",), "/no/such/model"),
         (("--config.mesh=(3,5,1)",), "mesh"),
         (("--config.llm.backend=magic",), "magic"),

@@ -160,6 +160,19 @@ def test_a_plan_explains_its_memory_settings(run, mesh, monkeypatch):
     assert all(note.endswith(": nothing fits, and this takes least") for note in memory_notes())
 
 
+def test_gleaning_and_hyde_are_planned_as_calls(world, mesh):
+    c = settings(world, "openai")
+    once = calls_of_kind(plan.estimate(RECIPE, c), "extract")
+    c.graph.gleanings, c.search.expand = 2, "hyde"
+    planned = plan.estimate(RECIPE, c)
+    more = calls_of_kind(planned, "gleaning")
+    assert calls_of_kind(planned, "extract") == once
+    assert (more.total, more.items) == (2 * once.total, 2 * once.items)
+    # The k-th further pass hears all that was said before.
+    assert 2 * more.read == pytest.approx(2 * once.read + 3 * once.written)
+    assert calls_of_kind(planned, "hyde").items == planned.inputs["held-out questions"]
+
+
 def test_judging_is_planned_as_calls_that_read_two_prompts_in_both_orders(world, mesh):
     c = settings(world, "openai")
     c.reader.backend = c.judge.backend = "openai"

@@ -32,7 +32,7 @@ BASE = 0.05  # the temperature of the base
 READS = {
     "data": ((), ("data.path", "data.held_out", "data.fold", "seed")),
     "candidates": (("data",), ("data.candidates", "retriever.path")),
-    "extract": (("data", "candidates"), ("graph.openie",)),
+    "extract": (("data", "candidates"), ("graph.gleanings",)),
     "graph": (("extract",), ("graph.similarity",)),
     "communities": (("data", "candidates", "graph"), ("graph.teleport", "graph.large")),
     "rewrite": (("data", "graph", "communities"), ("graph.rewrites",)),

@@ -6,7 +6,17 @@ import pytest
 
 from ark_jax.text import prompts
 
-NAMES = ("extract", "questions", "rewrite", "forward", "backward", "read", "judge", "select")
+NAMES = (
+    "extract",
+    "glean",
+    "questions",
+    "rewrite",
+    "forward",
+    "backward",
+    "read",
+    "judge",
+    "select",
+)
 TARGETS = {"forward": "answer", "backward": "question"}
 
 

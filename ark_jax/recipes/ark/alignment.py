@@ -19,7 +19,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, stream_rows
-from ark_jax.recipes.ark.graph import load_candidates
+from ark_jax.recipes.ark.graph import in_round, load_candidates
 from ark_jax.recipes.core.models import SCORER, encode, load_generator
 from ark_jax.recipes.core.split import uniform
 from ark_jax.recipes.documents.corpus import evidence_chunks, load_questions, training_chunks
@@ -346,27 +346,33 @@ SHARDS = "shard-*.parquet"
 LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
 
-def score(context: Context, folder: Path) -> dict:
+def score(context: Context, folder: Path, *, number: int = 1) -> dict:
     """Scores how likely a language model finds answer and question beside each candidate.
 
-    A question without answers has no scores. If nothing is left to score, no model is loaded.
+    A question without answers has no scores. If nothing is left to score, no model is loaded. A
+    later round takes S_f and S_b from the round before where it scored the same candidates.
+
+    Args:
+        number: of the round.
     """
     config, limit = context.config, context.config.score.candidates or None
     chunks = training_chunks(context).by_id
     answered = [question for question in load_questions(context, "train") if question.answers]
     questions = sorted(answered, key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
-    nearest = load_candidates(context)
+    nearest, known = load_candidates(context, number), SCHEMA.empty_table()
+    if number > 1:
+        known = read_table(context / in_round("score", number - 1) / "scores.parquet")
     candidates = lambda q: [(chunks[chunk], cos) for chunk, cos in nearest.get(q.id, ())[:limit]]
     last, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
     shards = _shards([questions[i] for i in unscored], config.score.shard)
     for i, shard in enumerate(shards, 1):
         paired = {question.id: candidates(question) for question in shard}
-        if config.score.path:
+        if config.score.path and number == 1:
             paired = _with_other_cosines(context, shard, paired)
-        table = SCHEMA.empty_table()
+        table, paired = _score_again(known, paired)
         if any(paired.values()):
-            table = align(
+            scored = align(
                 load_generator(context),
                 templates,
                 shard,
@@ -375,6 +381,7 @@ def score(context: Context, folder: Path) -> dict:
                 batch_tokens=config.generator.batch_tokens,
                 label=f"score {i}/{len(shards)}",
             )
+            table = pa.concat_tables([table, scored])
         if is_first_process():
             path = folder / f"shard-{last + i:05d}.parquet"
             store_part(path, functools.partial(pq.write_table, table))
@@ -401,6 +408,22 @@ def _with_other_cosines(context: Context, questions: Sequence[Question], paired:
         return list(zip(compared, cosines.tolist(), strict=True)) if compared else []
 
     return {q.id: compare(q, query) for q, query in zip(questions, queries, strict=True)}
+
+
+def _score_again(known: pa.Table, paired: Paired) -> tuple[pa.Table, Paired]:
+    """Rows of earlier scores with the new cosines, and the candidates that have none."""
+    cosines = {(q, chunk.id): cosine for q, pairs in paired.items() for chunk, cosine in pairs}
+    own = known.filter(pc.is_in(known["question"], pa.array(list(paired), pa.string())))
+    rows = [
+        row | {"retriever": cosines[key]}
+        for row in stream_rows(own)
+        if (key := (row["question"], row["chunk"])) in cosines
+    ]
+    scored = {(row["question"], row["chunk"]) for row in rows}
+    left = {
+        q: [pair for pair in pairs if (q, pair[0].id) not in scored] for q, pairs in paired.items()
+    }
+    return pa.Table.from_pylist(rows, schema=SCHEMA), left
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
@@ -439,15 +462,18 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     return shards
 
 
-def choose_positives(context: Context, folder: Path) -> dict:
+def choose_positives(context: Context, folder: Path, *, number: int = 1) -> dict:
     """Chooses the passages that each question learns to find, its positives.
 
     Marked are the chunks of its evidence; without evidence and answers, those of its documents.
+
+    Args:
+        number: of the round.
     """
     settings = context.config.score
     fields = [field.name for field in dataclasses.fields(Weighing)]
     weighing = Weighing(**{name: settings[name] for name in fields})
-    scores = read_table(context / "score" / "scores.parquet")
+    scores = read_table(context / in_round("score", number) / "scores.parquet")
     rows = unify(scores, weighing)
     questions = load_questions(context, "train")
     if share := settings.development:

@@ -91,6 +91,9 @@ class GraphSection:
         "Without such nodes, and where `llm.backend` is none, rules do.",
         choices=("rules", "model"),
     )
+    gleanings: int = field(
+        0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
+    )
     similarity: float = field(
         0.8, "Smallest cosine of two entities that joins them by an edge.", minimum=-1, maximum=1
     )
@@ -250,6 +253,12 @@ class TrainSection(ContrastiveConfig):
     """Fine-tuning of the retriever in stages, as a curriculum."""
 
     save_every: int = 50
+    rounds: int = field(
+        1,
+        "Times that the stages are gone through. From the second on, the retriever of the round "
+        "before starts them, finds the candidates and hard negatives, and gives S_v.",
+        minimum=1,
+    )
     kind: str = field(
         "bi",
         "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
@@ -408,6 +417,7 @@ PAPER = Source(
         "graph.rules": Row(False, "section 4.2: models extract and rewrite"),
         "graph.per": Row("context", "section 3.1: from the context"),
         "graph.seeds": Row("model", "section 3.2.2: entities of the answer"),
+        "graph.gleanings": Row(0, "Algorithm 2, line 4: one call for a chunk"),
         "graph.similarity": Row(0.8, "Table 4: τ; Algorithm 2, line 15: >", "at least τ"),
         "graph.teleport": Row(0.85, "Table 4: α, which is eq. 1's teleport"),
         "graph.tolerance": Row(1e-4, "Table 4: ε, of a difference", "of the residual"),
@@ -505,6 +515,7 @@ OFFICIAL = Source(
         "graph.rules": Row(False, "graph_builder.py: a model extracts"),
         "graph.per": Row("context", "graph_builder.py: a graph a document"),
         "graph.seeds": Row("model", "extraction.py: answers[0]"),
+        "graph.gleanings": Row(0, "construction.py: one call for a chunk"),
         "graph.similarity": Row(0.8, "augment_kg.sh"),
         "graph.teleport": Row(0.15, f"{ALIGN}: ppr.alpha = 0.85 damps"),
         "graph.tolerance": Row(1e-4, f"{ALIGN}: ppr.epsilon", "of the residual; its rule fails"),

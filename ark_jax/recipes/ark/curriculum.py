@@ -17,6 +17,7 @@ from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark.alignment import load_next_best, load_positives
+from ark_jax.recipes.ark.graph import in_round
 from ark_jax.recipes.core import own_parts
 from ark_jax.recipes.core.models import encode
 from ark_jax.recipes.documents.corpus import (
@@ -27,7 +28,7 @@ from ark_jax.recipes.documents.corpus import (
     searches_corpus,
     training_chunks,
 )
-from ark_jax.recipes.documents.retrieve import Systems, own_results
+from ark_jax.recipes.documents.retrieve import HYDE, Systems, own_results
 from ark_jax.recipes.documents.written_questions import is_writing, joins_passages
 from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
@@ -41,19 +42,29 @@ MINING_SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
 RERANKER = "reranker"  # the stage of train.kind=cross
 
 
-def stage_name(stage: int) -> str:
-    """The name of a training stage."""
-    return f"stage{stage}"
+def stage_name(stage: int, number: int = 1) -> str:
+    """The name of a training stage in a round."""
+    return in_round(f"stage{stage}", number)
 
 
-def mine_name(stage: int) -> str:
-    """The name of the stage that mines for a training stage."""
-    return f"mine{stage}"
+def mine_name(stage: int, number: int = 1) -> str:
+    """The name of the stage that mines for a training stage in a round."""
+    return in_round(f"mine{stage}", number)
+
+
+def rounds(config) -> range:
+    """The numbers of the rounds."""
+    return range(1, config.train.rounds + 1)
+
+
+def trainings(config) -> list[tuple[int, int]]:
+    """(stage, round) of each training, in their order."""
+    return [(stage, number) for number in rounds(config) for stage in config.train.stages]
 
 
 def trained_stages(config) -> tuple[str, ...]:
     """The names of the training stages, in their order."""
-    return tuple(map(stage_name, config.train.stages))
+    return tuple(stage_name(*training) for training in trainings(config))
 
 
 def systems(config) -> Systems:
@@ -61,7 +72,7 @@ def systems(config) -> Systems:
     merged = ("merged",) if config.train.merge != 1 else ()
     reranker = RERANKER if config.train.kind == "cross" else ""
     tuned = (*trained_stages(config), *merged)
-    return Systems(config.evaluate, tuned, reranker)
+    return Systems(config.evaluate, tuned, reranker, config.search.expand)
 
 
 def is_distilling(config) -> bool:
@@ -69,15 +80,20 @@ def is_distilling(config) -> bool:
     return config.train.loss == "distil"
 
 
-def model_before(config, stage: int) -> str:
-    """The system from whose model a training stage starts."""
-    position = list(config.train.stages).index(stage)
+def model_before(config, stage: int, number: int = 1) -> str:
+    """The system from whose model a training stage of a round starts."""
+    position = trainings(config).index((stage, number))
     return trained_stages(config)[position - 1] if position else "base"
 
 
-def miner_of(config, before: str) -> str:
+def round_base(config, number: int) -> str:
+    """The system from whose model a round starts."""
+    return model_before(config, config.train.stages[0], number)
+
+
+def miner_of(config, before: str, number: int = 1) -> str:
     """The system whose model finds hard negatives for a stage that starts from `before`."""
-    return before if config.mine.model == "previous" else "base"
+    return before if config.mine.model == "previous" else round_base(config, number)
 
 
 def epochs(train, stage: int) -> int:
@@ -130,15 +146,15 @@ def builds_graph(config) -> bool:
 
 
 def asks_writer(config) -> bool:
-    """Whether `config.llm` is asked for a graph, rewritten or written questions."""
+    """Whether `config.llm` is asked for a graph, rewritten or written questions, or passages."""
     writes = is_writing(config) and not config.questions.replies
-    return builds_graph(config) or writes
+    return builds_graph(config) or writes or config.search.expand == HYDE
 
 
-def training_inputs(config, stage: int) -> tuple[str, ...]:
-    """The stages whose outputs a training stage learns from."""
-    mined = (mine_name(stage),) if has_negatives(config, stage) else ()
-    return ("data", "positives", *mined)
+def training_inputs(config, stage: int, number: int) -> tuple[str, ...]:
+    """The stages whose outputs a training stage of a round learns from."""
+    mined = (mine_name(stage, number),) if has_negatives(config, stage) else ()
+    return ("data", in_round("positives", number), *mined)
 
 
 POSITIVES = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
@@ -168,7 +184,7 @@ class _Corpus:
         return similarities(self.queries[question][0], self.vectors[chunks])
 
 
-def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
+def mine(context: Context, folder: Path, *, stage: int, before: str, number: int = 1) -> dict:
     """Finds passages that look right and are not, the hard negatives of the next stage.
 
     Negatives of the input come first, then mined ones; both begin with the hardest. `miner_of` says
@@ -177,12 +193,13 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
 
     Args:
         before: the system from whose model the training stage starts.
+        number: of the round.
 
     Raises:
         ValueError: `mine.first=document`, but a question names no document.
     """
-    config, system = context.config, miner_of(context.config, before)
-    scored = context / "positives"
+    config, system = context.config, miner_of(context.config, before, number)
+    scored = context / in_round("positives", number)
     draws_own = stage not in MINING_SIZES
     corpus = _encode_corpus(context, system, scored, draws_own=draws_own)
     if draws_own:

@@ -48,13 +48,11 @@ class Replies(NamedTuple):
     """The replies to one chunk.
 
     Attributes:
-        texts: several if the model was asked again.
-        refusal: why it refused; or None.
+        passes: for the first pass and each gleaning, the texts, and why the model refused or None.
     """
 
     chunk: str
-    texts: list[str]
-    refusal: str | None = None
+    passes: list[tuple[list[str], str | None]]
 
 
 def fact_parser() -> Callable[[Sequence[Replies]], bytes]:
@@ -83,7 +81,9 @@ def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Pas
 
     def extract_passage(passage: Passage) -> tuple[list, list, list]:
         chunk, text, title = passage
-        return _parse_facts(Replies(chunk, [extract_graph(text, frequency, title, max_frequency)]))
+        return _parse_facts(
+            Replies(chunk, [([extract_graph(text, frequency, title, max_frequency)], None)])
+        )
 
     return lambda shard: _pack_facts(map(extract_passage, shard))
 
@@ -108,20 +108,24 @@ def _fact_table(row_type: type, rows: list) -> pa.Table:
 
 def _parse_facts(replies: Replies) -> tuple[list, list, list]:
     """Entities, relations and unreadable records of one chunk, over all its replies."""
-    if replies.refusal is not None:
-        return [], [], [Quarantined(replies.chunk, f"no reply: {replies.refusal}", "")]
     entities, relations, lost = [], [], []
     known_entities, known_pairs = set(), set()
-    for i, text in enumerate(replies.texts):
-        new_entities, new_relations, unread = parse_reply(text, replies.chunk)
-        entities += [entity for entity in new_entities if entity not in known_entities]
-        known_entities |= set(new_entities)
-        # If a later reply repeats a relation, the passage still states it once.
-        relations += [r for r in new_relations if (r.source, r.target) not in known_pairs]
-        known_pairs |= {(r.source, r.target) for r in new_relations}
-        # Only the last reply without a record counts as lost: the others were asked for again.
-        if new_entities or new_relations or i == len(replies.texts) - 1:
-            lost += unread
+    for number, (texts, refusal) in enumerate(replies.passes):
+        if refusal is not None:
+            lost.append(Quarantined(replies.chunk, f"no reply: {refusal}", ""))
+            continue
+        for i, text in enumerate(texts):
+            new_entities, new_relations, unread = parse_reply(text, replies.chunk)
+            entities += [entity for entity in new_entities if entity not in known_entities]
+            known_entities |= set(new_entities)
+            # If a later reply repeats a relation, the passage still states it once.
+            relations += [r for r in new_relations if (r.source, r.target) not in known_pairs]
+            known_pairs |= {(r.source, r.target) for r in new_relations}
+            # In the first pass, only the last reply without a record counts as lost: the others
+            # were asked for again. In a later pass such a reply says that nothing is missing.
+            last_of_first_pass = not number and i == len(texts) - 1
+            if new_entities or new_relations or last_of_first_pass:
+                lost += unread
     return entities, relations, lost
 
 
@@ -160,7 +164,7 @@ def extracted_chunks(context: Context) -> set[str]:
 
 def extract(context: Context, folder: Path) -> dict:
     """Extracts entities and relations from passages, and sets unreadable replies aside."""
-    chunk_ids, drifted = extracted_chunks(context), 0
+    chunk_ids, passes = extracted_chunks(context), []
     if context.config.llm.backend == "none" and not context.config.graph.openie:
         facts = _rule_based_facts(context, chunk_ids, folder)
         usage = Usage(len(chunk_ids))
@@ -168,21 +172,16 @@ def extract(context: Context, folder: Path) -> dict:
         if context.config.graph.openie:
             replies, usage = _recorded_replies(context, chunk_ids), Usage()
         else:
-            calls = extraction_calls(context, chunk_ids)
-            answers = ask(context, calls, "extract", _extraction_remark)
-            replies = (
-                Replies(item.removeprefix("extract/"), texts, answers.rejected.get(item))
-                for item, texts in answers.texts.items()
-            )
-            usage, drifted = answers.usage, len(answers.drifted)
-        facts = map_stored(
-            folder, "facts", fact_parser, shards_of(replies, lambda x: sum(map(len, x.texts)))
-        )
+            passes = _ask_passes(context, extraction_calls(context, chunk_ids))
+            asked = (item.removeprefix("extract/") for item in passes[0].texts)
+            replies = (_replies_of_passes(chunk_id, passes) for chunk_id in asked)
+            usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
+        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _count_characters))
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
         **counts,
-        "drifted_prompts": drifted,
+        "drifted_prompts": sum(len(answers.drifted) for answers in passes),
         "llm": dataclasses.asdict(usage),
     }
 
@@ -223,6 +222,25 @@ def _rule_based_facts(
     yield from map_stored(folder, "facts", prepare, shards())
 
 
+def _ask_passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
+    """The replies of the first pass over all calls, and of each gleaning."""
+    answers = ask(context, calls, "extract", _extraction_remark)
+    return [answers, *_glean(context, calls, answers)]
+
+
+def _replies_of_passes(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
+    """The replies of each pass to one chunk."""
+    of_passes = []
+    for number, answers in enumerate(passes):
+        item = f"glean{number}/{chunk_id}" if number else f"extract/{chunk_id}"
+        of_passes.append((answers.texts.get(item, []), answers.rejected.get(item)))
+    return Replies(chunk_id, of_passes)
+
+
+def _count_characters(replies: Replies) -> int:
+    return sum(len(text) for texts, _ in replies.passes for text in texts)
+
+
 def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[Replies]:
     """The records of an OpenIE file, as if a model had replied with them."""
     from ark_jax.graph import openie
@@ -230,7 +248,7 @@ def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[
     path = Path(context.config.graph.openie)
     texts = openie.recorded_replies(path, load_documents(context), chunks_by_document(context))
     chunks = _chunks(context, chunk_ids)
-    return (Replies(chunk.id, [texts[chunk.id]]) for chunk in chunks)
+    return (Replies(chunk.id, [([texts[chunk.id]], None)]) for chunk in chunks)
 
 
 def _extraction_remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
@@ -246,6 +264,38 @@ def _extraction_remark(call: complete.Call, texts: list[str], cut: bool) -> str 
             "form that was asked for."
         )
     return None
+
+
+def _glean(
+    context: Context, calls: Sequence[complete.Call], answers: complete.Completions
+) -> list[complete.Completions]:
+    """The replies of further passes, which ask for what the model's earlier replies missed."""
+    config = context.config
+    if not config.graph.gleanings or config.llm.backend == "none":
+        return []
+    request = prompts.load_template("glean", config.prompts.glean)
+    passes, numbers = [answers], range(len(calls))
+    for count in range(1, config.graph.gleanings + 1):
+        answered = zip(numbers, passes[-1].texts, strict=True)
+        numbers = [number for number, item in answered if item not in passes[-1].rejected]
+        call = functools.partial(_gleaning_call, calls, tuple(passes), request)
+        further = distributed.LazySequence(call, numbers)
+        passes.append(ask(context, further, f"glean {count}", complete.accept_all))
+    return passes[1:]
+
+
+def _gleaning_call(
+    calls: Sequence[complete.Call],
+    passes: Sequence[complete.Completions],
+    request: str,
+    number: int,
+) -> complete.Call:
+    """The call of the next pass over a chunk; its conversation holds all passes so far."""
+    call = calls[number]
+    chunk_id, turns = call.item.removeprefix("extract/"), call.turns
+    for texts, _ in _replies_of_passes(chunk_id, passes).passes:
+        turns = (*turns, "\n".join(texts), request)
+    return complete.Call(f"glean{len(passes)}/{chunk_id}", "glean", turns)
 
 
 def seed_calls(context: Context) -> Sequence[complete.Call]:

@@ -30,19 +30,27 @@ SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine"
 Pools = dict[str, np.ndarray]  # question -> positions of chunks among those searched, int32
 
 
-def find_candidates(context: Context, folder: Path) -> dict:
+def in_round(stage: str, number: int) -> str:
+    """The name of a stage in a round of `train.rounds`; in the first one it is the plain name."""
+    return stage if number == 1 else f"round{number}-{stage}"
+
+
+def find_candidates(context: Context, folder: Path, *, system: str = "base") -> dict:
     """Finds the passages nearest to each training question, its candidates.
 
     They are the chunks of its documents. If the whole corpus is searched, they are the first chunks
     of its documents, and those that the base retriever finds by the question, and BM25 by the
     question with and without its answers, fused by reciprocal rank.
+
+    Args:
+        system: whose retriever it is, if not the base one.
     """
     chunks, questions = corpus.training_chunks(context), corpus.load_questions(context, "train")
     whole = corpus.searches_corpus(context)
     searched = corpus.searched_in_training(questions, chunks, whole=whole)
-    vectors, cut = corpus.encode_passages(context, "base", searched.texts, "embed chunks")
+    vectors, cut = corpus.encode_passages(context, system, searched.texts, "embed chunks")
     texts = [question.question for question in questions]
-    queries = encode(context, "base", texts, "query", "embed questions")
+    queries = encode(context, system, texts, "query", "embed questions")
     groups = chunks.by_document
     if whole:
         pools = _search_corpus(context, questions, chunks, searched, (queries, vectors))
@@ -150,9 +158,9 @@ class StoredCandidates(LookedUp[list[tuple[str, float]]]):
         return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
 
-def load_candidates(context: Context) -> StoredCandidates:
-    """What the candidates stage stored."""
-    table = read_table(context / "candidates" / "candidates.parquet")
+def load_candidates(context: Context, number: int = 1) -> StoredCandidates:
+    """What the candidates stage of a round stored."""
+    table = read_table(context / in_round("candidates", number) / "candidates.parquet")
     return StoredCandidates(table if len(table) else SCHEMA.empty_table())
 
 

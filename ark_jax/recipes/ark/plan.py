@@ -15,11 +15,11 @@ from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum, extract
-from ark_jax.recipes.ark.graph import SEEDS, join_by_community
+from ark_jax.recipes.ark.graph import SEEDS, in_round, join_by_community
 from ark_jax.recipes.core.ask import llm_settings, section_of
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
 from ark_jax.recipes.documents import choice, corpus, evaluate, filter_questions, plan, retrieve
-from ark_jax.recipes.documents.retrieve import DEPTH
+from ark_jax.recipes.documents.retrieve import DEPTH, HYDE
 from ark_jax.recipes.documents.written_questions import (
     is_writing,
     materials_to_ask,
@@ -29,9 +29,9 @@ from ark_jax.recipes.documents.written_questions import (
 
 # Means of the packaged recordings. The length of a reply with records by that of its passage; the
 # entities by tokens of a passage. Then characters: of a line about an entity, of a rewritten
-# question, and of a written question with answer and evidence.
+# question, of a written question with answer and evidence, and of a passage of HyDE.
 EXTRACTED, ENTITIES = 4.7, 0.074
-LINE, VERSION, PAIR = 125, 133, 330
+LINE, VERSION, PAIR, PASSAGE = 125, 133, 330, 520
 NAMES = 30  # characters of the list of entities in an answer, a guess
 CHARACTERS = 4.2  # in a token
 # The size of a community between its smallest, 0, and its largest, 1; in the demo .22 to .36.
@@ -63,6 +63,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     by_rules = config.llm.backend == "none" and not config.rewriter.backend
     if by_rules and curriculum.asks_writer(config):
         notes.append("rules extract, rewrite and write; no language model is asked")
+    if config.train.rounds > 1 and sizes.whole:
+        notes.append("no likelihood is counted of candidates that a later round finds anew")
     notes += evaluate.notes_for_plan(context, done)
     tested = len(sizes.held_out)
     notes.append(f"{tested:,} held-out questions: {detectable_difference(tested)}")
@@ -199,20 +201,22 @@ def _train(config, sizes: _Sizes) -> list[Work]:
         groups = 1
     elif config.train.order == "document":
         groups = max(batch * sizes.documents / len(sizes.train), 1)
-    for stage in config.train.stages:
+    for stage, number in curriculum.trainings(config):
         learned = positives
+        if number > 1 and stage == config.train.stages[0]:
+            works += _embed(in_round("candidates", number), sizes.learned, sizes.question)
         if curriculum.has_negatives(config, stage):
             sources = len(curriculum.MINING_SIZES.get(stage, ()))
             versions = sources * curriculum.mines_by_graph(config)
             rewritten = sizes.question.with_count(versions * config.graph.rewrites * sizes.kept)
-            name = curriculum.mine_name(stage)
+            name = curriculum.mine_name(stage, number)
             works += _embed(name, sizes.learned, sizes.question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         epochs = curriculum.epochs(config.train, stage)
         steps = math.ceil(epochs * rows / config.train.batch)
         passages = groups * plan.expected_distinct(sizes.pool, learned, batch / groups)
         step = (sizes.question.with_count(batch), sizes.learned.with_count(passages))
-        name = curriculum.stage_name(stage)
+        name = curriculum.stage_name(stage, number)
         amounts = {"step": step, "objective": "" if keeps_tokens(config) else "contrastive"}
         works.append(Work(name, "retriever", "training", steps, **amounts))
     return works
@@ -269,7 +273,7 @@ def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) ->
 
 
 def _calls(context: Context, done: set[str], join) -> list[Work]:
-    """The calls of extraction, writing, seeds and rewriting; none of rules."""
+    """The calls of extraction, gleaning, writing, seeds, rewriting and HyDE; none of rules."""
     config, works, train = context.config, [], corpus.load_questions(context, "train")
     asks = config.llm.backend != "none"
     local_path = config.llm.path if config.llm.backend == "local" else ""
@@ -284,6 +288,12 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         calls = extract.extraction_calls(context, _chunks_to_extract(context, done, train))
         length = measure(folder, corpus.stored_chunks(context), plan.PASSAGE).characters
         add_calls("extract", calls, EXTRACTED * length)
+        once, times = works[-1], config.graph.gleanings
+        # The conversation of each further pass holds all passes before.
+        read = once.read + (times + 1) / 2 * once.written
+        fields = {"items": times * once.items, "total": times * once.total, "read": read}
+        if times:
+            works.append(dataclasses.replace(once, label="gleaning", **fields))
     if is_writing(config) and not writes_by_rules(config):
         calls = question_calls(context, materials_to_ask(context, join))
         add_calls("questions", calls, PAIR * config.questions.per_passage, role="questions")
@@ -304,6 +314,9 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         add_calls("rewrite", calls, *amounts, role="rewriter")
         section = section_of(config, "rewriter") if rewriter == "local" else "rewriter"
         works[-1] = dataclasses.replace(works[-1], model=section)
+    if config.search.expand == HYDE:
+        calls = retrieve.passage_calls(context, corpus.load_questions(context, "held_out"))
+        add_calls("baselines", calls, PASSAGE)
     return works
 
 

@@ -25,6 +25,7 @@ from ark_jax.recipes.core.report import ending, with_report
 from ark_jax.recipes.core.tables import read_outcome
 from ark_jax.recipes.documents import choice, evaluate, ingest, judge, written_questions
 from ark_jax.recipes.documents.corpus import load_questions
+from ark_jax.recipes.documents.retrieve import HYDE
 from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 from ark_jax.train import trainer_formats
@@ -60,6 +61,11 @@ def _check_graph(graph) -> None:
                 f"config.graph.{name}={tuple(graph[name])}: must be the smallest and the largest "
                 "size of a community, as in (3, 10)"
             )
+    if graph.openie and graph.gleanings:
+        raise ValueError(
+            "config.graph.gleanings asks the language model for more records, but "
+            "config.graph.openie replaces the language model: set one of them"
+        )
 
 
 def _check_model(config) -> None:
@@ -191,15 +197,19 @@ def _input_stages(config) -> list[Stage]:
     Baselines come first, unless a language model has to write for them.
     """
     writing = written_questions.is_writing(config)
+    waiting = writing or config.search.expand == HYDE
     measuring = Stage(STAGE, evaluate.measure_baselines, doubts=stored_doubts)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage("candidates", graph.find_candidates)
     write = functools.partial(written_questions.write_questions, join=join_by_community)
     return [
         Stage("data", ingest.ingest, alone=True),
-        *([] if writing else [measuring, candidate_stage]),
+        *([] if waiting else [measuring]),
+        *([] if writing else [candidate_stage]),
         *(_graph_stages(config) if curriculum.builds_graph(config) else ()),
-        *([Stage(QUESTIONS, write), measuring, candidate_stage] if writing else []),
+        *([Stage(QUESTIONS, write)] if writing else []),
+        *([measuring] if waiting else []),
+        *([candidate_stage] if writing else []),
     ]
 
 
@@ -221,15 +231,17 @@ def _rewriting_stages(config) -> list[Stage]:
 def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
     stages = []
-    for stage in config.train.stages:
-        place = {"stage": stage, "before": curriculum.model_before(config, stage)}
+    for stage, number in curriculum.trainings(config):
+        given = {"stage": stage, "before": curriculum.model_before(config, stage, number)}
+        if number > 1:
+            given["number"] = number
+            if stage == config.train.stages[0]:
+                stages += _scoring_stages(config, number)
         if curriculum.has_negatives(config, stage):
-            stages.append(
-                Stage(curriculum.mine_name(stage), functools.partial(curriculum.mine, **place))
-            )
-        stages.append(
-            Stage(curriculum.stage_name(stage), functools.partial(train.train_stage, **place))
-        )
+            mine = functools.partial(curriculum.mine, **given)
+            stages.append(Stage(curriculum.mine_name(stage, number), mine))
+        train_stage = functools.partial(train.train_stage, **given)
+        stages.append(Stage(curriculum.stage_name(stage, number), train_stage))
     if config.train.merge != 1:
         last = curriculum.trained_stages(config)[-1]
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
@@ -240,6 +252,18 @@ def _training_stages(config) -> list[Stage]:
         )
         stages.append(Stage(curriculum.RERANKER, train_reranker))
     return stages
+
+
+def _scoring_stages(config, number: int) -> list[Stage]:
+    """A later round's candidates, scores and positives, by the retriever of the round before."""
+    name = functools.partial(graph.in_round, number=number)
+    find = functools.partial(graph.find_candidates, system=curriculum.round_base(config, number))
+    choose = functools.partial(choose_positives, number=number)
+    return [
+        Stage(name("candidates"), find),
+        Stage(name("score"), functools.partial(score, number=number)),
+        Stage(name("positives"), choose, alone=True),
+    ]
 
 
 def _closing_stages(config) -> list[Stage]:

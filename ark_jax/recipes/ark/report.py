@@ -23,6 +23,7 @@ from ark_jax.recipes.ark.curriculum import (
     stage_name,
     systems,
     trained_stages,
+    trainings,
 )
 from ark_jax.recipes.core.ask import section_of
 from ark_jax.recipes.core.models import WARM_READER, trains_reader
@@ -192,9 +193,9 @@ def describe(context: Context, counts: Counts) -> tuple[list[str], list[Section]
     table, metrics = evaluated["table"], evaluated["metrics"]
     texts = corpus.Passages(corpus.training_chunks(context))
     mined = {
-        stage_name(stage): mine_name(stage)
-        for stage in config.train.stages
-        if mine_name(stage) in counts
+        stage_name(*training): mine_name(*training)
+        for training in trainings(config)
+        if mine_name(*training) in counts
     }
     curriculum = trained_stages(config)
     trained = [name for name in (*curriculum, RERANKER) if name in counts]

@@ -32,7 +32,7 @@ from ark_jax.recipes.ark.curriculum import (
     trained_stages,
     training_inputs,
 )
-from ark_jax.recipes.ark.graph import load_candidates
+from ark_jax.recipes.ark.graph import in_round, load_candidates
 from ark_jax.recipes.core import models, own_parts
 from ark_jax.recipes.core.tables import as_markdown
 from ark_jax.recipes.documents import choice, corpus
@@ -49,15 +49,21 @@ from ark_jax.train import trainer_formats
 from ark_jax.train.config import LanguageModelConfig
 
 
-def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], corpus.Passages]:
-    """The `Example`s of a training stage; the texts of questions and of chunks, each by id."""
+def load_examples(
+    context: Context, stage: int, number: int = 1
+) -> tuple[list, dict[str, str], corpus.Passages]:
+    """The `Example`s of a training stage; the texts of questions and of chunks, each by id.
+
+    Args:
+        number: of the round.
+    """
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
-    settings, scored = context.config.train, context / "positives"
+    settings, scored = context.config.train, context / in_round("positives", number)
     questions = {question.id: question for question in corpus.load_questions(context, "train")}
     mined = curriculum.has_negatives(context.config, stage)
-    negatives = load_negatives(context / mine_name(stage)) if mined else {}
+    negatives = load_negatives(context / mine_name(stage, number)) if mined else {}
     passages = corpus.Passages(corpus.training_chunks(context))
     copies = {}
     if settings.merge_copies:
@@ -80,7 +86,7 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], c
     if settings.unit == "pair":
         examples = batches.split_pairs(examples)
     if mined and curriculum.draws(context.config, stage):
-        seed = context.config.seed + stage
+        seed = _seed(context.config, stage, number)
         examples = batches.draw_negatives(examples, context.config.mine.negatives, seed)
     return examples, {id: question.question for id, question in questions.items()}, passages
 
@@ -89,21 +95,31 @@ def learned_questions(context: Context) -> Collection[str]:
     """The ids of the training questions that any stage learns from."""
     config = context.config
     load = load_scores if curriculum.is_distilling(config) else load_positives
-    return load(context / "positives").keys()
+    names = [in_round("positives", number) for number in curriculum.rounds(config)]
+    return {question for name in names for question in load(context / name)}
 
 
-def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
+def _seed(config, stage: int, number: int) -> int:
+    """The seed of a training stage in a round."""
+    return config.seed + stage + 10 * (number - 1)
+
+
+def train_stage(
+    context: Context, folder: Path, *, stage: int, before: str, number: int = 1
+) -> dict:
     """Trains the retriever on one stage of the curriculum, from easy negatives to hard ones.
 
     Args:
         before: the system from whose model it starts.
+        number: of the round.
     """
     from ark_jax.models import lora
     from ark_jax.train import contrastive, example_files
 
-    config, label = context.config, f"stage {stage}"
-    run = models.training_run(context.metrics, folder, stage_name(stage), label=label)
-    examples, questions, passages = load_examples(context, stage)
+    config, name = context.config, stage_name(stage, number)
+    label = f"stage {stage}" + f" of round {number}" * (number > 1)
+    run = models.training_run(context.metrics, folder, name, label=label)
+    examples, questions, passages = load_examples(context, stage, number)
 
     def write_examples() -> None:
         """Stores the examples, unless an interrupted run did."""
@@ -122,7 +138,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         run,
         epochs=curriculum.epochs(config.train, stage),
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
-        seed=config.seed + stage,
+        seed=_seed(config, stage, number),
         use_negatives=curriculum.has_negatives(config, stage),
         loss=load_loss(config),
     )
@@ -206,22 +222,22 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
     _check_inputs(context, stages)
     folder = context.workdir / f"export-{format}"
     folder.mkdir(exist_ok=True)
-    for stage in context.config.train.stages:
-        examples, questions, passages = load_examples(context, stage)
-        path = folder / f"{stage_name(stage)}.jsonl"
+    for training in curriculum.trainings(context.config):
+        examples, questions, passages = load_examples(context, *training)
+        path = folder / f"{stage_name(*training)}.jsonl"
         rows = trainer_formats.format_rows(format, examples, questions, passages)
         count = _write_lines(path, rows)
         say(f"  {mirror.address(path)}: {count:,} rows{_file_summary(format, examples)}")
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
-    config = context.config
-    inputs = {stage: training_inputs(config, stage) for stage in config.train.stages}
-    read = {name for names in inputs.values() for name in names}
+    """Raises Interrupted if an input of a training stage is not up to date."""
+    config, trainings = context.config, curriculum.trainings(context.config)
+    read = {name for training in trainings for name in training_inputs(config, *training)}
     examined = examine(stages, context.config, context.workdir, verify=read)
     statuses = {status.stage: status for status in examined}
-    for stage, names in inputs.items():
-        for name in names:
+    for stage, number in trainings:
+        for name in training_inputs(config, stage, number):
             status = statuses[name]
             if status.state != "done":
                 note = f" ({status.why})" if status.why else ""
@@ -348,8 +364,9 @@ def load_lists(context: Context, stage: int | None) -> list:
         for text, scores in read_scores(config.reranker.scores).items():
             add(text, dict(sorted(scores.items(), key=lambda row: -row[1])))
         return lists
-    mined = {} if stage is None else load_negatives(context / mine_name(stage))
-    folder = context / "positives"
+    last = config.train.rounds
+    mined = {} if stage is None else load_negatives(context / mine_name(stage, last))
+    folder = context / in_round("positives", last)
     positives, scored = load_positives(folder), load_scores(folder)
     passages = corpus.Passages(corpus.training_chunks(context))
     for question in corpus.load_questions(context, "train"):

@@ -3,6 +3,7 @@
 import urllib.parse
 
 from ark_jax.evaluate import answers, retrieval
+from ark_jax.recipes.core.models import keeps_tokens
 from ark_jax.retrieval.chunks import MOST_CHUNK_TOKENS
 from ark_jax.runtime.accelerator import find_device, float_type
 
@@ -20,6 +21,7 @@ def check_shared_sections(config) -> None:
             "config.data.fold, or set config.questions.source=both"
         )
     check_base_url(config.judge.base_url, "judge")
+    _check_expansion(config)
     _check_metrics(config.evaluate.metrics)
     _check_answers(config)
 
@@ -104,6 +106,21 @@ def _is_web_address(url: str) -> bool:
     except ValueError:  # an open bracket, or a port that is no number or too large
         return False
     return not url or bool(has_host and url.isprintable() and " " not in url)
+
+
+def _check_expansion(config) -> None:
+    if config.search.expand == "none":
+        return
+    if config.llm.backend == "none":
+        raise ValueError(
+            "config.search.expand=hyde has a language model write passages, and "
+            "config.llm.backend=none is none: name one, or set config.search.expand=none"
+        )
+    if keeps_tokens(config):
+        raise ValueError(
+            "config.search.expand=hyde takes the mean of two vectors, and "
+            "config.retriever.vectors=tokens keeps one for each token: change one of them"
+        )
 
 
 def _check_metrics(names: tuple[str, ...]) -> None:

@@ -263,7 +263,7 @@ class EndpointSection:
 
 @dataclasses.dataclass(frozen=True)
 class LLMSection(EndpointSection):
-    """The language model that extracts the graph and writes questions; its limits."""
+    """The language model that extracts the graph, writes questions and passages; its limits."""
 
     backend: str = field(
         "none",
@@ -368,6 +368,9 @@ class PromptsSection:
     """Prompt texts: a file, or a packaged variant such as `ark`; empty: the packaged text."""
 
     extract: str = field("", "Extracts entities and relations from a chunk.", content="prompt")
+    glean: str = field(
+        "", "Asks for entities and relations that an extraction missed.", content="prompt"
+    )
     questions: str = field("", "Writes questions and answers from passages.", content="prompt")
     rewrite: str = field(
         "", "Rewrites a question from the entities of a community.", content="prompt"
@@ -377,6 +380,21 @@ class PromptsSection:
     backward: str = field("", "Scores the question given answer and chunk.", content="prompt")
     read: str = field("", "Answers a question from retrieved passages.", content="prompt")
     judge: str = field("", "Compares the answers of two systems.", content="prompt")
+    hyde: str = field(
+        "", "Writes a passage that answers a question, for `search.expand`.", content="prompt"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSection:
+    """How held-out questions are searched for, beside their own words."""
+
+    expand: str = field(
+        "none",
+        "A further row of the table. hyde: the base retriever searches for the mean of a question "
+        "and of a passage that the model of `llm` writes to answer it (HyDE, Gao et al. 2022).",
+        choices=("none", "hyde"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -510,6 +528,7 @@ class Common(Basics):
     data: DataSection = DataSection()
     questions: QuestionsSection = QuestionsSection()
     prompts: PromptsSection = PromptsSection()
+    search: SearchSection = SearchSection()
     evaluate: EvaluateSection = EvaluateSection()
     judge: JudgeSection = JudgeSection()
 

@@ -326,7 +326,7 @@ doubts_about_retrieval = functools.partial(
 def measure_baselines(context: Context, folder: Path) -> dict:
     """Measures the untrained systems, to know what training has to beat."""
     counts = retrieve.retrieve_baselines(context, folder)
-    systems = retrieve.Systems(context.config.evaluate)
+    systems = retrieve.Systems(context.config.evaluate, expand=context.config.search.expand)
     questions, chunks = corpus.load_questions(context, "held_out"), corpus.stored_chunks(context)
     gold, _ = corpus.gold_passages(context, questions, chunks.by_document)
     judged = [question for question in questions if gold[question.id]] or questions

@@ -9,15 +9,21 @@ from ark_jax.data.evidence import left_out, most_chunks, own_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.data.spool import StoredChunks
 from ark_jax.evaluate import answers, retrieval
+from ark_jax.llm import complete
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.core.ask import ask
 from ark_jax.recipes.core.models import encode, load_reranker
 from ark_jax.recipes.documents import corpus
 from ark_jax.retrieval import searcher
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.hyde import NAME as HYDE
+from ark_jax.retrieval.hyde import Hyde
+from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 WORDS = "bm25"
@@ -34,11 +40,13 @@ class Systems:
         settings: `config.evaluate`.
         tuned: the stages whose folder holds a tuned retriever, first to last.
         reranker: the stage whose folder holds a trained reranker, if there is one.
+        expand: `config.search.expand`; "hyde" is a system of that name.
     """
 
     settings: object
     tuned: tuple[str, ...] = ()
     reranker: str = ""
+    expand: str = "none"
 
     @property
     def last(self) -> str:
@@ -47,13 +55,19 @@ class Systems:
 
     @property
     def compared(self) -> list[str]:
-        """Baselines, other retrievers by the last part of their path, hybrids, reranked."""
-        return [*self.settings.baselines, *self.retrievers, *self.hybrids, *self.reranked]
+        """Baselines, other retrievers by the last part of their path, HyDE, hybrids, reranked."""
+        fixed = (*self.settings.baselines, *self.retrievers, *self.expanded)
+        return [*fixed, *self.hybrids, *self.reranked]
 
     @property
     def retrievers(self) -> list[str]:
         """Other retrievers, by the last part of their path."""
         return [Path(path).name for path in self.settings.retrievers]
+
+    @property
+    def expanded(self) -> list[str]:
+        """["hyde"] if questions are also searched by a written passage, else []."""
+        return [HYDE] if self.expand == HYDE else []
 
     @property
     def hybrids(self) -> dict[str, list[str]]:
@@ -93,7 +107,7 @@ class Systems:
     def untuned(self) -> list[str]:
         """The systems that no training changes, so that runs of a sweep share their results."""
         baselines = [name for name in self.settings.baselines if name != "full"]
-        return ["base", *baselines, *self.retrievers]
+        return ["base", *baselines, *self.retrievers, *self.expanded]
 
     @property
     def depth(self) -> int:
@@ -133,19 +147,65 @@ class Systems:
                 )
 
 
+def hyde_embedder(context: Context, questions: Sequence[Question]) -> Hyde:
+    """Embeds these questions by HyDE with the base retriever; every process must call it."""
+    embed = lambda texts, kind: encode(context, "base", texts, kind, f"embed {kind}s, {HYDE}")
+    return Hyde(
+        functools.partial(_write_passages, context, questions), embed, _hyde_template(context)
+    )
+
+
+def passage_calls(context: Context, questions: Sequence[Question]) -> list[complete.Call]:
+    """A call for each question that asks for a passage which answers it."""
+    filled = [prompts.fill(_hyde_template(context), question=x.question) for x in questions]
+    return _passage_calls(questions, filled)
+
+
+def _hyde_template(context: Context) -> str:
+    return prompts.load_template(HYDE, context.config.prompts.hyde)
+
+
+def _passage_calls(questions: Sequence[Question], filled: Sequence[str]) -> list[complete.Call]:
+    pairs = zip(questions, filled, strict=True)
+    return [complete.Call(f"{HYDE}/{question.id}", HYDE, (prompt,)) for question, prompt in pairs]
+
+
+def _write_passages(
+    context: Context, questions: Sequence[Question], filled: Sequence[str]
+) -> list[str]:
+    """The passage that answers each question's prompt; empty if the model gives none."""
+    calls = _passage_calls(questions, filled)
+
+    def ask_writer() -> list[str]:
+        answers = ask(context, calls, "write passages", complete.accept_all)
+        text = lambda item: "" if item in answers.rejected else answers.texts[item][-1]
+        return [text(call.item) for call in calls]
+
+    local = context.config.llm.backend == "local"
+    return ask_writer() if local else distributed.on_first_process(ask_writer)
+
+
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def retrieve_baselines(context: Context, folder: Path) -> dict:
     """Stores what the untrained systems retrieve for each question."""
     questions, chunks = corpus.load_questions(context, "held_out"), corpus.stored_chunks(context)
-    systems = Systems(context.config.evaluate)
+    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
     searched, scopes = searched_chunks(context, questions, chunks)
     depth = systems.depth + most_chunks(own_results(context, questions, chunks))
+
+    def make_searcher(name: str) -> searcher.Searcher:
+        base = "base" if name == HYDE else name
+        searcher = searcher_of(context, base, corpus.passages_of(searched), name)
+        if name == HYDE:
+            searcher = dataclasses.replace(searcher, embed=hyde_embedder(context, questions))
+        return searcher
+
     names = dict.fromkeys((*systems.untuned, WORDS))  # BM25 costs nothing
     for name in names:
-        make = functools.partial(searcher_of, context, name, corpus.passages_of(searched), name)
-        search_once(ranked_file(folder, name), questions, make, depth, scopes, searched)
+        path, make_system = ranked_file(folder, name), functools.partial(make_searcher, name)
+        search_once(path, questions, make_system, depth, scopes, searched)
     return {"systems": len(names)}
 
 
@@ -237,6 +297,13 @@ def searcher_of(
     """BM25 or a system's retriever, which searches texts; every process must call its search."""
     if system == WORDS:
         return searcher.OnFirstProcess(lambda: count_bm25(texts))
+    return dense_searcher(context, system, texts, label)
+
+
+def dense_searcher(
+    context: Context, system: str, texts: Sequence[str], label: str
+) -> searcher.Dense:
+    """A system's retriever, which searches texts; every process must call its search."""
     vectors, _ = corpus.encode_passages(context, system, texts, f"embed chunks, {label}")
     embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
     return searcher.Dense(vectors, embed)

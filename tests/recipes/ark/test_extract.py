@@ -28,6 +28,7 @@ pytest.importorskip(
 )
 KEY = "sk-stages-and-never-on-disk-0123"
 LLM_STAGES = ("data", "candidates", "extract", "graph", "communities", "rewrite")
+GLEAN = prompts.load_template("glean")
 EXTRACT = prompts.load_template("extract")[:40]
 
 
@@ -222,6 +223,32 @@ def test_a_question_that_cannot_be_rewritten_is_kept_unchanged(sound, world, tmp
     assert (rewritten["quarantined"], rewritten["not_rewritten"]) == (2, 0) and rewritten["llm"][
         "asked_again"
     ] >= 2
+
+
+def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
+    def forgetful(messages):
+        whole = model(messages)
+        records = whole.split("##\n")
+        first = "##\n".join([*records[: len(records) // 2], "<|COMPLETE|>"])
+        return whole if messages[-1]["content"] == GLEAN else first
+
+    with llm_server.serving(forgetful) as server:
+        poor = run(world, tmp_path / "poor", server, ("data", "candidates", "extract"))
+        rich = run(
+            world, tmp_path / "rich", server, ("data", "candidates", "extract"), graph_gleanings=1
+        )
+        shown = [r.body["messages"] for r in server.requests if r.prompt == GLEAN]
+    names = ("extract/entities.parquet", "extract/relations.parquet")
+    whole = made(sound[0])
+    in_any_order = lambda rows: sorted(map(str, rows))
+    for name in names:
+        assert len(made(poor)[name]) < len(whole[name])
+        assert in_any_order(made(rich)[name]) == in_any_order(whole[name])  # and nothing twice
+    assert (
+        counts(rich, "extract")["calls"] == 2 * counts(poor, "extract")["calls"] == 2 * len(shown)
+    )
+    assert all([m["role"] for m in messages] == ["user", "assistant", "user"] for messages in shown)
+    assert all(messages[1]["content"] == forgetful(messages[:1]) for messages in shown)
 
 
 def changed_world(world: Path, root: Path, draw: random.Random) -> Path:

@@ -26,6 +26,7 @@ PAPER = {
     "graph.rules": False,  # 4.2: "Gemini-2.5-Flash ... for OpenIE"
     "graph.per": "context",  # 3.1: "an LLM-derived KG from the context"
     "graph.seeds": "model",  # 3.2.2: "identify entities from the QA pair"
+    "graph.gleanings": 0,  # Algorithm 2: "llm_output <- LLM(prompt, chunk)"
     "graph.similarity": 0.8,  # Table 4: "τ 0.8"
     "graph.teleport": 0.85,  # Table 4: "PPR α 0.85"; eq. 1: "α denotes the teleport probability"
     "graph.tolerance": 1e-4,  # Table 4: "PPR ε 1e-4"
@@ -90,6 +91,7 @@ OFFICIAL = {  # valleysprings/ARK a5c127b
     "graph.rules": False,  # graph_builder.py: --llm_provider
     "graph.per": "context",  # graph_builder.py: one graph for each distinct context
     "graph.seeds": "model",  # generate_neg.py:261: a model names entities of answers[0]
+    "graph.gleanings": 0,  # construction.py: one call for a chunk
     "graph.similarity": 0.8,  # augment_kg.sh: threshold 0.8
     "graph.teleport": 0.15,  # alignment.yaml: ppr.alpha: 0.85, networkx's damping
     "graph.tolerance": 1e-4,  # alignment.yaml: ppr.epsilon: 1e-4

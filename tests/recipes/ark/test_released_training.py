@@ -1,24 +1,29 @@
-"""The training side of ARK's released code, on a tiny world.
+"""The training side of ARK's released code, and a second round, on a tiny world.
 
 Sources are lines of valleysprings/ARK at a5c127b.
 """
 
+import signal
+import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import tiny, world
+from support import compare_workdirs, tiny, world
+from support.paths import REPOSITORY
 
 from ark_jax import Retriever, config
 from ark_jax.data.records import Question
 from ark_jax.data.spool import StoredChunks
 from ark_jax.estimate import devices, plan
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.tables import load_rows
+from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.alignment import load_positives
-from ark_jax.recipes.ark.recipe import RECIPE, check_ark
+from ark_jax.recipes.ark.recipe import RECIPE, check_ark, stages
+from ark_jax.recipes.ark.train import learned_questions
 from ark_jax.recipes.documents.corpus import load_questions
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import batches, example_files
@@ -34,13 +39,14 @@ CHANGES = {
     "train.merge_copies": False,
     "train.stages": (1, 2),
     "train.epochs": (1, 1, 0),
-    "train.learning_rates": (3e-2, 3e-2, 0.0),
+    "train.learning_rates": (3e-2, 3e-2, 0.0),  # so that round 2 finds other candidates
     "train.batch": 16,
     "score.candidates": 6,
     "score.shard": 99,
     "evaluate.read": 0,
     "score.normalise": "minmax",
     "score.short": 10,
+    "train.rounds": 2,
 }
 KEPT = 3  # negatives of a pair
 
@@ -100,7 +106,7 @@ def test_single_sentences_are_trained_on_and_longer_chunks_searched(run):
     for document, own in trained.by_document.items():
         assert "".join("".join(x.text for x in own).split()) == "".join(texts[document].split())
     ids = set(trained.ids)
-    for name in ("mine1", "mine2"):
+    for name in ("mine1", "mine2", "round2-mine2"):
         for kind in ("positives", "negatives"):
             rows = load_rows(run / name / f"{kind}.parquet")
             assert rows and {row["chunk"] for row in rows} <= ids
@@ -110,16 +116,32 @@ def test_single_sentences_are_trained_on_and_longer_chunks_searched(run):
     assert facts <= set(searched.ids)
 
 
-def test_another_retriever_scores(run, root, mesh):
+@pytest.mark.parametrize("number", [1, 2])
+def test_another_retriever_scores_and_in_round_two_the_tuned_one(run, root, number, mesh):
     """generate_pos.sh:73 scores by bge-m3 what trains Qwen3."""
-    retriever = Retriever.from_pretrained(str(root / "other"))
+    name = ("score", "round2-score")[number - 1]
+    model = (root / "other", run.workdir / "stage2" / "model")[number - 1]
+    retriever = Retriever.from_pretrained(str(model))
     chunks = StoredChunks(run.workdir / "data" / "training").by_id
     asked = {q.id: q.question for q in load_questions(run, "train")}
-    rows = load_rows(run.workdir / "score" / "scores.parquet")[:30:7]
+    rows = load_rows(run.workdir / name / "scores.parquet")[:30:7]
     for row in rows:
         query = retriever.encode([asked[row["question"]]], kind="query")[0]
         text = retriever.encode([chunks[row["chunk"]].passage], kind="document")[0]
         assert row["retriever"] == pytest.approx(query @ text, abs=2e-5)
+
+
+def test_round_two_takes_the_likelihoods_of_round_one(run):
+    first, second = (
+        {
+            (row["question"], row["chunk"], row["answer"]): (row["forward"], row["backward"])
+            for row in load_rows(run / name / "scores.parquet")
+        }
+        for name in ("score", "round2-score")
+    )
+    shared = first.keys() & second.keys()
+    assert shared and all(first[key] == second[key] for key in shared)
+    assert second.keys() - first.keys()  # the tuned retriever finds others, which are scored
 
 
 def test_negatives_of_the_first_stage_are_drawn_from_the_document(run):
@@ -136,10 +158,11 @@ def test_negatives_of_the_first_stage_are_drawn_from_the_document(run):
     assert any(one != other for one, other in draws.values())  # fresh for each positive
 
 
-def test_negatives_of_later_stages_are_drawn_from_all_that_rewrites_find(run):
+@pytest.mark.parametrize("number", [1, 2])
+def test_negatives_of_later_stages_are_drawn_from_all_that_rewrites_find(run, number):
     """data_generator.py: random.sample of the matched union, not its hardest."""
-    union = curriculum.load_negatives(run / "mine2")
-    pairs = examples(run, "stage2")
+    union = curriculum.load_negatives(run / curriculum.mine_name(2, number))
+    pairs = examples(run, curriculum.stage_name(2, number))
     assert max(map(len, union.values())) > KEPT
     assert all(set(pair.negatives) <= set(union[pair.question]) for pair in pairs)
     hardest = {question: tuple(chunks[:KEPT]) for question, chunks in union.items()}
@@ -156,16 +179,59 @@ def test_draws_depend_on_seed_question_and_positive_alone():
     assert batches.draw_negatives(pairs, 99, 3)[0].negatives != pool  # in a drawn order
 
 
-def test_a_plan_counts_the_other_retriever_and_the_pairs(run, tmp_path, monkeypatch, mesh):
+def test_a_second_round_goes_on_from_the_first(run):
+    names = [stage.name for stage in stages(run.config)]
+    own = ["candidates", "score", "positives", "mine1", "stage1", "mine2", "stage2"]
+    start = names.index("round2-candidates")
+    assert names[start - 1] == "stage2"
+    assert names[start : start + len(own)] == [f"round2-{name}" for name in own]
+    counts = load_json(run / "round2-mine2" / "manifest.json")["counts"]
+    assert counts["model"] == "stage2"  # `mine.model=base`: the retriever that begins the round
+    evaluated = load_json(run / "evaluate" / "metrics.json")
+    systems = [row["system"] for row in evaluated["table"]]
+    tuned = [f"{part}stage{i}" for part in ("", "round2-") for i in (1, 2)]
+    assert [name for name in systems if name in tuned] == tuned
+    both = {q for name in ("positives", "round2-positives") for q in load_positives(run / name)}
+    assert learned_questions(run) == both
+    page = (run.workdir / "report.html").read_text(encoding="utf-8")
+    assert "Positives of round2-stage1" in page and "Cosines of round2-stage2" in page
+
+
+def test_a_plan_counts_the_other_retriever_and_both_rounds(run, tmp_path, monkeypatch, mesh):
     monkeypatch.setattr(devices, "product_speed", lambda *_: 1e9)
     planned = plan.estimate(RECIPE, run.config, tmp_path)
     works = [cost.work for cost in planned.costs]
     other = [work for work in works if work.model == "score"]
     assert [(work.stage, work.kind) for work in other] == [("score", "embedding")] * 2
-    assert [work.stage for work in works if work.kind == "training"] == ["stage1", "stage2"]
+    assert [work.stage for work in works if work.kind == "training"] == [
+        f"{part}stage{i}" for part in ("", "round2-") for i in (1, 2)
+    ]
     pairs = 2 * len(load_positives(run / "positives"))
-    steps = next(work.items for work in works if work.stage == "stage1")
+    steps = next(work.items for work in works if work.stage == "round2-stage1")
     assert steps == -(-pairs // 16)
+    assert "round2-candidates" in {work.stage for work in works}
+
+
+@pytest.mark.slow
+def test_a_killed_second_round_goes_on_to_the_same_bytes(run, root):
+    workdir = root / "killed"
+    process = subprocess.Popen(
+        world.command(root, workdir, "run", *flags(root)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=REPOSITORY,
+        env=world.environment(root),
+    )
+    mark, deadline = workdir / ".partial" / "round2-stage1" / "curve.jsonl", time.monotonic() + 300
+    while not (mark.is_file() and mark.read_text().count("\n") >= 1):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    assert not (workdir / "round2-stage1").exists()
+    done = world.call(root, workdir, "run", *flags(root))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert compare_workdirs.differences(run.workdir, workdir) == []
 
 
 def test_scores_below_zero_are_not_lowered_by_a_factor():

@@ -11,6 +11,20 @@ from ark_jax.recipes.ark.recipe import stages
 @pytest.mark.parametrize(
     "changes, says",
     [
+        ({}, "llm.backend=none is none: name one"),
+        ({"llm.backend": "local", "retriever.vectors": "tokens"}, "keeps one for each token"),
+    ],
+)
+def test_hyde_without_its_requirements_is_refused(changes, says):
+    c = config.ark()
+    c.update_from_flattened_dict({"search.expand": "hyde", **changes})
+    with pytest.raises(ValueError, match=says):
+        stages(c)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
         ({"scope": "documents"}, "scope='documents': must be auto, document, held_out or corpus"),
         ({"gold": "passages"}, "gold='passages': must be evidence or answers"),
         ({"metrics": ("ndgc@10",)}, "metric 'ndgc@10': must be recall"),

@@ -53,6 +53,8 @@ def test_baselines_come_before_the_costly_stages():
     c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
     names = lambda: [stage.name for stage in stages(c)]
     assert names()[:3] == ["data", "baselines", "candidates"]
-    c.questions.source = "written"
+    c.search.expand, c.llm.backend = "hyde", "local"  # whose passages a language model writes
+    assert names()[:5] == ["data", "candidates", "extract", "graph", "baselines"]
+    c.search.expand, c.questions.source = "none", "written"
     at = names().index("questions")
     assert names()[at : at + 3] == ["questions", "baselines", "candidates"]

@@ -1,9 +1,12 @@
 """Each system ranks chunks as deep as metrics and reader look."""
 
+import json
+
 import numpy as np
 import pytest
 from support import pairs, tiny
 from support.brute_force import fuse
+from support.llm_calls import completion
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
 
 from ark_jax.evaluate.reading import ReadingPrompt
@@ -80,6 +83,28 @@ def test_a_reranker_reorders_the_results_of_the_last_system(kind, run, tmp_path,
     assert any(ranked["stage3"][q.id] != ranked["stage3 + reranker"][q.id] for q in QUESTIONS)
     # It is kept: a run that goes on opens no reranker.
     (folder / "config.json").unlink()
+    assert rank(run) == ranked
+
+
+def test_hyde_is_evaluated_as_a_system_of_its_own(run):
+    passages = {"q0": "The lamp stands in the tower.", "q1": "A pilot in wool."}
+    recording = run.folder / "recorded.jsonl"
+    rows = [{"item": f"hyde/{q}", "reply": completion(text)} for q, text in passages.items()]
+    recording.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run.c.search.expand, run.c.evaluate.hybrids = "hyde", ("bm25+hyde",)
+    run.c.llm.backend, run.c.llm.replies = "replay", str(recording)
+    ranked = rank(run)
+    assert list(ranked)[:4] == ["base", "bm25", "hyde", "bm25+hyde"]
+    embed = lambda text: retrieve.encode(run.context, "base", [text], "query")[0]
+    for question, document in zip(QUESTIONS, CHUNKS, strict=True):
+        mean = (embed(question.question) + embed(passages[question.id])) / 2
+        cosine = lambda chunk, mean=mean: mean @ embed(chunk.passage)
+        wanted = [chunk.id for chunk in sorted(CHUNKS[document], key=cosine, reverse=True)]
+        assert ranked["hyde"][question.id] == wanted
+        assert ranked["bm25+hyde"][question.id] == fuse(
+            [ranked["bm25"][question.id], ranked["hyde"][question.id]], 20
+        )
+    recording.unlink()  # what was found is kept
     assert rank(run) == ranked
 
 
