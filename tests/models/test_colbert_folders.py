@@ -279,7 +279,7 @@ def test_it_is_indexed_searched_and_served(tmp_path):
         folder = write_case(tmp_path / "tuned", "pylate")
         retriever = open_retriever(folder)
         documents = [Document(name, "", text) for name, text in serving.TEXTS.items()]
-        index = Index.build(tmp_path / "index", folder, documents)
+        index = Index.build(tmp_path / "index", folder, documents, bits=32)
         hits = index.search(["the tide, and salt?"], k=3, by="dense")[0]
         passages = {hit.chunk: hit.text for hit in hits}
         asked = retriever.encode(["the tide, and salt?"], kind="query")
