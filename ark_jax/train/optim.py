@@ -81,7 +81,8 @@ def _adam(moments: str) -> optax.GradientTransformation:
         return adam
 
     def init(params: Any) -> optax.ScaleByAdamState:
-        return _store(adam.init(params), moments)
+        # Behind the barrier XLA does not compute the codes of all zeros when it compiles.
+        return _store(jax.lax.optimization_barrier(adam.init(params)), moments)
 
     def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         state = state._replace(mu=_read(state.mu), nu=_read(state.nu))
