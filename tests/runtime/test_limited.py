@@ -4,26 +4,13 @@ import os
 import time
 
 import pytest
+from support.shard_work import by_kind
 
 from ark_jax.runtime.limited import Exceeded, limited
 
 
-def work(kind: str):
-    yield os.getpid()
-    if kind == "spin":
-        while True:
-            pass
-    if kind == "fill":
-        yield len(bytearray(1 << 32))
-    if kind == "crash":
-        os.abort()
-    if kind == "fault":
-        raise ValueError("no such row")
-    yield kind
-
-
 def run(kind: str) -> list:
-    return list(limited(work, kind, seconds=0.5, memory=1 << 28))
+    return list(limited(by_kind, kind, seconds=0.5, memory=1 << 28))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +33,7 @@ def test_one_process_works_on_one_call_after_another():
 
 
 def test_calls_at_the_same_time_have_processes_of_their_own():
-    first, second = (limited(work, "well", seconds=5, memory=1 << 28) for _ in range(2))
+    first, second = (limited(by_kind, "well", seconds=5, memory=1 << 28) for _ in range(2))
     assert next(first) != next(second)
     first.close()  # before its end: its process is killed
     assert list(second) == ["well"]

@@ -80,6 +80,21 @@ def sleeper():
     return work
 
 
+def by_kind(kind: str):
+    """Yields its process; then does what the kind says, or yields the kind."""
+    yield os.getpid()
+    if kind == "spin":
+        while True:
+            pass
+    if kind == "fill":
+        yield len(bytearray(1 << 32))
+    if kind == "crash":
+        os.abort()
+    if kind == "fault":
+        raise ValueError("no such row")
+    yield kind
+
+
 # A script as users write it: without a guard around what it does.
 SCRIPT = """
 from support import shard_work
