@@ -87,7 +87,7 @@ def test_a_bomb_is_passed_over_and_the_rest_is_read(tmp_path, name):
     make(tmp_path / name)
     start = time.monotonic()
     corpus, problems = readers.read(tmp_path)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60  # its limit is 6 s of a processor
     assert not problems and [document.id for document in corpus.documents] == ["b.txt"]
     (remark,) = corpus.remarks
     assert remark.file.endswith(name) and reason in remark.message
