@@ -105,8 +105,8 @@ def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -
     elif not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
-    few = len(corpus.questions) if _can_be_folded(corpus.questions) else 0
-    return ConfigDraft("ark", fields, _split_lines(lines), True, few)
+    count = len(corpus.questions) if _can_be_folded(corpus.questions) else 0
+    return ConfigDraft("ark", fields, _split_lines(lines), True, count)
 
 
 def _can_be_folded(questions: Sequence["Question"]) -> bool:

@@ -142,9 +142,9 @@ def _config_of(recipe: str, settings):
     if recipe and recipe not in configs.SCHEMAS:
         raise ValueError(f"recipe={recipe!r}: must be {', '.join(configs.SCHEMAS)}")
     if settings is not None and not isinstance(settings, Mapping):
-        if recipe not in ("", given := getattr(settings, "recipe", None)):
+        if recipe not in ("", named := getattr(settings, "recipe", None)):
             raise ValueError(
-                f"config: its recipe is {given!r}, not {recipe!r}; leave recipe out, or give "
+                f"config: its recipe is {named!r}, not {recipe!r}; leave recipe out, or give "
                 f"changed fields or a config of ark_jax.config.{recipe}"
             )
         return settings.copy_and_resolve_references()

@@ -107,5 +107,5 @@ def _fish_script() -> str:
 def _fish_line(names: str, flag: str) -> str:
     """A line of the script: completes a flag after these verbs, which are separated by blanks."""
     value = " -r" if flag.endswith("=") else ""
-    when = f"-n '__fish_seen_subcommand_from {names}'"
-    return f"complete -c ark-jax {when} -l {flag.strip('-=')}{value}"
+    condition = f"-n '__fish_seen_subcommand_from {names}'"
+    return f"complete -c ark-jax {condition} -l {flag.strip('-=')}{value}"

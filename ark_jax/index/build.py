@@ -61,8 +61,8 @@ def build(
         documents, chunks = read_corpus(corpus, reading)
         retriever = open_retriever(settings.model)
         made_with = vectors_made_with(retriever, settings.bits)
-        how = (made_with["model"], settings.rules)
-        is_same = before and (before.made_with["model"], before.rules) == how
+        origin = (made_with["model"], settings.rules)
+        is_same = before and (before.made_with["model"], before.rules) == origin
         stored = tables.Stored(folder / before.folder) if is_same else None
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
@@ -223,10 +223,10 @@ def _source_fingerprint(settings: Settings, corpus: Corpus, reading: Reading) ->
     if not isinstance(corpus, str | Path):
         return ""
     of_reading = [reading.encoding, reading.columns, reading.tolerate]
-    given = {"reading": of_reading} if any(of_reading) else {}
+    options = {"reading": of_reading} if any(of_reading) else {}
     return fingerprints.fingerprint(
         {
-            **given,
+            **options,
             "input": fingerprints.read_input_digest(str(corpus)),
             "model": [settings.model, fingerprints.read_model_digest(settings.model)],
             "settings": dataclasses.asdict(settings),

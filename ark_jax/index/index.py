@@ -214,9 +214,11 @@ class Index:
         )
         is_same = digest == self.manifest.made_with["model"]
         if not is_same or self.manifest.asked_by not in ("", asked_by):
-            what = "embeds questions otherwise than when" if is_same else "is another model than"
+            difference = (
+                "embeds questions otherwise than when" if is_same else "is another model than"
+            )
             raise ValueError(
-                f"{self.model} {what} the index {self.folder} was made with: run "
+                f"{self.model} {difference} the index {self.folder} was made with: run "
                 "`ark-jax index` again, or give the place of the right one with --model=FOLDER"
             )
         return described

@@ -198,9 +198,9 @@ class View:
                 body = line.removesuffix(_CUT)
                 start = part.index(body, place)
                 place = start + len(body)
-                here = [(a - start, b - start, x) for a, b, x in marks if a < place and b > start]
+                inside = [(a - start, b - start, x) for a, b, x in marks if a < place and b > start]
                 codes = lambda kind: (_CODES[kind], PLAIN) if self.colour else ("", "")
-                lines.append(_painted(body, here, str, codes) + line[len(body) :])
+                lines.append(_painted(body, inside, str, codes) + line[len(body) :])
         return lines
 
 

@@ -117,8 +117,8 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                more = [functools.partial(_say, partial, self.form)] if partial else []
-                reply = self.write([prompt], *more)[0]
+                listeners = [functools.partial(_say, partial, self.form)] if partial else []
+                reply = self.write([prompt], *listeners)[0]
                 return parse_answer(self.form, reply, passages[:read], question)
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "

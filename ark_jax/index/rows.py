@@ -33,25 +33,25 @@ def read_corpus(
         return read.documents, read.chunks
     rows = iter(rows_of(corpus))
     first = next(rows, None)
-    given = itertools.chain([] if first is None else [first], rows)
+    records = itertools.chain([] if first is None else [first], rows)
     if first is None or isinstance(first, Document):
-        return given, None
+        return records, None
     if isinstance(first, str | Path):
-        return itertools.chain(*(readers.load(x, reading=reading).documents for x in given)), None
+        return itertools.chain(*(readers.load(x, reading=reading).documents for x in records)), None
     with tempfile.TemporaryDirectory() as folder:
-        path = write_rows(given, Path(folder) / "documents.jsonl")
+        path = write_rows(records, Path(folder) / "documents.jsonl")
         return list(readers.load(path, reading=reading).documents), None
 
 
-def rows_of(given: Iterable[object]) -> Iterable[object]:
+def rows_of(source: Iterable[object]) -> Iterable[object]:
     """The rows of a dataframe as dicts; anything else as it is."""
     for name, words in _TO_ROWS.items():
-        if hasattr(given, name):
-            rows = getattr(given, name)(*words)  # pandas writes NaN where a value is missing
+        if hasattr(source, name):
+            rows = getattr(source, name)(*words)  # pandas writes NaN where a value is missing
             return [{x: y for x, y in row.items() if not _is_missing(y)} for row in rows]
-    if isinstance(given, dict) or not isinstance(given, Iterable):
-        raise ValueError(f"rows: {type(given).__name__}; give a path, a list or a dataframe")
-    return given
+    if isinstance(source, dict) or not isinstance(source, Iterable):
+        raise ValueError(f"rows: {type(source).__name__}; give a path, a list or a dataframe")
+    return source
 
 
 def _is_missing(value: object) -> bool:

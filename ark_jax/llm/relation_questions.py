@@ -105,9 +105,9 @@ def wordings_remark(
     if not lacking:
         return None
     bad = "; ".join(f"{side}, {text!r}: {defect}" for side, text, defect in defects[:8])
-    more = " and ".join(f"{n} more that ask for the {side}" for side, n in lacking.items())
+    rest = " and ".join(f"{n} more that ask for the {side}" for side, n in lacking.items())
     return (
         f"Some wordings cannot be used ({bad}). " * bool(bad)
-        + f"Write {more}, each with {PLACEHOLDER} exactly once, all different from those before. "
+        + f"Write {rest}, each with {PLACEHOLDER} exactly once, all different from those before. "
         + FORM
     )

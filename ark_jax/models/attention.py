@@ -115,8 +115,8 @@ def attend(
         ValueError: the kernel is unknown, not installed, or does not support the type or what is
             asked.
     """
-    how = Windows(causal, window)
-    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances, how)
+    seen = Windows(causal, window)
+    kernel = choose_kernel(kernel, q, q.shape[1], reach, distances, seen)
 
     def attend_shard(
         q: Array, k: Array, v: Array, visible: Array, reach: Array | None, tables: tuple[Array, ...]
@@ -125,7 +125,7 @@ def attend(
             return _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
         places, sources = packing.plan_shard(visible, visible.size)
         q, k, v = (packing.pack_shard(x, places, sources) for x in (q, k, v))
-        out = _attend_by_length(q, k, v, places, sources, reach, how, kernel)
+        out = _attend_by_length(q, k, v, places, sources, reach, seen, kernel)
         return packing.unpack_shard(out, places, sources)
 
     tables = distances.tables if distances else ()
@@ -145,8 +145,8 @@ def attend_packed(
     distances: Distances | None = None,
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts. A token sees only tokens of its own text."""
-    how = Windows(causal, window)
-    kernel = choose_kernel(kernel, q, plan.places.shape[1], reach, distances, how)
+    seen = Windows(causal, window)
+    kernel = choose_kernel(kernel, q, plan.places.shape[1], reach, distances, seen)
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
@@ -158,7 +158,7 @@ def attend_packed(
     ) -> Float[Array, "streams a n h"]:
         places, sources = places_and_sources
         if kernel != "xla":
-            return _attend_by_length(q, k, v, places, sources, reach, how, kernel)
+            return _attend_by_length(q, k, v, places, sources, reach, seen, kernel)
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
         visible = places < plan.capacity
         out = _attend_visible(q, k, v, visible, reach, tables, distances, causal=causal)
@@ -201,9 +201,9 @@ def choose_kernel(
     if distances is None and has_windows:
         return chosen
     if kernel not in ("auto", "xla"):
-        what = "distances of tokens" if distances else "such windows"
+        part = "distances of tokens" if distances else "such windows"
         raise ValueError(
-            f"attention={kernel!r}: has no {what}, which this model has: set it to 'auto' or 'xla'"
+            f"attention={kernel!r}: has no {part}, which this model has: set it to 'auto' or 'xla'"
         )
     return "xla"
 

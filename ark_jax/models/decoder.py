@@ -382,8 +382,12 @@ class Decoder(nnx.Module):
             _: None,
             reach: Int[Array, ""] | None,
         ) -> tuple[Float[Array, "rows t n h"], None]:
-            how: dict[str, Any] = {"kernel": cfg.attention, "reach": reach, "window": cfg.window}
-            return attend(q, k, v, causal=cfg.causal, **how), None
+            options: dict[str, Any] = {
+                "kernel": cfg.attention,
+                "reach": reach,
+                "window": cfg.window,
+            }
+            return attend(q, k, v, causal=cfg.causal, **options), None
 
         x, _ = self.layers(x, positions, attend_layer, cfg, length=tokens.shape[1])
         return x if capacity is None else packing.unpack(x, plan)

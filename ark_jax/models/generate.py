@@ -436,9 +436,9 @@ def _prefill(
         # One copy of a stack at a time, since all would take as much memory as the cache.
         count = 1 if is_stacked else slots.shape[1]
         for first in range(0, slots.shape[1], count):
-            some = slots[:, first : first + count]
-            copies = jnp.broadcast_to(x, (*x.shape[:-5], *some.shape, *x.shape[-3:]))
-            old = old.at[..., some, :, : x.shape[-2], :].set(copies, mode="drop")
+            group = slots[:, first : first + count]
+            copies = jnp.broadcast_to(x, (*x.shape[:-5], *group.shape, *x.shape[-3:]))
+            old = old.at[..., group, :, : x.shape[-2], :].set(copies, mode="drop")
         return old
 
     write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b t")), out_specs=spec)
@@ -514,9 +514,9 @@ def _decode(
 
         x, new_cache = model.embeddings(token[:, None], cfg), []
         local = decoder.local_layers(cfg)
-        each = [local] if is_stacked or local is None else list(local)
-        each = each * (len(parts) // len(each))
-        for part in zip(parts, cache, shared.parts, each, strict=True):
+        flags = [local] if is_stacked or local is None else list(local)
+        flags = flags * (len(parts) // len(flags))
+        for part in zip(parts, cache, shared.parts, flags, strict=True):
             if is_stacked:
                 x, new = jax.lax.scan(lambda x, inputs: layer(x, inputs)[:2], x, part)
                 written = tuple(map(write, part[1], new))

@@ -84,14 +84,14 @@ def read_encoder_settings(model: Path, mask: Path) -> LateSettings:
     if not isinstance(expansion, dict) or (expansion and {**expansion, **fixed} != expansion):
         admissible = f"null or contain {fixed}: queries would be filled otherwise"
         raise hf.wrong_field(path, "query_expansion", admissible, expansion)
-    given = {
+    fields = {
         "query_length": expansion.get("length") or limits.get("query_length"),
         "document_length": limits.get("document_length"),
         "do_query_expansion": bool(expansion),
         "attend_to_expansion_tokens": expansion.get("attend"),
     }
     words = {"skiplist_words": masked.get("skiplist_words")}
-    settings = _checked(mask / "config.json", words, {}, _checked(path, given, {}, PLAIN))
+    settings = _checked(mask / "config.json", words, {}, _checked(path, fields, {}, PLAIN))
     return dataclasses.replace(settings, skiplist_tasks=tuple(kinds))
 
 
@@ -128,7 +128,7 @@ def _checked(path: Path, settings: dict, names: dict, defaults: LateSettings) ->
     Args:
         names: our field -> its name in the file; of PyLate they are the same.
     """
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field, default in vars(defaults).items():
         name = names.get(field, "" if names else field)
         value = settings.get(name)
@@ -141,5 +141,5 @@ def _checked(path: Path, settings: dict, names: dict, defaults: LateSettings) ->
             kinds = {str: "a token", bool: "true or false", tuple: "a list of words"}
             admissible = kinds.get(type(default), "a number of tokens above 3")
             raise hf.wrong_field(path, name, admissible, settings[name])
-        given[field] = value
-    return dataclasses.replace(defaults, **given)
+        fields[field] = value
+    return dataclasses.replace(defaults, **fields)

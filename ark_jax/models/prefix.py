@@ -58,8 +58,8 @@ def compute(
     ) -> tuple[Array, tuple[Array, ...]]:
         """The attention of a layer, and its keys and values with the heads first."""
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
-        how: dict[str, Any] = {"kernel": cfg.attention, "reach": reach, "window": cfg.window}
-        out = attend_packed(q, k, v, plan, causal=True, **how)
+        options: dict[str, Any] = {"kernel": cfg.attention, "reach": reach, "window": cfg.window}
+        out = attend_packed(q, k, v, plan, causal=True, **options)
         return out, heads_first
 
     positions = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
@@ -101,12 +101,12 @@ def run_suffixes(
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_with_prefixes(
-            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, **how(reach)
+            q, k, v, texts, prefixes, batch.prefix_indices, by_prefix, by_row, **attention(reach)
         )
         return out, (k, v) if keep else None
 
     positions = packing.pack(batch.prefix_lengths[:, None] + jnp.arange(t), by_row)
-    how = functools.partial(_how, cfg, positions)
+    attention = functools.partial(_how, cfg, positions)
     x = packing.pack(model.embeddings(batch.tokens, cfg), by_row)
     return model.layers(x, positions, attend, cfg, cache, length=prefix_mask.shape[1] + t)
 
@@ -131,12 +131,12 @@ def run_slots(
     ) -> tuple[Array, None]:
         prefixes = KeyValues(*layer_cache, prefix_mask)
         out = prefix_attention.attend_in_slots(
-            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, **how(reach)
+            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan, **attention(reach)
         )
         return out, None
 
     positions = packing.pack(batch.positions, plan)
-    how = functools.partial(_how, cfg, positions)
+    attention = functools.partial(_how, cfg, positions)
     x = packing.pack(model.embeddings(batch.tokens, cfg), plan)
     length = prefix_mask.shape[1] + batch.texts.shape[1]
     return model.layers(x, positions, attend, cfg, cache, length=length)[0]

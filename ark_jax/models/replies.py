@@ -31,11 +31,11 @@ def write_replies(
         if size + max_new_tokens < lm.max_length:
             fitting.append(i)
         else:
-            why = (
+            reason = (
                 f"{size:,} tokens and {max_new_tokens:,} for the reply are more than the "
                 f"{lm.max_length:,} that the model takes: {fix}"
             )
-            receive(i, {"error": why})
+            receive(i, {"error": reason})
 
     def hand_over(position: int, text: str) -> None:
         """Hands over the reply to the prompt at this position among the fitting ones."""

@@ -414,13 +414,15 @@ def check_vectors(
     pairs = list(zip(numbers, vectors, strict=True))
     zero = [len(ids[i]) > 0 and not vector.any() for i, vector in pairs]
     not_finite = [not np.isfinite(vector).all() for _, vector in pairs]
-    for wrong, what in (
+    for wrong, fault in (
         (not_finite, f"holds NaN or infinity; {decoder.NOT_FINITE_CAUSE}"),
         (zero, "is zero, so it is like no other; weights are damaged: fetch the model again"),
     ):
         if any(wrong):
             number = min(itertools.compress(numbers, wrong))
-            raise FloatingPointError(f"{kind} {number} ({texts[number][:40]!r}): its vector {what}")
+            raise FloatingPointError(
+                f"{kind} {number} ({texts[number][:40]!r}): its vector {fault}"
+            )
 
 
 def _family_pooling(folder: Path) -> str:

@@ -125,8 +125,8 @@ def angles(
     positions: Int[Array, "b t"], rotaries: tuple[Rotary, ...], size: int
 ) -> Float[Array, "kinds b t half_h"]:
     """Angles in radians, float32, of the heads of each kind of layer."""
-    where = positions[..., None].astype(jnp.float32)
-    return jnp.stack([where * rotary.frequencies(size) for rotary in rotaries])
+    places = positions[..., None].astype(jnp.float32)
+    return jnp.stack([places * rotary.frequencies(size) for rotary in rotaries])
 
 
 def of_layer(

@@ -53,7 +53,7 @@ def ask_rankings(
     asked = []
     for question in questions:
         wanted, values, found = needed(question), {}, {}
-        given = {name: of[question.id].get("answer") for name, of in rows.items()}
+        given = {name: by_question[question.id].get("answer") for name, by_question in rows.items()}
         for name, of_question in rows.items():
             listed = ranked(of_question[question.id])
             places = (place for place, item in enumerate(listed, 1) if item in wanted)
@@ -136,11 +136,11 @@ def _sides(asked: Asked, compared: tuple[str, str]) -> list[list]:
 
 
 def _row(asked: Asked, change: float) -> dict:
-    given = {f"answer of {name}": x for name, x in asked.given.items()}
+    replies = {f"answer of {name}": x for name, x in asked.given.items()}
     direction = "stayed" if not change else "rose" if change > 0 else "fell"
     values = {
         name: None if x is None or not math.isfinite(x) else float(x)
         for name, x in asked.values.items()
     }
     texts = {"id": asked.id, "question": asked.question, "answers": list(asked.answers)}
-    return {**texts, "change": direction, **values, **given}
+    return {**texts, "change": direction, **values, **replies}

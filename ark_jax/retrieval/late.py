@@ -104,7 +104,7 @@ def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n
     if codes.is_packed(texts):  # whose vectors are rotated
         width = queries.values.shape[1]
         queries = TokenVectors(codes.rotate(queries.values), queries.offsets)
-        widen = lambda some: TokenVectors(codes.unpack(some.values, width), some.offsets)
+        widen = lambda block: TokenVectors(codes.unpack(block.values, width), block.offsets)
     else:
         widen = _as_float32
     for columns in texts.slices(TOKENS):

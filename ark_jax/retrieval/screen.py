@@ -28,17 +28,17 @@ def screen(queries: TokenVectors, texts: TokenVectors, count: int) -> Int[np.nda
     asking = np.flatnonzero(queries.lengths)
     block = np.zeros((words, max(SIGNS, int(texts.lengths.max()))), codes.DTYPE)
     for part in texts.slices(SIGNS):
-        some = texts[part]
-        filled = np.flatnonzero(some.lengths)
+        members = texts[part]
+        filled = np.flatnonzero(members.lengths)
         if not len(filled) or not len(asking):
             continue
-        tokens = len(some.values)
-        block[:, :tokens] = some.values[:, :words].T
+        tokens = len(members.values)
+        block[:, :tokens] = members.values[:, :words].T
         parts = signs.reshape(-1, PAIRED, words)
         differences = (_differences(rows, block)[:, :tokens] for rows in parts)
-        fewest = [np.minimum.reduceat(x, some.offsets[filled], axis=1) for x in differences]
-        each = np.concatenate(fewest)[: len(queries.values)]
-        sums = np.add.reduceat(each, queries.offsets[asking], axis=0, dtype=int)
+        fewest = [np.minimum.reduceat(x, members.offsets[filled], axis=1) for x in differences]
+        least = np.concatenate(fewest)[: len(queries.values)]
+        sums = np.add.reduceat(least, queries.offsets[asking], axis=0, dtype=int)
         apart[np.ix_(asking, part.start + filled)] = sums
     keys = apart * len(texts) + np.arange(len(texts))
     return np.sort(np.partition(keys, count - 1, axis=1)[:, :count] % len(texts), axis=1)

@@ -116,11 +116,11 @@ def _answer(pipe: Connection, work: Callable, arguments: tuple, seconds: float, 
         _limit_memory(None)
 
 
-def _limit_memory(more: int | None) -> None:
+def _limit_memory(size: int | None) -> None:
     """Limits the memory of this process to what it has and `more` bytes; None: to no limit."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit, counts = most, Path("/proc/self/statm")
-    if more is not None and counts.exists():
-        limit = int(counts.read_text().split()[5]) * resource.getpagesize() + more
+    if size is not None and counts.exists():
+        limit = int(counts.read_text().split()[5]) * resource.getpagesize() + size
         limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, most))

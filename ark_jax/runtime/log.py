@@ -209,10 +209,10 @@ class Progress:
         From one line to the next the time left at most doubles, and falls at most to half of what
         it would be by now.
         """
-        since, before = self._first or (now, self.done)
-        if self.done == before or now - since < 1:
+        start, before = self._first or (now, self.done)
+        if self.done == before or now - start < 1:
             return []
-        rate = (self.done - before) / (now - since)
+        rate = (self.done - before) / (now - start)
         left = (self.total - self.done) / rate
         if left and self._left < math.inf:
             left = min(max(left, (self._left - (now - self._last)) / 2), 2 * self._left)

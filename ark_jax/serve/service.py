@@ -87,8 +87,8 @@ class Service:
             vectors = stack([embedded[0].vector])
         reranker = self.reranker if rerank else None
         depth = max(k, RERANKED) if reranker else k
-        given = {"k": depth, "by": by, "vectors": vectors, "rerank": False}
-        find = lambda: searched.index.search([question], **given)[0]
+        options = {"k": depth, "by": by, "vectors": vectors, "rerank": False}
+        find = lambda: searched.index.search([question], **options)[0]
         hits = (await requests.result(request, self.work, CALLS, find))[0]
         if not reranker or not hits:
             return hits

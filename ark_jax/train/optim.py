@@ -105,9 +105,9 @@ def _store(state: optax.ScaleByAdamState, moments: str) -> optax.ScaleByAdamStat
     longest = max((x.shape[-1] for x in second if x.ndim), default=1)
     noise = jax.random.bits(key, (longest,), jnp.uint16).astype(jnp.uint32)
     noises = [noise[: x.shape[-1]] if x.ndim else noise[0] for x in second]
-    both = ("int8", first, [NEAREST] * len(first)), ("uint8", second, noises)
+    kinds = ("int8", first, [NEAREST] * len(first)), ("uint8", second, noises)
     stored = []
-    for dtype, leaves, noises in both:
+    for dtype, leaves, noises in kinds:
         if moments == "bfloat16":
             stored.append(_Stored(structure.unflatten(map(_to_bfloat16, leaves, noises)), None))
             continue

@@ -413,10 +413,10 @@ def _with_other_cosines(context: Context, questions: Sequence[Question], paired:
 def _score_again(known: pa.Table, paired: Paired) -> tuple[pa.Table, Paired]:
     """Rows of earlier scores with the new cosines, and the candidates that have none."""
     cosines = {(q, chunk.id): cosine for q, pairs in paired.items() for chunk, cosine in pairs}
-    own = known.filter(pc.is_in(known["question"], pa.array(list(paired), pa.string())))
+    earlier = known.filter(pc.is_in(known["question"], pa.array(list(paired), pa.string())))
     rows = [
         row | {"retriever": cosines[key]}
-        for row in stream_rows(own)
+        for row in stream_rows(earlier)
         if (key := (row["question"], row["chunk"])) in cosines
     ]
     scored = {(row["question"], row["chunk"]) for row in rows}

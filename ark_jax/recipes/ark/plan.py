@@ -288,12 +288,16 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         calls = extract.extraction_calls(context, _chunks_to_extract(context, done, train))
         length = measure(folder, corpus.stored_chunks(context), plan.PASSAGE).characters
         add_calls("extract", calls, EXTRACTED * length)
-        once, times = works[-1], config.graph.gleanings
+        first_pass, times = works[-1], config.graph.gleanings
         # The conversation of each further pass holds all passes before.
-        read = once.read + (times + 1) / 2 * once.written
-        fields = {"items": times * once.items, "total": times * once.total, "read": read}
+        read = first_pass.read + (times + 1) / 2 * first_pass.written
+        fields = {
+            "items": times * first_pass.items,
+            "total": times * first_pass.total,
+            "read": read,
+        }
         if times:
-            works.append(dataclasses.replace(once, label="gleaning", **fields))
+            works.append(dataclasses.replace(first_pass, label="gleaning", **fields))
     if is_writing(config) and not writes_by_rules(config):
         calls = question_calls(context, materials_to_ask(context, join))
         add_calls("questions", calls, PAIR * config.questions.per_passage, role="questions")

@@ -232,15 +232,15 @@ def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
     stages = []
     for stage, number in curriculum.trainings(config):
-        given = {"stage": stage, "before": curriculum.model_before(config, stage, number)}
+        place = {"stage": stage, "before": curriculum.model_before(config, stage, number)}
         if number > 1:
-            given["number"] = number
+            place["number"] = number
             if stage == config.train.stages[0]:
                 stages += _scoring_stages(config, number)
         if curriculum.has_negatives(config, stage):
-            mine = functools.partial(curriculum.mine, **given)
+            mine = functools.partial(curriculum.mine, **place)
             stages.append(Stage(curriculum.mine_name(stage, number), mine))
-        train_stage = functools.partial(train.train_stage, **given)
+        train_stage = functools.partial(train.train_stage, **place)
         stages.append(Stage(curriculum.stage_name(stage, number), train_stage))
     if config.train.merge != 1:
         last = curriculum.trained_stages(config)[-1]

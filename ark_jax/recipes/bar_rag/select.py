@@ -236,7 +236,7 @@ def summary(sets: Sequence[rollouts.RewardedSet]) -> dict[str, float]:
     for item in sets:
         rewards.setdefault(item.question_id, set()).add(item.reward)
     readable = [item for item in sets if item.p is not None]
-    column = lambda name, of: rollouts.mean([getattr(item, name) for item in of])
+    column = lambda name, items: rollouts.mean([getattr(item, name) for item in items])
     share = lambda test: rollouts.mean([bool(test(item.p)) for item in readable])
     return {
         **{name: column(name, sets) for name in ("reward", "live")},
