@@ -76,7 +76,7 @@ def smallest_difference(questions: int) -> float:
 def detectable_difference(questions: int, metric: str = "nDCG@10") -> str:
     """Says which differences a comparison on so many questions is too small to detect."""
     smallest = smallest_difference(questions)
-    return f"a difference in {metric} below {smallest:.2f} cannot be told from chance"
+    return f"a test would likely miss a difference in {metric} below {smallest:.2f}"
 
 
 def sign_flip(

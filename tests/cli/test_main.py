@@ -285,7 +285,7 @@ def test_check_validates_a_test_set_against_its_corpus(world, tmp_path, capsys):
     rows += ({"id": "t2", "question": "What fell?", "documents": ["atlantis"]},)
     test = tmp_path / "test.jsonl"
     for asked, status, message in (
-        (rows[:1], 0, ["test set: 1 questions: a difference", "no problem found"]),
+        (rows[:1], 0, ["test set: 1 questions: a test would", "no problem found"]),
         (rows, 1, ["documents: 'atlantis' is not found in the corpus", "1 problem(s) in 1 of 2"]),
         ((), 1, ["test set: 0 questions: none can be read"]),
     ):

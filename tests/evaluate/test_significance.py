@@ -180,7 +180,7 @@ def test_the_smallest_detectable_difference_has_a_power_of_four_fifths():
         assert 0.72 < (p < 0.05).mean() < 0.88
     assert significance.smallest_difference(5) == pytest.approx(0.30, abs=0.01)
     assert significance.smallest_difference(1) < 1
-    assert "below 0.30 cannot be told" in significance.detectable_difference(5)
+    assert "likely miss a difference in nDCG@10 below 0.30" in significance.detectable_difference(5)
 
 
 def test_questions_of_one_document_count_as_one_observation():

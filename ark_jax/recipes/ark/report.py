@@ -248,7 +248,7 @@ def _facts(config, counts: Counts) -> list[list]:
         ["Held-out questions", found["held_out_questions"] + written.get("held_out_questions", 0)],
         *_written_facts(written),
         [
-            "Smallest difference in nDCG@10 that so many can tell from chance",
+            "Smallest difference in nDCG@10 that a test on so many detects",
             f"{smallest_difference(counts['evaluate']['questions']):.2f}",
         ],
         ["Searched", SEARCHED[found["pool"]]],

@@ -85,8 +85,8 @@ def doubts_about(
         )
     if questions < ENOUGH:
         doubts.append(
-            f"{questions:,} questions tell no gain below {smallest_difference(questions):.2f} from "
-            f"chance, and training may gain less: ask at least {ENOUGH} to tell {GAIN}{advice}"
+            f"{questions:,} questions miss most gains below {smallest_difference(questions):.2f}, "
+            f"and training may gain less: ask at least {ENOUGH} to see {GAIN}{advice}"
         )
     return doubts
 

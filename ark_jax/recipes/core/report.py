@@ -100,7 +100,7 @@ def load_curve(path: Path) -> list[dict]:
 def smallest_difference_fact(questions: int) -> list[list]:
     """[[label, difference]] for the facts of a report; empty without questions."""
     smallest = f"{smallest_difference(questions):.2f}" if questions else ""
-    label = "Smallest difference that so many can tell from chance"
+    label = "Smallest difference that a test on so many detects"
     return [[label, smallest]] if questions else []
 
 

@@ -122,7 +122,7 @@ def test_readers_are_compared_with_the_warm_one(run):
                 mean = np.mean([x[metric] for x in kind_rows])
                 assert row["values"][metric]["mean"] == pytest.approx(mean)
     (few,) = RECIPE.stages(run.config)[2].doubts(run / "baselines")
-    assert few.startswith("4 questions tell no gain")
+    assert few.startswith("4 questions miss most gains")
     said = RECIPE.conclusion(run.workdir)
     assert said[0].startswith("read-1 ships, unchosen") and "against untuned +" in said[1]
     for page in ("report.html", "export/README.md"):
