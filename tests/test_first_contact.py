@@ -60,8 +60,8 @@ def test_a_wrong_kernel_is_detected(mesh, monkeypatch):
     monkeypatch.setattr(script, "TYPES", nothing | {"splash": ("float32", "bfloat16")})
     right = kernels._attend_by_splash
 
-    def wrong(*rows, causal):
-        return right(*rows, causal=False)  # later tokens are seen
+    def wrong(*rows, causal, **options):
+        return right(*rows, causal=False, **options)  # later tokens are seen
 
     monkeypatch.setattr(kernels, "_attend_by_splash", wrong)
     rows = list(script.attention_rows(script.TINY))

@@ -20,7 +20,7 @@ from ark_jax.data.encodings import (
 from ark_jax.data.problems import Findings
 from ark_jax.data.rows import SURROGATE, has_surrogate
 
-LONGEST_LINE = 1 << 25  # characters; a longer line is no row
+LONGEST_LINE = 110 << 20  # characters; a longer line is no row
 _PACKED = "is packed by gzip and damaged; copy it again"
 NOT_TEXT = "is not text, or in an unknown encoding; save it as UTF-8"
 TREC_TABLE = (

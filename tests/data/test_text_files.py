@@ -5,7 +5,7 @@ import json
 import pytest
 from support.input_files import D, plain, write
 
-from ark_jax.data import readers
+from ark_jax.data import readers, text_files
 
 WORDS = "The mill burned in 1802."
 # format: file, and how a row with this id and text is written
@@ -80,11 +80,12 @@ def test_a_line_of_a_hundred_megabytes_is_read(tmp_path, form):
     assert not problems and len(texts["a"]) >= len(long) - 1 and texts["b"] == "x"
 
 
-def test_a_line_without_end_is_one_problem(tmp_path):
+def test_a_line_without_end_is_one_problem(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 20)
     with (tmp_path / D).open("w") as file:
         file.write('{"id": "a", "text": "x"}\n{"id": "b", "text": "')
-        for _ in range(40):
+        for _ in range(2):
             file.write("y" * (1 << 20))
     corpus, problems = readers.read(tmp_path)
     assert [d.id for d in corpus.documents] == ["a"]
-    assert len(problems) == 1 and "line 2 is longer than 32 million" in problems[0].message
+    assert len(problems) == 1 and "line 2 is longer than 1 million" in problems[0].message
