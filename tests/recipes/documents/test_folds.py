@@ -50,7 +50,7 @@ def test_the_pooled_table_equals_that_of_one_run_over_all_questions(tmp_path):
     assert pooled.rows == [{"run": "1", **x} for x in first] + [{"run": "2", **x} for x in second]
     difference = pooled.table[1]["values"]["ndcg@10"]["against_base"]
     assert difference["difference"] == pytest.approx((3 * 0.25 + 2 * 0.5) / 5)
-    assert pooled.notes[1].startswith("5 held-out questions: a difference")
+    assert pooled.notes[1].startswith("5 held-out questions: a test would")
 
 
 def test_a_fold_without_any_gold_chunk_measures_no_retrieval(tmp_path):
