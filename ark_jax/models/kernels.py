@@ -96,7 +96,11 @@ def attend_rows(
     sizes: dict[str, Any] = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}
     if window:
         sizes["local_window_size"] = window - 1, 0
-    return _library_attention(kernel, q.dtype)(q, k, v, is_causal=causal, **sizes)
+    tokens = q.shape[1]
+    # JAX's gradient by cuDNN refuses odd lengths.
+    q, k, v = (jnp.pad(x, ((0, 0), (0, tokens % 2), (0, 0), (0, 0))) for x in (q, k, v))
+    out = _library_attention(kernel, q.dtype)(q, k, v, is_causal=causal, **sizes)
+    return out[:, :tokens]
 
 
 def attend_texts(

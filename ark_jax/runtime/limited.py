@@ -50,7 +50,7 @@ def limited(
                 raise value
             return
     except (EOFError, ConnectionError):
-        code = process.end()
+        code = process.end(patience=PATIENCE)  # what it has takes a moment to be given back
         reason = f"takes more than {seconds:.0f} seconds of a processor"
         if code != -signal.SIGPROF:
             reason = (
@@ -74,10 +74,10 @@ class _Process:
             self._process.start()
         end.close()
 
-    def end(self) -> int | None:
-        """Kills the process if it still works; its exit code."""
+    def end(self, patience: float = 0.5) -> int | None:
+        """Kills the process if it still works after `patience` seconds; its exit code."""
         self.pipe.close()
-        self._process.join(0.5)
+        self._process.join(patience)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

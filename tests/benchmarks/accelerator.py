@@ -79,15 +79,18 @@ def device_rows(sizes: Sizes) -> Iterator[Row]:
     yield Row("device", f"`auto` for heads of {head}, {tokens} tokens", f"{dtype}, {kernel}")
 
 
-@functools.partial(jax.jit, static_argnums=(0,))
-def attended(kernel: str, visible, *qkv):
-    """Outputs and gradients of packed texts, with and without later tokens."""
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def attended(kernel: str, window: int, visible, *qkv):
+    """Outputs and gradients of packed texts, with and without later tokens, and in windows."""
+    kinds: list[dict] = [{"causal": True}, {"causal": False}]
+    if window:
+        kinds.append({"causal": True, "window": window, "reach": jnp.int32(window)})
 
     def loss(*qkv):
         plan = packing.plan_packing(visible, visible.size)
         packed = [packing.pack(x, plan) for x in qkv]
         attend = functools.partial(attention.attend_packed, *packed, plan, kernel=kernel)
-        outs = [packing.unpack(attend(causal=x), plan).astype(jnp.float32) for x in (True, False)]
+        outs = [packing.unpack(attend(**kind), plan).astype(jnp.float32) for kind in kinds]
         return sum(jnp.sum(jnp.sin(out)) for out in outs), outs
 
     (_, outs), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(*qkv)
@@ -102,8 +105,9 @@ def attention_rows(sizes: Sizes) -> Iterator[Row]:
     visible = layout.rows(np.arange(sizes.tokens) < lengths[:, None])
     exact = device_in_use().platform == "cpu"
     for kernel in KERNELS[1:]:
+        window = sizes.tokens // 4 if kernels.has_windows(kernel, causal=True) else 0
         for dtype in TYPES[kernel]:
-            what = f"{kernel}, {dtype}"
+            what = f"{kernel}, {dtype}" + (f", also windows of {window}" if window else "")
             if reason := absence(kernel):
                 yield Row("attention", what, "", "", reason)
                 continue
@@ -115,12 +119,12 @@ def attention_rows(sizes: Sizes) -> Iterator[Row]:
                 for heads in (n, k, k)
             ]
             try:
-                ours = jax.block_until_ready(attended(kernel, visible, *qkv))
+                ours = jax.block_until_ready(attended(kernel, window, visible, *qkv))
             except Exception as error:  # the next kernel may work
                 yield failure("attention", what, error)
                 continue
             with jax.default_matmul_precision("highest"):
-                wanted = attended("xla", visible, *(x.astype("float32") for x in qkv))
+                wanted = attended("xla", window, visible, *(x.astype("float32") for x in qkv))
             limit = LIMITS[dtype] if exact or dtype != "float32" else 2e-2
             yield judged("attention", what, error_of(ours, wanted), limit)
 

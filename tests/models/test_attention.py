@@ -18,8 +18,8 @@ from ark_jax import layout
 from ark_jax.models import attention, decoder, kernels, packing
 from ark_jax.runtime.accelerator import Device, device_in_use
 
-TEXTS, TOKENS, HEADS, KEY_HEADS, SIZE = 8, 40, 4, 2, 16
-LENGTHS = np.array([40, 1, 17, 33, 8, 25, 2, 39])
+TEXTS, TOKENS, HEADS, KEY_HEADS, SIZE = 8, 41, 4, 2, 16
+LENGTHS = np.array([41, 1, 17, 33, 8, 25, 2, 39])
 VISIBLE = np.arange(TOKENS) < LENGTHS[:, None]
 # Padding on the left, and a row without a text; and a hole.
 AT_RIGHT = VISIBLE[:, ::-1] & (LENGTHS != 1)[:, None]
