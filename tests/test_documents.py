@@ -21,6 +21,7 @@ DOCUMENTS = (
     "notebooks/README.md",
     "tests/README.md",
     "tests/benchmarks/README.md",
+    "tests/benchmarks/compilers.md",
 )
 
 

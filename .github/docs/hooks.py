@@ -31,6 +31,7 @@ PAGES = {
     "notebooks/README.md": "studies.md",
     "configs/recordings/README.md": "recordings.md",
     "tests/benchmarks/README.md": "benchmarks.md",
+    "tests/benchmarks/compilers.md": "compilers.md",
     "tests/README.md": "tests.md",
 }
 RECIPES = ("ark", "gpr", "star", "bar_rag")

@@ -2,8 +2,8 @@
 [--targets=A,B] [--sizes=A,B] [--programs=A,B]`
 
 Compiles every program of the recipes that aot.jsonl does not hold yet, each in a process of its
-own, and writes the table into README.md. A run that was stopped goes on. `--again` compiles what is
-there once more, `--table` only writes the table. Needs `pip install -e '.[aot]'`.
+own, and writes the table into compilers.md. A run that was stopped goes on. `--again` compiles what
+is there once more, `--table` only writes the table. Needs `pip install -e '.[aot]'`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from ark_jax.estimate import steps, targets
 from ark_jax.runtime.device_memory import device_memory
 
 HERE = Path(__file__).parent
-CELLS, README = HERE / "aot.jsonl", HERE / "README.md"
+CELLS, PAGE = HERE / "aot.jsonl", HERE / "compilers.md"
 BEGIN, END = "<!-- begin of aot.py's table -->", "<!-- end of aot.py's table -->"
 SIZES = ("0.6B", "4B", "8B")
 NAMES = ("v5e-8", "v5e-256", "v6e-256", "v5p-64", "h100", "h100x8")
@@ -186,10 +186,10 @@ def flash_kernels(found: dict) -> int:
 
 
 def write_table(rows: Sequence[dict]) -> None:
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
 
 
 # --- running ------------------------------------------------------------------------------------

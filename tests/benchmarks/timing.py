@@ -4,6 +4,7 @@ Contended samples are dropped; medians and ratios are printed.
 """
 
 import dataclasses
+import json
 import os
 import platform
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 
 SHARE = 0.06  # of all cores: what other processes may take of a sample that counts
 TICK = os.sysconf("SC_CLK_TCK")
+ROWS = "ARK_BENCH_ROWS"  # a file that gets what is reported too, for `all.py`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,12 @@ def report(
         noise = "" if t.clean else "   (contended: not to be quoted)"
         rate = f"{t.median * 1e3:10,.1f} ms {amount / t.median:12,.0f} {unit}/s"
         print(f"  {name:<30} {rate}   {len(t.seconds)} samples{ratio}{noise}", flush=True)
+    if file := os.environ.get(ROWS):
+        medians = {name: t.median for name, t in timings.items()}
+        clean = all(t.clean for t in timings.values())
+        row = {"work": work, "seconds": medians, "ours": ours, "clean": clean}
+        with Path(file).open("a") as rows:
+            rows.write(json.dumps(row) + "\n")
 
 
 def machine() -> str:
