@@ -269,7 +269,7 @@ def trie(paths: set[tuple[str, ...]]) -> tuple[Steps, int]:
     node = lambda prefix: " / ".join(prefix) or "topic"
     prefixes = {path[: i + 1] for path in paths for i in range(len(path))}
     graph = Triples.from_triples([(node(p[:-1]), p[-1], node(p)) for p in sorted(prefixes)])
-    return Steps(graph, inverse=False), graph.nodes.index("topic")
+    return Steps(graph, inverse=False, by="whole"), graph.nodes.index("topic")
 
 
 def relation_of(steps: Steps):
