@@ -4,10 +4,10 @@ A weight with the letters "i o" maps i to o. Its factors are A "i r" and B "r o"
 r" and "r n h", "n h d" gives "n h r" and "r d". They are sharded by their letters, and stacked
 over layers as the blocks are.
 
-The forward pass knows nothing of adapters: it runs on `merge(model, adapter)`, and training takes
-the gradient with respect to the adapter alone. So the optimizer holds two moments of the adapter,
-not of the model; the gradient of a merged weight is still formed before it is projected onto the
-factors. There is no dropout, which would need a forward pass of its own.
+The forward pass knows nothing of adapters: it runs on `adapt(model, adapter)`, whose weights add
+their factors' product when a layer reads them, and training takes the gradient with respect to the
+adapter alone. So the optimizer holds two moments of the adapter, and a step holds one layer's
+merged weights and their gradient. There is no dropout, which would need a forward pass of its own.
 
 Where a checkpoint keeps q, k and v in one tensor, each has an adapter. For peft theirs are one of a
 larger rank: A has theirs one below the other, B has theirs along its diagonal.
@@ -65,9 +65,9 @@ class Adapter:
         """How many numbers the factors have."""
         return sum(x.size for x in jax.tree.leaves(self))
 
-    def merged_into(self, model):
-        """`merge(model, self)`."""
-        return merge(model, self)
+    def applied_to(self, model):
+        """`adapt(model, self)`."""
+        return adapt(model, self)
 
 
 def target_weights(base: Path, targets: Sequence[str]) -> tuple[Weight, ...]:
@@ -169,27 +169,70 @@ def split_weights(model, cfg, base: Path, settings, seed: int) -> tuple[typing.A
     return new_adapter(base, cfg, settings, seed), model
 
 
-def merge(model, adapter: Adapter):
-    """The model with w + alpha / rank · A·B for each adapted weight w, in w's type and sharding.
+@typing.no_type_check  # tree operations put other leaves into it
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["weight", "a", "b"],
+    meta_fields=["product", "scale"],
+)
+@dataclasses.dataclass(frozen=True)
+class AdaptedWeight:
+    """A weight, of one layer or of all, to which its factors are added where it is read.
 
-    All other weights are shared with `model`.
+    Args:
+        product: the equation of A·B.
+        scale: alpha / rank.
     """
-    scale = adapter.alpha / adapter.rank
-    merged = jax.tree.map(lambda x: x, model)  # new modules around the same arrays
-    for name, row in adapter.weights:
-        inputs, outputs = (side.replace(" ", "") for side in _inputs_and_outputs(row.letters))
-        w = getattr(merged.blocks, name)[...]
+
+    weight: Float[Array, "*l_i_o"]
+    a: Float[Array, "*l_i r"]
+    b: Float[Array, "*l r_o"]
+    product: str
+    scale: float
+
+    def __getitem__(self, index):
+        """w + alpha / rank · A·B, in w's type and sharding."""
+        w = self.weight
         # Accelerators would round A and B to bfloat16. Full precision costs little beside the
         # model.
         change = jnp.einsum(
-            f"l{inputs}r,lr{outputs}->l{inputs}{outputs}",
-            adapter.a[name],
-            adapter.b[name],
+            self.product,
+            self.a,
+            self.b,
             precision="highest",
             out_sharding=jax.typeof(w).sharding.spec,
         )
-        setattr(merged.blocks, name, nnx.Param((w + scale * change).astype(w.dtype)))
-    return merged
+        return (w + self.scale * change).astype(w.dtype)[index]
+
+
+def adapt(model, adapter: Adapter):
+    """The model with an `AdaptedWeight` for each adapted weight; it shares all arrays with `model`."""
+    adapted = jax.tree.map(lambda x: x, model)  # new modules around the same arrays
+    for name, row in adapter.weights:
+        inputs, outputs = (side.replace(" ", "") for side in _inputs_and_outputs(row.letters))
+        weight = AdaptedWeight(
+            getattr(adapted.blocks, name)[...],
+            adapter.a[name],
+            adapter.b[name],
+            f"...{inputs}r,...r{outputs}->...{inputs}{outputs}",
+            adapter.alpha / adapter.rank,
+        )
+        setattr(adapted.blocks, name, nnx.Param(weight))
+    return adapted
+
+
+def merge(model, adapter: Adapter):
+    """The model with w + alpha / rank · A·B for each adapted weight w.
+
+    All other weights are shared with `model`.
+    """
+    return merge_weights(adapt(model, adapter))
+
+
+def merge_weights(adapted):
+    """A model with an array for each `AdaptedWeight`."""
+    is_adapted = lambda x: isinstance(x, AdaptedWeight)
+    return jax.tree.map(lambda x: x[...] if is_adapted(x) else x, adapted, is_leaf=is_adapted)
 
 
 def save_peft(

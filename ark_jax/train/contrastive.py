@@ -116,7 +116,7 @@ class ContrastiveObjective:
             batch: `queries` and `passages`, each tokens and mask `[b t]`; `positive` and
             `negative`, `[b c]`, of `batches.pair_masks`.
         """
-        model = fit.merged_model(trainable, frozen)
+        model = fit.adapted_model(trainable, frozen)
         encode_queries, encode_passages = (
             functools.partial(embed, model, self.cfg, form, tokens)
             for form, tokens in zip(self.forms, self.piece_tokens, strict=True)

@@ -28,6 +28,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ark_jax.models import lora
 from ark_jax.runtime import distributed, mirror, preemption
 from ark_jax.runtime.log import Progress, say
 from ark_jax.train import flops, optim
@@ -49,7 +50,7 @@ class Objective(typing.Protocol):
 
         Args:
             trainable: what the step updates: a model, an adapter, or any tree of arrays.
-            frozen: the model beside an adapter, which no step changes, or None. `merged_model`
+            frozen: the model beside an adapter, which no step changes, or None. `adapted_model`
                 gives the model that is trained.
             batch: `TrainingBatch.arrays`.
         """
@@ -115,16 +116,16 @@ class State:
         return cls(jnp.zeros((), jnp.int32), trainable, optimizer.init(trainable))
 
 
-def merged_model(trainable: Any, frozen: Any) -> Any:
-    """The model that is trained: `trainable` itself, or `frozen` with it merged in."""
-    return trainable if frozen is None else trainable.merged_into(frozen)
+def adapted_model(trainable: Any, frozen: Any) -> Any:
+    """The model that is trained: `trainable` itself, or `frozen` with it beside its weights."""
+    return trainable if frozen is None else trainable.applied_to(frozen)
 
 
-_merge = jax.jit(merged_model)
+_merge = jax.jit(lambda trainable, frozen: lora.merge_weights(adapted_model(trainable, frozen)))
 
 
 def current_model(trainable: Any, frozen: Any) -> Any:
-    """`merged_model` outside a compiled step. Without `frozen`, `trainable` is not copied."""
+    """`adapted_model` with whole weights, outside a compiled step. Without `frozen`, `trainable` is not copied."""
     return trainable if frozen is None else _merge(trainable, frozen)
 
 

@@ -169,7 +169,7 @@ class LikelihoodObjective:
         Args:
             counts: of the whole step.
         """
-        model = fit.merged_model(trainable, frozen)
+        model = fit.adapted_model(trainable, frozen)
         log_probs, entropy = completion_log_probs(model, self.cfg, batch, entropy=self.entropy)
         loss, metrics = token_loss(
             log_probs,

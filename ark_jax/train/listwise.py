@@ -26,9 +26,9 @@ class AdaptedScorer:
     adapter: lora.Adapter
     head: Any
 
-    def merged_into(self, frozen: PairModel) -> PairModel:
+    def applied_to(self, frozen: PairModel) -> PairModel:
         """The model that is trained."""
-        return PairModel(lora.merge(frozen, self.adapter).body, self.head)
+        return PairModel(lora.adapt(frozen, self.adapter).body, self.head)
 
 
 def train(
@@ -161,7 +161,7 @@ class ListwiseObjective:
                 candidates]`, with `present` and `weights` as the loss takes them.
         """
         logits = (
-            pair_logits(fit.merged_model(trainable, frozen), self.cfg, batch, self.capacities)
+            pair_logits(fit.adapted_model(trainable, frozen), self.cfg, batch, self.capacities)
             / self.temperature
         )
         # Each device gets all logits, since a list's pairs are on several. They are few.

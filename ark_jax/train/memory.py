@@ -131,16 +131,17 @@ def step_memory(
         logits: as `logits_bytes` returns it; 0 for a step without logits.
     """
     working, kept = max(_working_bytes(cfg, remat, x) for x in texts), MOMENTS[moments]
+    # Of one layer at a time: its weights with an adapter's product, the product and their gradient.
+    merged = 3 * frozen / cfg.layers
     if device_in_use().platform == "cpu":
-        # Merged with an adapter, frozen weights are held twice and have a gradient.
-        weights = (2 + kept + in_pieces) * trained + 3 * frozen
+        weights = (2 + kept + in_pieces) * trained + frozen + merged
         # XLA:CPU computes 16 bits in float32, and saves them so.
         saved = 4 * sum(_numbers(cfg, remat, x) for x in texts)
         return StepMemory(weights, cfg.layers * saved, max(working, logits))
     # The layers' gradient of one kind of texts waits for that of the next; all add to one table's.
     layers, table = flops.weights(cfg), cfg.vocab * cfg.width
     gradients = 1 + (len(texts) - 1 + in_pieces) * layers / (layers + table)
-    weights = (1 + kept) * trained + 2 * frozen + gradients * (frozen or trained)
+    weights = (1 + kept + gradients) * trained + frozen + merged
     # Keys and values of prefixes wait with their gradient.
     saved = 2 * sum(x.prefixes * x.after for x in texts) * _cache_numbers(cfg)
     saved += sum(_numbers(cfg, remat, x) for x in texts)

@@ -171,7 +171,7 @@ class TripletLoss:
     margin: float = 0.2
 
     def __call__(self, trainable, frozen, batch):
-        model, tokens = fit.merged_model(trainable, frozen), self.grid.piece_tokens
+        model, tokens = fit.adapted_model(trainable, frozen), self.grid.piece_tokens
         encode = functools.partial(
             embed, model, self.cfg, VectorForm(("mean",), self.cfg.width), tokens
         )
@@ -206,7 +206,7 @@ class TokenLoss:
     cfg: decoder.Config
 
     def __call__(self, trainable, frozen, batch):
-        model = fit.merged_model(trainable, frozen)
+        model = fit.adapted_model(trainable, frozen)
         log_probs = token_log_probs(model, self.cfg, batch["tokens"], batch["mask"])
         return -(log_probs.sum(axis=1) * batch["advantages"]).mean(), {}
 
