@@ -243,6 +243,23 @@ def test_an_adapter_step_is_the_same_on_every_mesh(checkpoint, any_mesh, capfd):
 # --- peft -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_a_gradient_holds_one_layer_of_merged_weights(family, tmp_path):
+    """Not all of them, whose gradients would be as large."""
+    wide = {"WIDTH": 64, "FFN": 512, "LAYERS": 16}
+    with pytest.MonkeyPatch.context() as patch, jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        for name, value in wide.items():
+            patch.setattr(tiny, name, value)
+        base = tiny.write(tmp_path / family, family, tokenizer="cls" if family == "bert" else "end")
+        model, cfg, _ = hf.load_model(str(base))
+        inputs = {"tokens": np.ones((1, 8), np.int32), "mask": np.ones((1, 8), bool)}
+        inputs = {name: layout.rows(x) for name, x in inputs.items()}
+        inputs["direction"] = jnp.ones((1, 8, 64))
+        program = slope.lower(cfg, model, fresh(base, cfg), inputs).compile()
+    stacked = sum(x.nbytes for x in jax.tree.leaves(model.blocks))
+    assert program.memory_analysis().temp_size_in_bytes < 0.5 * stacked
+
+
 def theirs(folder: Path):
     """(peft, the transformers model of a folder)."""
     reason = "the reference implementation: pip install 'ark-jax[reference]'"
@@ -257,8 +274,8 @@ def theirs(folder: Path):
 
 @functools.partial(jax.jit, static_argnums=0)
 def slope(cfg, model, adapter, inputs):
-    """The gradient of the merged model's hidden states along a direction, per row."""
-    hidden = lambda adapter: lora.merge(model, adapter)(inputs["tokens"], inputs["mask"], cfg)
+    """The gradient of the adapted model's hidden states along a direction, per row."""
+    hidden = lambda adapter: lora.adapt(model, adapter)(inputs["tokens"], inputs["mask"], cfg)
     return jax.grad(
         lambda adapter: (hidden(adapter) * inputs["direction"]).sum() / len(inputs["tokens"])
     )(adapter)
