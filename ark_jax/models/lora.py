@@ -206,7 +206,7 @@ class AdaptedWeight:
 
 
 def adapt(model, adapter: Adapter):
-    """The model with an `AdaptedWeight` for each adapted weight; it shares all arrays with `model`."""
+    """The model with an `AdaptedWeight` for each adapted weight. Both share their arrays."""
     adapted = jax.tree.map(lambda x: x, model)  # new modules around the same arrays
     for name, row in adapter.weights:
         inputs, outputs = (side.replace(" ", "") for side in _inputs_and_outputs(row.letters))

@@ -125,7 +125,10 @@ _merge = jax.jit(lambda trainable, frozen: lora.merge_weights(adapted_model(trai
 
 
 def current_model(trainable: Any, frozen: Any) -> Any:
-    """`adapted_model` with whole weights, outside a compiled step. Without `frozen`, `trainable` is not copied."""
+    """`adapted_model` with whole weights, outside a compiled step.
+
+    Without `frozen`, `trainable` is not copied.
+    """
     return trainable if frozen is None else _merge(trainable, frozen)
 
 

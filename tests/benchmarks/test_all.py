@@ -4,15 +4,14 @@ import re
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.append(str(HERE))
+sys.path.append(str(Path(__file__).parent))
 import all as speeds
 
 
 def test_every_script_that_reports_a_peer_is_in_the_table():
     scripts = {
         path.name
-        for path in HERE.glob("*.py")
+        for path in speeds.HERE.glob("*.py")
         if re.search(r"from timing import .*\breport\b", path.read_text(encoding="utf-8"))
     }
     assert scripts == {speeds._parts(command)[-2] for command in speeds.COMMANDS}
