@@ -20,7 +20,6 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from ark_jax.layout import check_divides, fetch, groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder, torch_weights
@@ -55,6 +54,8 @@ TOKENIZER_FILES = (
 
 SENTENCE_SETTINGS = "config_sentence_transformers.json"  # of sentence-transformers and PyLate
 _FLOAT_TYPES = ("F64", "F32", "F16", "BF16")  # that weights may have in a safetensors file
+# All types that are written, in the order of their arrays in a file.
+_TYPES = ("U64", "I64", "F64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "I8", "U8", "BOOL")
 
 
 def resolve(name_or_folder: str) -> Path:
@@ -391,12 +392,12 @@ def export(
     }
     for name, tensor in named_tensors(model, cfg, table).items():
         stored = checkpoint.stored_name(name)
-        tensors[stored] = tensor.astype(dtype or checkpoint.dtype(stored))
+        tensors[stored] = tensor.astype(dtype or checkpoint.dtype(stored), copy=False)
     write_tensors(tensors, folder)
 
 
 def named_tensors(model, cfg, table: Table) -> dict[str, np.ndarray]:
-    """Every parameter by its name in the table, in Hugging Face's shape.
+    """Every parameter by its name in the table, in Hugging Face's shape; views where that is enough.
 
     Every process must call this, since arrays are gathered.
     """
@@ -414,7 +415,7 @@ def named_tensors(model, cfg, table: Table) -> dict[str, np.ndarray]:
             )
             parts.setdefault(expanded, {})[row.part] = tensor
     joined = {name: [x[i] for i in range(len(x))] for name, x in parts.items()}
-    return {name: np.ascontiguousarray(np.concatenate(x)) for name, x in joined.items()}
+    return {name: x[0] if len(x) == 1 else np.concatenate(x) for name, x in joined.items()}
 
 
 def save_model(
@@ -535,8 +536,28 @@ def _split_into_shards(tensors: dict[str, np.ndarray], limit: int) -> list[dict[
 
 
 def _write_shard(shard: dict[str, np.ndarray], file: Path) -> None:
-    # Not with `save_file`, whose files only their owner may read.
-    file.write_bytes(save(shard, metadata={"format": "pt"}))
+    """Writes a file of safetensors, an array at a time; the library would hold all twice more."""
+    codes = {name: _type_code(array.dtype) for name, array in shard.items()}
+    names = sorted(shard, key=lambda name: (_TYPES.index(codes[name]), name))
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in names:
+        start, end = end, end + shard[name].nbytes
+        place = {"shape": shard[name].shape, "data_offsets": (start, end)}
+        header[name] = {"dtype": codes[name], **place}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            out.write(np.ascontiguousarray(shard[name]).reshape(-1).view(np.uint8).data)
+
+
+def _type_code(dtype: np.dtype) -> str:
+    """How a safetensors file names a type: float32 is F32, bfloat16 BF16, bool BOOL."""
+    if dtype.name in ("bfloat16", "bool"):
+        return {"bfloat16": "BF16", "bool": "BOOL"}[dtype.name]
+    return f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
 def named_parameters(model) -> list[tuple[str, nnx.Param]]:

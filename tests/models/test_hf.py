@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 from support import goldens, tiny
 
 from ark_jax import layout
@@ -341,6 +342,30 @@ def test_a_large_export_is_split_into_indexed_files(tmp_path):
     assert contents(tmp_path) == {
         name: (x.dtype, x.shape, x.tobytes()) for name, x in tensors.items()
     }
+
+
+def test_a_file_of_weights_has_the_librarys_bytes_and_holds_one_array_more(tmp_path):
+    random = np.random.default_rng(0)
+    draw = lambda *shape: random.standard_normal(shape).astype(np.float32)
+    tensors = {
+        "b": draw(3, 5).T,
+        "a": draw(4).astype(ml_dtypes.bfloat16),
+        "ü": draw(2, 3, 4).transpose(2, 0, 1),
+        "none": draw(0, 2),
+        "one": np.array(3, np.int32),
+        "half": draw(7).astype(np.float16),
+        "flag": np.array([True, False]),
+    }
+    hf.write_tensors(tensors, tmp_path)
+    contiguous = {name: np.ascontiguousarray(x).reshape(x.shape) for name, x in tensors.items()}
+    wanted = save(contiguous, metadata={"format": "pt"})
+    assert (tmp_path / "model.safetensors").read_bytes() == wanted
+    large = {str(i): np.zeros((1000, 1000), np.float32) for i in range(8)}
+    tracemalloc.start()
+    hf.write_tensors(large, tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * large["0"].nbytes
 
 
 def assert_same_model(one: Path, other: Path) -> None:
