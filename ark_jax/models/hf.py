@@ -397,7 +397,7 @@ def export(
 
 
 def named_tensors(model, cfg, table: Table) -> dict[str, np.ndarray]:
-    """Every parameter by its name in the table, in Hugging Face's shape; views where that is enough.
+    """Every parameter by its name in the table, in Hugging Face's shape; some are views.
 
     Every process must call this, since arrays are gathered.
     """
