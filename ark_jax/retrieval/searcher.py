@@ -72,21 +72,22 @@ def nearest_texts(
     """
     from ark_jax.retrieval.late import nearest  # starts jax
 
-    rows_by_scope: dict[Sequence[int], list[int]] = {}
+    rows_by_scope: dict[range | bytes, tuple[Sequence[int], list[int]]] = {}
     for row, scope in enumerate(scopes or [range(len(vectors))] * len(queries)):
-        key = scope if isinstance(scope, range) else tuple(scope)
-        rows_by_scope.setdefault(key, []).append(row)
-    found = [Ranking((), ())] * len(queries)
-    for scope, rows in rows_by_scope.items():
         # A range may be a whole corpus, which is neither listed nor copied.
-        is_range = isinstance(scope, range)
-        keys = vectors[slice(scope.start, scope.stop, scope.step) if is_range else list(scope)]
+        scope = scope if isinstance(scope, range) else np.asarray(scope, np.int64)
+        key = scope if isinstance(scope, range) else scope.tobytes()
+        rows_by_scope.setdefault(key, (scope, []))[1].append(row)
+    found = [Ranking((), ())] * len(queries)
+    for scope, rows in rows_by_scope.values():
         scope_queries = queries if len(rows) == len(queries) else queries[rows]
-        positions, scores = nearest(scope_queries, keys, k)
-        if is_range:
+        if isinstance(scope, range):
+            keys = vectors[slice(scope.start, scope.stop, scope.step)]
+            positions, scores = nearest(scope_queries, keys, k)
             ids = scope.start + scope.step * positions
         else:
-            ids = np.asarray(scope, int)[positions]
+            positions, scores = nearest(scope_queries, vectors, k, scope)
+            ids = scope[positions]
         for row, *ranking in zip(rows, ids, scores, strict=True):
             found[row] = Ranking(*ranking)
     return found
