@@ -140,8 +140,7 @@ class InputRow:
         return Problem(self.file, self.line, name, f"{defect}{place}; {consequence}")
 
     def metadata(self, *fields: str) -> str:
-        """All fields but these as `Document.metadata`; those of an object `metadata` are among them.
-        """
+        """All fields but these, and those of an object `metadata`, as `Document.metadata`."""
         inner = self.values.get("metadata")
         inner, known = (inner, (*fields, "metadata")) if isinstance(inner, dict) else ({}, fields)
         values = {name: x for name, x in (inner | {**self.values}).items() if name not in known}

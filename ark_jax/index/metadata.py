@@ -5,13 +5,14 @@ Texts are in single quotes, dates are ISO 8601 in quotes, odd names of columns a
 A comparison with a missing value is neither true nor false. `'x' in tags` looks into a list.
 """
 
+import contextlib
 import datetime
 import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +26,20 @@ FIELDS = "fields"  # the column of typed metadata, a struct
 MOST_COLUMNS = 256  # of metadata; those that fewest documents have are no columns
 MOST_CHARACTERS = 1 << 16  # of a filter
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:.*)?", re.DOTALL)
-_DATES, _NUMBERS, _TEXT = pa.timestamp("us"), (pa.int64(), pa.float64()), pa.large_string()
+_DATES, _TEXT = pa.timestamp("us"), pa.large_string()
 _LISTS = pa.list_(_TEXT)
 _COMPARE = {"=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<>": pc.not_equal}
 _COMPARE |= {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 _TOKEN = re.compile(
     r"""(?P<text>'(?:[^']|'')*')|(?P<column>"(?:[^"]|"")+")|(?P<sign><=|>=|<>|!=|==|[=<>(),])"""
     r"""|(?P<number>[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?!\w))"""
-    r"""|(?P<word>[^\W0-9][\w.-]*)"""
+    r"""|(?P<blank>\s+)|(?P<word>[^\W0-9][\w.-]*)"""
 )
-_KEYWORDS = {"and", "or", "not", "in", "is", "null", "like", "between", "true", "false"}
+_KEYWORDS = {"and", "or", "not", "in", "is", "null", "like", "between"}
+_FORMS = {
+    **{"number": "a number", "true or false": "true or false", "list": "a list: write 'x' in LIST"},
+    **{"text": "a text in single quotes", "date": "a date such as '2020-12-31'"},
+}
 
 
 class _Number(str):
@@ -107,8 +112,8 @@ def _parse_date(text: str) -> datetime.datetime:
 
 
 def _type_name(kind: pa.DataType) -> str:
-    names = {pa.bool_(): "true or false", _DATES: "date", _LISTS: "list"}
-    return names.get(kind, "number" if kind in _NUMBERS else "text")
+    names = {pa.bool_(): "true or false", _DATES: "date", _LISTS: "list", _TEXT: "text"}
+    return names.get(kind, "number")
 
 
 class Metadata:
@@ -166,12 +171,6 @@ class Metadata:
         return json.loads(self._file.table["metadata"][row].as_py() or "{}")
 
 
-class _Token(NamedTuple):
-    kind: str  # a group of _TOKEN, "keyword" or "end"
-    text: str
-    place: int
-
-
 class _Filter:
     """Reads a filter, and applies each part as soon as it is read; a mask is true, false or null.
 
@@ -182,7 +181,10 @@ class _Filter:
 
     def __init__(self, where: str, columns: dict[str, pa.Array], rows: int):
         self._where, self._columns, self._rows = where, columns, rows
-        self._tokens, self._next = self._split(), 0
+        self._name = ""  # of the column that was read last
+        if len(where) > MOST_CHARACTERS:
+            self._fail(f"it has more than {MOST_CHARACTERS:,} characters", 0)
+        self._tokens = self._split()  # kind, text and place of each, the last one first
 
     def mask(self) -> np.ndarray:
         """Whether each document passes, bool `[rows]`; ValueError if the filter is wrong."""
@@ -190,55 +192,45 @@ class _Filter:
             mask = self._either()
         except RecursionError:
             self._fail("it is nested too deeply", 0)
-        self._expect("", "`and`, `or` or the end")
+        if self._tokens[-1][0] != "end":
+            self._fail("`and`, `or` or the end is expected")
         return np.asarray(pc.fill_null(mask, False))
 
-    def _split(self) -> list[_Token]:
+    def _split(self) -> list[tuple[str, str, int]]:
         tokens, place = [], 0
-        if len(self._where) > MOST_CHARACTERS:
-            self._fail(f"it has more than {MOST_CHARACTERS:,} characters", MOST_CHARACTERS)
         while place < len(self._where):
-            if self._where[place].isspace():
-                place += 1
-                continue
             match = _TOKEN.match(self._where, place)
             if not match:
                 is_open = self._where[place] in "'\""
                 self._fail("a quote is not closed" if is_open else "this is not understood", place)
             kind, text = match.lastgroup or "", match[0]
             if kind == "word" and text.lower() in _KEYWORDS:
-                kind, text = "keyword", text.lower()
+                kind, text = "sign", text.lower()
             elif kind in ("text", "column"):
                 text = text[1:-1].replace(text[0] * 2, text[0])
-            tokens.append(_Token(kind, text, place))
+            if kind != "blank":
+                tokens.append((kind, text, place))
             place = match.end()
-        return [*tokens, _Token("end", "", place)]
+        return [("end", "", place), *reversed(tokens)]
 
-    def _fail(self, message: str, place: int) -> NoReturn:
-        """Raises ValueError with the place and the columns."""
+    def _fail(self, message: str, place: int = -1) -> NoReturn:
+        """Raises ValueError with the columns and a place, by default that of the next token."""
+        place = self._tokens[-1][2] if place < 0 else place
         shown = self._where[place : place + 20].split("\n")[0]
         position = f"character {place + 1}, before {shown!r}" if shown else "the end"
         names = [f"{x} ({_type_name(y.type)})" for x, y in [*self._columns.items()][:40]]
         names += ["..."] * (len(self._columns) > 40)
         raise ValueError(f"where: {message}, at {position}; the columns are {', '.join(names)}")
 
-    @property
-    def _token(self) -> _Token:
-        return self._tokens[self._next]
-
     def _take(self, *texts: str) -> str:
-        """Goes behind the next token if it is one of these signs or keywords, and returns it."""
-        kind, text, _ = self._token
-        if kind not in ("sign", "keyword") or text not in texts:
-            return ""
-        self._next += 1
-        return text
+        """Takes the next token if it is one of these signs or keywords, and returns it."""
+        kind, text, _ = self._tokens[-1]
+        return self._tokens.pop()[1] if kind == "sign" and text in texts else ""
 
-    def _expect(self, text: str, name: str = "") -> None:
-        """Goes behind a sign or keyword, or checks the end; raises ValueError for anything else."""
-        is_end = not text and self._token.kind == "end"
-        if not (is_end or (text and self._take(text))):
-            self._fail(f"{name or repr(text)} is expected", self._token.place)
+    def _expect(self, text: str) -> None:
+        """Takes a sign or keyword; raises ValueError for anything else."""
+        if not self._take(text):
+            self._fail(f"{text!r} is expected")
 
     def _either(self) -> pa.Array:
         mask = self._both()
@@ -259,15 +251,15 @@ class _Filter:
             mask = self._either()
             self._expect(")")
             return mask
-        return self._comparison()
+        kind, text, _ = self._tokens[-1]
+        if kind not in ("text", "number"):
+            return self._test(self._column())
+        self._tokens.pop()
+        self._expect("in")
+        return self._in_list(text)
 
-    def _comparison(self) -> pa.Array:
-        token = self._token
-        if token.kind in ("text", "number"):
-            self._next += 1
-            self._expect("in")
-            return self._in_list(token.text, self._column(_LISTS, "a list"))
-        column = self._column()
+    def _test(self, column: pa.Array) -> pa.Array:
+        """The rest of a comparison, whose column was read."""
         if sign := self._take(*_COMPARE):
             return self._compare(_COMPARE[sign], column)
         if self._take("is"):
@@ -281,63 +273,52 @@ class _Filter:
             least = self._compare(pc.greater_equal, column)
             self._expect("and")
             mask = pc.and_kleene(least, self._compare(pc.less_equal, column))
-        elif self._take("like"):
-            mask = pc.match_like(self._checked(column, _TEXT, token), self._value(column))
+        elif column.type == _TEXT and self._take("like"):
+            mask = pc.match_like(column, self._value(column))
         elif is_not or column.type != pa.bool_():
-            signs = "=, !=, <, <=, >, >=, in, like, between or is null"
-            self._fail(f"{signs} is expected", self._token.place)
+            like = "like, " * (column.type == _TEXT)
+            self._fail(f"=, !=, <, <=, >, >=, in, {like}between or is null is expected")
         else:
             mask = column
         return pc.invert(mask) if is_not else mask
 
-    def _column(self, kind: pa.DataType | None = None, name: str = "") -> pa.Array:
-        """The column that the next token names, and which must be of a type if one is given."""
-        token = self._token
-        if token.kind not in ("word", "column"):
-            self._fail("a column is expected", token.place)
-        names = {x.lower(): x for x in reversed(self._columns)} | {x: x for x in self._columns}
-        known = names.get(token.text, names.get(token.text.lower()))
-        if known is None:
-            self._fail(f"there is no column {token.text!r}", token.place)
-        self._next += 1
-        return self._checked(self._columns[known], kind, token)
-
-    def _checked(self, column: pa.Array, kind: pa.DataType | None, token: _Token) -> pa.Array:
-        if kind is not None and column.type != kind:
-            held = _type_name(column.type)
-            self._fail(f"{token.text} is no {_type_name(kind)} but {held}", token.place)
-        return column
+    def _column(self) -> pa.Array:
+        """The values of the column that the next token names, if need be in another case."""
+        kind, text, _ = self._tokens[-1]
+        if kind not in ("word", "column"):
+            self._fail("a column is expected")
+        lowered = {name.lower(): name for name in self._columns}
+        self._name = text if text in self._columns else lowered.get(text.lower(), "")
+        if not self._name:
+            self._fail(f"there is no column {text!r}")
+        self._tokens.pop()
+        return self._columns[self._name]
 
     def _value(self, column: pa.Array) -> Any:
         """The next token as a value for a column, whose type it must have."""
-        token, kind = self._token, _type_name(column.type)
-        self._next += 1
-        try:
-            if kind == "number" and token.kind in ("number", "text"):
-                number = float(token.text)
-                is_whole = token.text.strip().removeprefix("-").isdigit()
-                return int(token.text) if is_whole else number
-            if kind == "true or false" and token.text.lower() in ("true", "false"):
-                return token.text.lower() == "true"
-            if token.kind == "text" and kind in ("text", "date"):
-                return token.text if kind == "text" else _parse_date(token.text)
-        except (ValueError, OverflowError):
-            pass
-        form = {
-            "number": "a number",
-            "true or false": "true or false",
-            "text": "a text in single quotes",
-            "date": "a date such as '2020-12-31'",
-        }
-        fix = form.get(kind, "nothing (write 'x' in COLUMN for a list)")
-        self._fail(f"{fix} is expected", token.place)
+        form, (kind, text, _) = _type_name(column.type), self._tokens[-1]
+        value: Any = None
+        with contextlib.suppress(ValueError, OverflowError):
+            if form == "number" and kind in ("number", "text"):
+                value = float(text)
+                if column.type == pa.int64() and text.removeprefix("-").isdigit():
+                    is_whole = -(1 << 63) <= int(text) < 1 << 63
+                    value = int(text) if is_whole else 2 * value  # beyond what rounds to 2^63
+            elif form == "true or false":
+                value = {"true": True, "false": False}.get(text.lower())
+            elif form != "list" and kind == "text":
+                value = text if form == "text" else _parse_date(text)
+        if value is None:
+            self._fail(f"{self._name} is {_FORMS[form]}")
+        self._tokens.pop()
+        return value
 
     def _compare(self, function: Callable, column: pa.Array) -> pa.Array:
         """A comparison of a column with the next token."""
         value = self._value(column)
-        if column.type == pa.int64() and not (type(value) is int and abs(value) < 1 << 63):
-            # No whole number of 64 bits is between a fraction and its neighbour of 64 bits.
-            return function(column.cast(pa.float64(), safe=False), float(value))
+        if column.type == pa.int64() and isinstance(value, float):
+            # A fraction is so small, and another number so large, that rounding changes no result.
+            return function(column.cast(pa.float64(), safe=False), value)
         return function(column, pa.scalar(value, column.type))
 
     def _among(self, column: pa.Array) -> pa.Array:
@@ -352,8 +333,11 @@ class _Filter:
         is_in = pc.is_in(column, value_set=pa.array(values, column.type))
         return pc.if_else(pc.is_valid(column), is_in, pa.scalar(None, pa.bool_()))
 
-    def _in_list(self, text: str, lists: pa.Array) -> pa.Array:
-        """Whether each list has a text."""
+    def _in_list(self, text: str) -> pa.Array:
+        """Whether each list of the next column has a text."""
+        place, lists = self._tokens[-1][2], self._column()
+        if lists.type != _LISTS:
+            self._fail(f"{self._name} is no list", place)
         mask = np.zeros(self._rows, bool)
         rows = pc.list_parent_indices(lists).filter(pc.equal(pc.list_flatten(lists), text))
         mask[rows.to_numpy()] = True

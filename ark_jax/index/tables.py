@@ -40,7 +40,7 @@ class Uncut(NamedTuple):
     digest: str
 
 
-# Where the chunks of a document come from; a string is the id of a stored document.
+# Where the chunks of a document come from; a string is the id of a stored document that stays.
 Source = str | Part | Uncut
 
 
@@ -97,10 +97,10 @@ def source_finder(
 
     def find(document: Document) -> Source:
         row = dataclasses.asdict(document)
-        # Documents without metadata keep the digest that earlier versions gave them.
-        digest = fingerprint(row if row.pop("metadata") == "" else dataclasses.asdict(document))[:32]
+        metadata = row.pop("metadata")  # changes no chunk
+        digest = fingerprint(row)[:32]
         if stored and stored.digest(document.id) == digest:
-            return document.id
+            return stored.part(document.id)._replace(metadata=metadata)
         return Uncut(document, digest)
 
     return find

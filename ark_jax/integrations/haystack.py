@@ -48,9 +48,7 @@ class IndexRetriever:
             "operator": ">=", "value": 2020}; those of a call take their place.
     """
 
-    def __init__(
-        self, folder: str, k: int = 10, by: str = "hybrid", filters: dict | None = None
-    ):
+    def __init__(self, folder: str, k: int = 10, by: str = "hybrid", filters: dict | None = None):
         self.folder, self.k, self.by, self.filters = folder, k, by, filters
         self._index = Index.open(folder)
 
