@@ -37,8 +37,11 @@ _TOKEN = re.compile(
 )
 _KEYWORDS = {"and", "or", "not", "in", "is", "null", "like", "between"}
 _FORMS = {
-    **{"number": "a number", "true or false": "true or false", "list": "a list: write 'x' in LIST"},
-    **{"text": "a text in single quotes", "date": "a date such as '2020-12-31'"},
+    "number": "a number",
+    "true or false": "true or false",
+    "list": "a list: write 'x' in LIST",
+    "text": "a text in single quotes",
+    "date": "a date such as '2020-12-31'",
 }
 
 
