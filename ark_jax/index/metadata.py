@@ -65,16 +65,15 @@ def typed_fields(metadata: Iterable[str]) -> pa.StructArray:
             rows, values = cells.setdefault(name, ([], []))
             rows.append(row)
             values.append(value)
+    if not cells:
+        return pa.array([{}] * count, pa.struct([]))
     names = sorted(sorted(cells, key=lambda name: -len(cells[name][0]))[:MOST_COLUMNS])
-    columns = {}
-    for name in names:
-        rows, values = cells[name]
+    columns = []
+    for rows, values in map(cells.__getitem__, names):
         places = np.full(count, -1)
         places[rows] = np.arange(len(rows))
-        columns[name] = _typed(values).take(pa.array(places, mask=places < 0))
-    if not columns:
-        return pa.array([{}] * count, pa.struct([]))
-    return pa.StructArray.from_arrays(list(columns.values()), names)
+        columns.append(_typed(values).take(pa.array(places, mask=places < 0)))
+    return pa.StructArray.from_arrays(columns, names)
 
 
 def _values(metadata: str) -> dict:
@@ -131,15 +130,18 @@ class Metadata:
         Args:
             documents, chunks: how many there must be.
         """
-        self._path, self._file, self._chunks = path, MappedTable(path), chunks
-        if len(self._file) != documents:
-            raise ValueError(f"{path.name} has {len(self._file):,} documents, not {documents:,}")
-        self._is_known = FIELDS in self._file.table.column_names
+        file = MappedTable(path)
+        self._path, self._table, self._chunks = path, file.table, chunks
+        if len(file) != documents:
+            raise ValueError(f"{path.name} has {len(file):,} documents, not {documents:,}")
+        self._table.validate(full=True)  # damaged offsets would lead outside of the file
+        self._is_known = FIELDS in self._table.column_names
+        file.forget()
 
     @functools.cached_property
     def _ends(self) -> Int[np.ndarray, " documents"]:
         """Where the chunks of each document end."""
-        counts = self._file.table["chunks"].to_numpy()
+        counts = self._table["chunks"].to_numpy()
         if counts.min() < 0 or counts.sum() != self._chunks:
             raise ValueError(f"{self._path} is damaged; make the index again")
         return np.cumsum(counts)
@@ -147,10 +149,9 @@ class Metadata:
     @functools.cached_property
     def _columns(self) -> dict[str, pa.Array]:
         """name -> values of the documents."""
-        table = self._file.table.select(["id", "chunks", FIELDS])
-        table.validate(full=True)  # damaged offsets would lead outside of the file
-        fields, ids = table[FIELDS].chunk(0), table["id"].chunk(0).cast(_TEXT)
-        return {"id": ids, **{x.name: fields.field(i) for i, x in enumerate(fields.type)}}
+        fields, ids = self._table[FIELDS].chunk(0), self._table["id"].chunk(0)
+        columns = {x.name: fields.field(i) for i, x in enumerate(fields.type)}
+        return columns | {"id": ids.cast(_TEXT)}
 
     def passing(self, where: str) -> Int[np.ndarray, " n"]:
         """The positions of the chunks whose documents a filter lets through, in order.
@@ -163,7 +164,7 @@ class Metadata:
                 f"where: the index {self._path.parent.parent} was made without metadata; "
                 "`ark-jax index` with the same corpus adds them and embeds nothing again"
             )
-        mask = _Filter(where, self._columns, len(self._file)).mask()
+        mask = _Filter(where, self._columns, len(self._table)).mask()
         return np.flatnonzero(np.repeat(mask, np.diff(self._ends, prepend=0)))
 
     def at(self, chunk: int) -> dict:
@@ -171,7 +172,7 @@ class Metadata:
         if not self._is_known:
             return {}
         row = int(np.searchsorted(self._ends, chunk, "right"))
-        return json.loads(self._file.table["metadata"][row].as_py() or "{}")
+        return json.loads(self._table["metadata"][row].as_py() or "{}")
 
 
 class _Filter:
@@ -221,9 +222,8 @@ class _Filter:
         place = self._tokens[-1][2] if place < 0 else place
         shown = self._where[place : place + 20].split("\n")[0]
         position = f"character {place + 1}, before {shown!r}" if shown else "the end"
-        names = [f"{x} ({_type_name(y.type)})" for x, y in [*self._columns.items()][:40]]
-        names += ["..."] * (len(self._columns) > 40)
-        raise ValueError(f"where: {message}, at {position}; the columns are {', '.join(names)}")
+        columns = ", ".join(f"{x} ({_type_name(y.type)})" for x, y in self._columns.items())
+        raise ValueError(f"where: {message}, at {position}; the columns are {columns:.1000}")
 
     def _take(self, *texts: str) -> str:
         """Takes the next token if it is one of these signs or keywords, and returns it."""
@@ -236,15 +236,13 @@ class _Filter:
             self._fail(f"{text!r} is expected")
 
     def _either(self) -> pa.Array:
-        mask = self._both()
-        while self._take("or"):
-            mask = pc.or_kleene(mask, self._both())
-        return mask
+        both = lambda: self._joined("and", pc.and_kleene, self._one)
+        return self._joined("or", pc.or_kleene, both)
 
-    def _both(self) -> pa.Array:
-        mask = self._one()
-        while self._take("and"):
-            mask = pc.and_kleene(mask, self._one())
+    def _joined(self, word: str, join: Callable, part: Callable[[], pa.Array]) -> pa.Array:
+        mask = part()
+        while self._take(word):
+            mask = join(mask, part())
         return mask
 
     def _one(self) -> pa.Array:
@@ -266,9 +264,9 @@ class _Filter:
         if sign := self._take(*_COMPARE):
             return self._compare(_COMPARE[sign], column)
         if self._take("is"):
-            is_null = not self._take("not")
+            function = pc.is_valid if self._take("not") else pc.is_null
             self._expect("null")
-            return pc.is_null(column) if is_null else pc.is_valid(column)
+            return function(column)
         is_not = bool(self._take("not"))
         if self._take("in"):
             mask = self._among(column)
