@@ -242,7 +242,10 @@ class Asking(IndexFlags):
         prepare_environment()
         from ark_jax.index.index import Index
 
-        return Index.open(self.index, model=self.model, few=self.question is not None)
+        opened = Index.open(self.index, model=self.model, few=self.question is not None)
+        if self.where:
+            opened.metadata.passing(self.where)  # refuses a wrong filter before models are loaded
+        return opened
 
     def questions(self) -> Iterator[str]:
         """The question of the command line, or those that are typed or piped in."""

@@ -55,8 +55,8 @@ def build(
     with folders.locked(folder):
         before = _intact_manifest(folder)
         source = _source_fingerprint(settings, corpus, reading)
-        earlier = tables.Stored(folder / before.folder) if before else None
-        if earlier and earlier.has_metadata and source and before.source == source:
+        is_same = before and source and before.source == source
+        if is_same and tables.has_metadata(folder / before.folder):
             say(f"  index {folder}: nothing has changed")
             return
         documents, chunks = read_corpus(corpus, reading)
@@ -64,7 +64,7 @@ def build(
         made_with = vectors_made_with(retriever, settings.bits)
         origin = (made_with["model"], settings.rules)
         is_same = before and (before.made_with["model"], before.rules) == origin
-        stored = earlier if is_same else None
+        stored = tables.Stored(folder / before.folder) if is_same else None
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
         _write_index(folder, parts, settings, retriever, made_with, before, source)
@@ -97,7 +97,7 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         if not isinstance(documents, Sequence):
             documents = list(documents)
         stored = tables.Stored(folder / before.folder)
-        if not stored.has_metadata:
+        if not tables.has_metadata(folder / before.folder):
             say(f"  index {folder}: documents of before have no metadata; {folders.AGAIN}")
         find = tables.source_finder(chunks, stored)
         sources = tables.sources_with(stored, documents, find)

@@ -44,6 +44,12 @@ class Uncut(NamedTuple):
 Source = str | Part | Uncut
 
 
+def has_metadata(folder: Path) -> bool:
+    """Whether the files of an index have the metadata of its documents."""
+    file = pa.memory_map(str(folder / DOCUMENTS_FILE))
+    return FIELDS in pa.ipc.open_file(file).schema.names
+
+
 class Stored:
     """The documents of an index, and their chunks."""
 
@@ -61,11 +67,6 @@ class Stored:
         """The ids of the documents, in order."""
         return iter(self._rows)
 
-    @property
-    def has_metadata(self) -> bool:
-        """Whether the metadata of the documents are known."""
-        return FIELDS in self._table.column_names
-
     def digest(self, document: str) -> str:
         """The digest of a document; empty if there is no such document."""
         row = self._rows.get(document)
@@ -78,7 +79,8 @@ class Stored:
         if not row % ROWS:
             self._chunks.forget()
         chunks = (self._chunks[int(i)] for i in range(start, self._ends[row]))
-        metadata = self._table["metadata"][row].as_py() if self.has_metadata else ""
+        is_known = FIELDS in self._table.column_names
+        metadata = self._table["metadata"][row].as_py() if is_known else ""
         return Part(document, self.digest(document), chunks, metadata)
 
 
