@@ -36,13 +36,11 @@ _TOKEN = re.compile(
     r"""|(?P<blank>\s+)|(?P<word>[^\W0-9][\w.-]*)"""
 )
 _KEYWORDS = {"and", "or", "not", "in", "is", "null", "like", "between"}
-_FORMS = {
-    "number": "a number",
-    "true or false": "true or false",
-    "list": "a list: write 'x' in LIST",
-    "text": "a text in single quotes",
-    "date": "a date such as '2020-12-31'",
-}
+_KINDS = {pa.bool_(): "true or false", _DATES: "date", _LISTS: "list", _TEXT: "text"}
+_KINDS |= {pa.int64(): "number", pa.float64(): "number"}
+_FORMS = {"true or false": "true or false", "list": "a list: write 'x' in LIST"}
+_FORMS |= {"number": "a number", "text": "a text in single quotes"}
+_FORMS |= {"date": "a date such as '2020-12-31'"}
 
 
 class _Number(str):
@@ -61,7 +59,8 @@ def typed_fields(metadata: Iterable[str]) -> pa.StructArray:
     count, cells = 0, {}
     for row, text in enumerate(metadata):
         count = row + 1
-        for name, value in _values(text).items():
+        row_values = json.loads(text or "{}", parse_int=_Number, parse_float=_Number)
+        for name, value in row_values.items():
             rows, values = cells.setdefault(name, ([], []))
             rows.append(row)
             values.append(value)
@@ -74,11 +73,6 @@ def typed_fields(metadata: Iterable[str]) -> pa.StructArray:
         places[rows] = np.arange(len(rows))
         columns.append(_typed(values).take(pa.array(places, mask=places < 0)))
     return pa.StructArray.from_arrays(columns, names)
-
-
-def _values(metadata: str) -> dict:
-    """The values by name; numbers stay as they were written."""
-    return json.loads(metadata, parse_int=_Number, parse_float=_Number) if metadata else {}
 
 
 def _typed(values: Sequence) -> pa.Array:
@@ -94,10 +88,8 @@ def _typed(values: Sequence) -> pa.Array:
         return pa.array([list(map(_as_text, value)) for value in values], _LISTS)
     texts = list(map(_as_text, values))
     if kinds == {str} and all(map(_DATE.fullmatch, texts)):
-        try:
+        with contextlib.suppress(ValueError, OverflowError):
             return pa.array(map(_parse_date, texts), _DATES)
-        except (ValueError, OverflowError):
-            pass
     return pa.array(texts, _TEXT)
 
 
@@ -111,11 +103,6 @@ def _parse_date(text: str) -> datetime.datetime:
         raise ValueError(text)
     time = datetime.datetime.fromisoformat(text)
     return time.astimezone(datetime.UTC).replace(tzinfo=None) if time.tzinfo else time
-
-
-def _type_name(kind: pa.DataType) -> str:
-    names = {pa.bool_(): "true or false", _DATES: "date", _LISTS: "list", _TEXT: "text"}
-    return names.get(kind, "number")
 
 
 class Metadata:
@@ -222,7 +209,7 @@ class _Filter:
         place = self._tokens[-1][2] if place < 0 else place
         shown = self._where[place : place + 20].split("\n")[0]
         position = f"character {place + 1}, before {shown!r}" if shown else "the end"
-        columns = ", ".join(f"{x} ({_type_name(y.type)})" for x, y in self._columns.items())
+        columns = ", ".join(f"{x} ({_KINDS[y.type]})" for x, y in self._columns.items())
         raise ValueError(f"where: {message}, at {position}; the columns are {columns:.1000}")
 
     def _take(self, *texts: str) -> str:
@@ -297,7 +284,7 @@ class _Filter:
 
     def _value(self, column: pa.Array) -> Any:
         """The next token as a value for a column, whose type it must have."""
-        form, (kind, text, _) = _type_name(column.type), self._tokens[-1]
+        form, (kind, text, _) = _KINDS[column.type], self._tokens[-1]
         value: Any = None
         with contextlib.suppress(ValueError, OverflowError):
             if form == "number" and kind in ("number", "text"):

@@ -145,7 +145,7 @@ def test_and_binds_more_tightly_than_or_and_not_than_both():
 )
 def test_a_column_has_the_type_of_all_its_values(values, kind):
     (column,) = columns_of([{"x": value} for value in values]).values()
-    assert filters._type_name(column.type) == kind and len(column) == len(values)
+    assert filters._KINDS[column.type] == kind and len(column) == len(values)
 
 
 @pytest.mark.parametrize(
