@@ -84,6 +84,7 @@ setup(
         "PyStemmer>=2.2",
         "regex>=2025.10.22",
         "markdown-it-py>=3",
+        "pyyaml>=6",  # front matter
         "jinja2>=3.1",  # pages, and chat templates of transformers
     ],
     extras_require={

@@ -218,6 +218,12 @@ class Asking(IndexFlags):
         "hyde: searches for a passage, too, that the language model writes as an answer",
         "none",
     )
+    where: str = flag(
+        "--where=FILTER",
+        "only documents whose metadata fit, as in \"year >= 2020 and lang in ('en', 'de')\"; also "
+        "!=, or, not, between, like, is null, 'x' in LIST, dates as '2020-12-31'",
+        "",
+    )
     full: bool = flag("--full", "whole passages, not the sentences nearest to the question", False)
     json: bool = flag("--json", JSON, False)
 
@@ -236,7 +242,10 @@ class Asking(IndexFlags):
         prepare_environment()
         from ark_jax.index.index import Index
 
-        return Index.open(self.index, model=self.model, few=self.question is not None)
+        opened = Index.open(self.index, model=self.model, few=self.question is not None)
+        if self.where:
+            opened.metadata.passing(self.where)  # refuses a wrong filter before models are loaded
+        return opened
 
     def questions(self) -> Iterator[str]:
         """The question of the command line, or those that are typed or piped in."""
@@ -265,7 +274,7 @@ class Asking(IndexFlags):
         from ark_jax.retrieval.hyde import Hyde
         from ark_jax.text import prompts
 
-        options = {"k": self.k, "by": self.by, "rerank": not self.no_rerank}
+        options = {"k": self.k, "by": self.by, "rerank": not self.no_rerank, "where": self.where}
         if self.by == "bm25":
             return opened.search([question], **options)[0], None
         vectors = opened.embed([question], "query")

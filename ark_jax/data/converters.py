@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.data.encodings import DENSEST, HEAD_BYTES, SMALL, UTF8, head_encoding, open_bytes
-from ark_jax.data.records import Heading, Page, Unreadable, titled_page
+from ark_jax.data.records import Heading, Page, Unreadable, metadata_json, titled_page
 from ark_jax.data.text_files import TREC_TABLE, encoding_and_remark, is_trec_table
 from ark_jax.runtime.limited import Exceeded, limited
 
@@ -63,12 +63,29 @@ def text_page(path: Path, encoding: str) -> Page:
 def markdown_page(path: Path, encoding: str) -> Page:
     """The source of a Markdown file, without its front matter."""
     text, remark = _decode_file(path, encoding)
-    title = ""
+    title = metadata = ""
     if front := _FRONT_MATTER.match(text):
+        metadata = _front_matter(front[1])
         named = _FRONT_TITLE.search(front[1])
         title = named[1].strip().strip("\"'") if named else ""
         text = text[front.end() :]
-    return titled_page(text, _markdown_headings(text), title)._replace(remark=remark)
+    page = titled_page(text, _markdown_headings(text), title)
+    return page._replace(remark=remark, metadata=metadata)
+
+
+def _front_matter(text: str) -> str:
+    """The fields of a front matter, without the title, as `Document.metadata`."""
+    import yaml
+
+    try:
+        # Aliases may make a short text endless.
+        if any(isinstance(x, yaml.AliasEvent) for x in yaml.parse(text, yaml.SafeLoader)):
+            return ""
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return ""
+    values = values if isinstance(values, dict) else {}
+    return metadata_json({name: x for name, x in values.items() if name != "title"})
 
 
 def _markdown_headings(text: str) -> Iterator[Heading]:

@@ -56,7 +56,8 @@ def _plain_values(values: Mapping[str, object]) -> dict[str, object] | None:
     if "lc" in values and isinstance(values.get("kwargs"), dict):  # as `langchain_core.load.dumps`
         return _langchain(values["kwargs"])
     if {"doc_id", "contents"} <= values.keys():  # AutoRAG's corpus
-        return {"id": values["doc_id"], "text": values["contents"]}
+        known = {"id": values["doc_id"], "text": values["contents"]}
+        return known | {"metadata": values.get("metadata")}
     if "contents" in values and "question" not in values:  # Search-R1's and FlashRAG's corpus
         return {"id": _text_id(values.get("id")), **_contents(values["contents"])}
     for name in ("golden_answers", "possible_answers"):  # FlashRAG's and PopQA's
@@ -108,6 +109,7 @@ def _langchain(values: Mapping[str, object]) -> dict[str, object]:
         "id": values.get("id"),
         "title": title if isinstance(title, str) else None,
         "text": values.get("page_content"),
+        "metadata": metadata,
     }
     start = metadata.get("start_index")
     if isinstance(source, str) and isinstance(start, int) and start >= 0:

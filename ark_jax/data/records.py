@@ -1,7 +1,10 @@
 """Records of the input: documents, pages of files, chunks, questions, and problems in files."""
 
+import contextlib
 import dataclasses
 import functools
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,10 +23,13 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Document:
+    """A text of the input. `metadata` is the JSON object of its further fields, or empty."""
+
     id: str
     title: str
     text: str
     sections: tuple[Section, ...] = ()
+    metadata: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +139,36 @@ class BadInput(ValueError):
         super().__init__("\n".join(lines))
 
 
+LONGEST_VALUE = 1000  # characters of a value of metadata
+_WRITTEN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false")  # as JSON does
+
+
+def metadata_json(values: Mapping, *, of_cells: bool = False) -> str:
+    """Values by name as `Document.metadata`; long, missing and binary ones are left out.
+
+    Args:
+        of_cells: whether strings that are numbers or booleans stand for these, as in CSV.
+    """
+    parts = []
+    for name, value in values.items():
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            text = value.lower() if of_cells and isinstance(value, str) else ""
+            if not _WRITTEN.fullmatch(text):
+                text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+            part = f"{json.dumps(str(name), ensure_ascii=False)}: {text}"
+            part.encode()  # raises if it holds half of a character
+            if text != "null" and len(text) <= LONGEST_VALUE:
+                parts.append(part)
+    return f"{{{', '.join(parts)}}}" if parts else ""
+
+
+def _plain(value: object) -> object:
+    """A date, time or number of another package as JSON has it; TypeError for anything else."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else float(value)  # type: ignore[arg-type]
+
+
 class Heading(NamedTuple):
     level: int  # from 1
     start: int  # offset in the text
@@ -142,13 +178,14 @@ class Heading(NamedTuple):
 class Page(NamedTuple):
     """The text of a file; `title` is empty if the file has none.
 
-    `remark` is what its user should know of how it was read.
+    `remark` is what its user should know of how it was read. `metadata` is a `Document`'s.
     """
 
     title: str
     text: str
     sections: tuple[Section, ...] = ()
     remark: str = ""
+    metadata: str = ""
 
 
 class Unreadable(Exception):

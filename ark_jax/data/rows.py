@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from ark_jax.data.records import Problem
+from ark_jax.data.records import Problem, metadata_json
 
 TYPE_NAMES = {
     str: "a string",
@@ -72,7 +72,7 @@ class InputRow:
     A field with a problem gives an empty value, and the problem is added to `problems`, so that one
     pass finds all problems. A record made from the row is valid only if the row is `ok`. `remarks`
     describe parts of a valid row that are ignored. `names` holds what the file calls a field, where
-    messages would call it something else.
+    messages would call it something else. `of_cells` says whether all values are texts of cells.
 
     Args:
         line: number of the line or row, from 1.
@@ -91,6 +91,7 @@ class InputRow:
         self.file, self.line, self.values, self.unit = file, line, values, unit
         self.columns = columns
         self.names: Mapping[str, str] = {}
+        self.of_cells = False
         self.problems: list[Problem] = []
         self.remarks: list[Problem] = []
 
@@ -99,7 +100,7 @@ class InputRow:
     ) -> "InputRow":
         """The row with other values and names, and the same lists of problems and remarks."""
         changed = InputRow(self.file, self.line, values, self.unit)
-        changed.names = names or {}
+        changed.names, changed.of_cells = names or {}, self.of_cells
         changed.problems, changed.remarks = self.problems, self.remarks
         return changed
 
@@ -137,6 +138,13 @@ class InputRow:
         place = f" in row {self.line}" if self.unit == "row" else ""
         name = self.names.get(field, field)
         return Problem(self.file, self.line, name, f"{defect}{place}; {consequence}")
+
+    def metadata(self, *fields: str) -> str:
+        """All fields but these, and those of an object `metadata`, as `Document.metadata`."""
+        inner = self.values.get("metadata")
+        inner, known = (inner, (*fields, "metadata")) if isinstance(inner, dict) else ({}, fields)
+        values = {name: x for name, x in (inner | {**self.values}).items() if name not in known}
+        return metadata_json(values, of_cells=self.of_cells)
 
     def has(self, field: str, *, required: bool = True) -> bool:
         """Whether the row has the field. A likely misspelling is a problem in any case.

@@ -70,6 +70,7 @@ def _row_of_cells(row: InputRow, findings: Findings) -> InputRow:
     cells = {name.strip().lower(): cell for name, cell in named.items()}
     values = {name: cell for name, cell in cells.items() if cell.strip()}
     known = InputRow(row.file, row.line, values, row.unit, cells.keys())
+    known.of_cells = True
     for name in LIST_COLUMNS:
         if name in values:
             values[name] = _cell_items(values[name], name, known)

@@ -55,7 +55,8 @@ def build(
     with folders.locked(folder):
         before = _intact_manifest(folder)
         source = _source_fingerprint(settings, corpus, reading)
-        if before and source and before.source == source:
+        is_same = before and source and before.source == source
+        if is_same and tables.has_metadata(folder / before.folder):
             say(f"  index {folder}: nothing has changed")
             return
         documents, chunks = read_corpus(corpus, reading)
@@ -96,6 +97,8 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         if not isinstance(documents, Sequence):
             documents = list(documents)
         stored = tables.Stored(folder / before.folder)
+        if not tables.has_metadata(folder / before.folder):
+            say(f"  index {folder}: documents of before have no metadata; {folders.AGAIN}")
         find = tables.source_finder(chunks, stored)
         sources = tables.sources_with(stored, documents, find)
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))

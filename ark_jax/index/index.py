@@ -14,6 +14,7 @@ from ark_jax.data.problems import Reading
 from ark_jax.data.spool import StoredChunks
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
+from ark_jax.index.metadata import DOCUMENTS_FILE, Metadata
 from ark_jax.index.passages import Hit, Hits
 from ark_jax.index.rows import Corpus
 from ark_jax.pipeline import fingerprints
@@ -56,7 +57,9 @@ class _Database:
     embed: Embed
 
     def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
-        """The k nearest chunks of each question. A database knows no scopes."""
+        """The k nearest chunks of each question; ValueError for scopes, which a database lacks."""
+        if scopes is not None:
+            raise ValueError("where: a database is searched by its own filters; leave out --from")
         return list(map(Ranking, *self.nearest(self.embed(questions), k)))
 
 
@@ -72,6 +75,7 @@ class Index:
     chunks: StoredChunks
     vectors: Vectors  # unit vectors [n e], or one for each token, which may be `retrieval.codes`
     words: BM25Index
+    metadata: Metadata
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
     nearest: Nearest | None = None  # a database that has the vectors and is searched instead
@@ -262,6 +266,7 @@ class Index:
         by: str = "hybrid",
         vectors: Vectors | None = None,
         rerank: bool = True,
+        where: str = "",
     ) -> list[Hits]:
         """The k best chunks of each question, best first: a list of `Hit` for each.
 
@@ -271,9 +276,12 @@ class Index:
                 question.
             vectors: of the questions, if they are known; None: the retriever embeds them.
             rerank: whether the index's reranker, if it has one, orders the `RERANKED` best.
+            where: a filter on the metadata of documents, such as "year >= 2020 and lang = 'en'";
+                chunks of others do not exist for this search. See `index.metadata`.
 
         Raises:
-            ValueError: `by` is another word, k is below 1, or the model is not that of the index.
+            ValueError: `by` is another word, k is below 1, the filter is wrong, or the model is not
+                that of the index.
         """
         check_list("questions", questions)
         if odd := [x for x in questions if not isinstance(x, str)]:
@@ -291,7 +299,11 @@ class Index:
         reranker = self.reranker if rerank else None
         depth = max(k, RERANKED) if reranker else k
         searcher = named_searcher(by, self.words, dense, self.manifest.fusion, depth)
-        found = searcher.search(list(questions), depth)
+        scopes = None if not where else [self.metadata.passing(where)] * len(questions)
+        if scopes and not len(scopes[0]):
+            found = [Ranking((), ())] * len(questions)
+        else:
+            found = searcher.search(list(questions), depth, scopes)
         if reranker:
             found = [Ranking.from_pairs(ranking.pairs()) for ranking in found]
             texts = {i: self.chunks[i].passage for ranking in found for i in ranking.ids}
@@ -310,7 +322,8 @@ class Index:
 
     def _hit(self, position: int, score: float) -> Hit:
         chunk = self.chunks[position]
-        return Hit(score, chunk.document, chunk.title, chunk.start, chunk.end, chunk.id, chunk.text)
+        place = chunk.document, chunk.title, chunk.start, chunk.end, chunk.id
+        return Hit(score, *place, chunk.text, self.metadata.at(position))
 
     def with_model(self, model: str | Path) -> "Index":
         """The same chunks with the vectors of another model, for a comparison.
@@ -344,7 +357,9 @@ class Index:
         )
 
 
-def _open_parts(place: Path, manifest: Manifest) -> tuple[StoredChunks, Vectors, BM25Index]:
+def _open_parts(
+    place: Path, manifest: Manifest
+) -> tuple[StoredChunks, Vectors, BM25Index, Metadata]:
     """The files of an index, mapped into memory.
 
     Their structure is checked, so that no search reads outside of them; see `folders.damage_of`.
@@ -359,7 +374,9 @@ def _open_parts(place: Path, manifest: Manifest) -> tuple[StoredChunks, Vectors,
             raise ValueError(f"{len(chunks):,} chunks, and its manifest says {manifest.chunks:,}")
         vectors = read_vectors(place / folders.VECTORS)
         check_vectors(vectors, len(chunks), manifest.made_with)
-        return chunks, vectors, open_bm25(place / folders.WORDS, len(chunks))
+        words = open_bm25(place / folders.WORDS, len(chunks))
+        path = place / DOCUMENTS_FILE
+        return chunks, vectors, words, Metadata(path, manifest.documents, len(chunks))
     except FileNotFoundError:
         raise
     except (*UNREADABLE, pa.ArrowException) as error:

@@ -56,7 +56,8 @@ class Hit:
     """A chunk that a search returns.
 
     `score` is a cosine, BM25's score, the sum of reciprocal ranks or a reranker's logit. `text` is
-    `document[start:end]` without outer blanks; `title` names the document and its section.
+    `document[start:end]` without outer blanks; `title` names the document and its section, and
+    `metadata` has the further fields of the document.
     """
 
     score: float
@@ -66,12 +67,14 @@ class Hit:
     end: int
     chunk: str
     text: str
+    metadata: Mapping = dataclasses.field(default_factory=dict, hash=False)
     _repr_html_ = record_html
 
     @property
     def place(self) -> dict:
-        """The fields that say where it stands, for the metadata of other software."""
-        return {name: getattr(self, name) for name in ("document", "title", "start", "end")}
+        """Metadata, and the fields that say where it stands, for the metadata of other software."""
+        place = {name: getattr(self, name) for name in ("document", "title", "start", "end")}
+        return {**self.metadata, **place}
 
 
 class Hits(Records):
@@ -245,8 +248,9 @@ def _painted(
 
 
 def hit_row(hit: Hit) -> dict:
-    """The fields of a passage, with its score rounded to six digits."""
-    return dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
+    """The fields of a passage, with its score rounded to six digits; metadata where it has any."""
+    row = dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
+    return row if hit.metadata else {name: x for name, x in row.items() if name != "metadata"}
 
 
 def search_row(question: str, by: str, hits: Sequence[Hit]) -> dict:

@@ -1,6 +1,7 @@
 """Documents that are given as files, rows or dataframes."""
 
 import dataclasses
+import datetime
 import itertools
 import json
 import os
@@ -55,8 +56,8 @@ def rows_of(source: Iterable[object]) -> Iterable[object]:
 
 
 def _is_missing(value: object) -> bool:
-    """Whether a cell is empty: None or NaN."""
-    return value is None or (isinstance(value, float) and value != value)
+    """Whether a cell is empty: None, NaN or NaT."""
+    return value is None or (isinstance(value, float | datetime.date) and value != value)
 
 
 def write_rows(rows: Iterable[object], path: Path) -> Path:
@@ -69,8 +70,12 @@ def write_rows(rows: Iterable[object], path: Path) -> Path:
     for number, row in enumerate(rows_of(rows), 1):
         is_record = dataclasses.is_dataclass(row) and not isinstance(row, type)
         try:
-            lines.append(json.dumps(dataclasses.asdict(row) if is_record else row))
-        except TypeError as error:
+            if is_record:
+                row = dataclasses.asdict(row)
+                row["metadata"] = json.loads(row.pop("metadata", "") or "{}")
+                row.pop("sections", None)  # no format of rows has them
+            lines.append(json.dumps(row, default=lambda value: value.isoformat()))
+        except (TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path.stem}, row {number}: {error}; give dicts of strings and lists of strings"
             ) from None

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from ark_jax.data.records import Chunk, Document
 from ark_jax.data.spool import StoredChunks, save_chunks
 from ark_jax.data.text_columns import ROWS
+from ark_jax.index.metadata import DOCUMENTS_FILE, FIELDS, typed_fields
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.retrieval.vector_files import KEY
 
-DOCUMENTS_FILE = "documents.arrow"
 GIVEN = ""  # digest of a document whose chunks were given: they are never reused
 Cut = Callable[[Iterable[Document]], Iterable[Chunk]]
 
@@ -30,6 +30,7 @@ class Part(NamedTuple):
     document: str
     digest: str
     chunks: Iterable[Chunk]
+    metadata: str = ""  # as of the document
 
 
 class Uncut(NamedTuple):
@@ -39,8 +40,14 @@ class Uncut(NamedTuple):
     digest: str
 
 
-# Where the chunks of a document come from; a string is the id of a stored document.
+# Where the chunks of a document come from; a string is the id of a stored document that stays.
 Source = str | Part | Uncut
+
+
+def has_metadata(folder: Path) -> bool:
+    """Whether the files of an index have the metadata of its documents."""
+    file = pa.memory_map(str(folder / DOCUMENTS_FILE))
+    return FIELDS in pa.ipc.open_file(file).schema.names
 
 
 class Stored:
@@ -48,7 +55,7 @@ class Stored:
 
     def __init__(self, folder: Path):
         table = pa.ipc.open_file(pa.memory_map(str(folder / DOCUMENTS_FILE))).read_all()
-        self._digests = table["digest"]
+        self._table = table
         self._rows = {name: row for row, name in enumerate(table["id"].to_pylist())}
         self._chunks = StoredChunks(folder)
         # Chunks are stored in the order of their documents.
@@ -63,7 +70,7 @@ class Stored:
     def digest(self, document: str) -> str:
         """The digest of a document; empty if there is no such document."""
         row = self._rows.get(document)
-        return GIVEN if row is None else self._digests[row].as_py()
+        return GIVEN if row is None else self._table["digest"][row].as_py()
 
     def part(self, document: str) -> Part:
         """A stored document, whose chunks are read one by one from disk."""
@@ -72,7 +79,9 @@ class Stored:
         if not row % ROWS:
             self._chunks.forget()
         chunks = (self._chunks[int(i)] for i in range(start, self._ends[row]))
-        return Part(document, self.digest(document), chunks)
+        is_known = FIELDS in self._table.column_names
+        metadata = self._table["metadata"][row].as_py() if is_known else ""
+        return Part(document, self.digest(document), chunks, metadata)
 
 
 def source_finder(
@@ -86,12 +95,14 @@ def source_finder(
     """
     if chunks is not None:
         chunks_of = _chunks_by_document(chunks)
-        return lambda document: Part(document.id, GIVEN, chunks_of(document))
+        return lambda document: Part(document.id, GIVEN, chunks_of(document), document.metadata)
 
     def find(document: Document) -> Source:
-        digest = fingerprint(dataclasses.asdict(document))[:32]
+        row = dataclasses.asdict(document)
+        metadata = row.pop("metadata")  # changes no chunk
+        digest = fingerprint(row)[:32]
         if stored and stored.digest(document.id) == digest:
-            return document.id
+            return stored.part(document.id)._replace(metadata=metadata)
         return Uncut(document, digest)
 
     return find
@@ -160,7 +171,8 @@ def parts_of(sources: Iterable[Source], stored: Stored | None, cut: Cut | None) 
         """Yields documents to cut; puts every source into `waiting`, in order."""
         for source in sources:
             if isinstance(source, Uncut):
-                waiting.append(Part(source.document.id, source.digest, ()))
+                document = source.document
+                waiting.append(Part(document.id, source.digest, (), document.metadata))
                 yield source.document
             else:
                 waiting.append(source)
@@ -181,18 +193,29 @@ def _check_unused(document: Document, names: Container[str]) -> None:
 
 def write_tables(folder: Path, parts: Iterable[Part]) -> tuple[int, np.ndarray]:
     """Writes chunks and documents; returns the number of documents and the chunks' keys `[n]`."""
-    names, digests, keys = [], [], bytearray()
+    names, digests, counts, metadata, keys = [], [], [], [], bytearray()
 
     def chunks() -> Iterator[Chunk]:
         for part in parts:
             names.append(part.document)
             digests.append(part.digest)
+            metadata.append(part.metadata)
+            start = len(keys)
             for chunk in part.chunks:
                 keys.extend(_passage_key(chunk.passage))
                 yield chunk
+            counts.append((len(keys) - start) // KEY.itemsize)
 
     save_chunks(chunks(), folder)
-    table = pa.table({"id": pa.array(names, pa.string()), "digest": pa.array(digests, pa.string())})
+    table = pa.table(
+        {
+            "id": pa.array(names, pa.string()),
+            "digest": pa.array(digests, pa.string()),
+            "chunks": pa.array(counts, pa.int64()),
+            "metadata": pa.array(metadata, pa.large_string()),
+            FIELDS: typed_fields(metadata),
+        }
+    )
     with pa.ipc.new_file(folder / DOCUMENTS_FILE, table.schema) as file:
         file.write_table(table)
     return len(names), np.frombuffer(keys, KEY)

@@ -86,7 +86,9 @@ class BM25Index:
         everything = range(self._count)
         scopes = [everything] * len(questions) if scopes is None else scopes
         return [
-            self.best(words, k) if scope == everything else self._best_in_scope(words, k, scope)
+            self.best(words, k)
+            if isinstance(scope, range) and scope == everything
+            else self._best_in_scope(words, k, scope)
             for words, scope in zip(self._read_questions(questions), scopes, strict=True)
         ]
 

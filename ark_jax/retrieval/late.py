@@ -26,51 +26,58 @@ DECIMALS = 5  # of a score, whose last bits depend on the blocks of a product
 
 
 def nearest(
-    queries: Vectors, texts: Vectors, k: int
+    queries: Vectors, texts: Vectors, k: int, scope: Int[np.ndarray, " n"] | None = None
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
     """Indices and scores of the k best texts of each query, best first; see `dense.top_k`.
 
     Scores are cosines, of token vectors `maxsim`. Of equal scores the lower index is first. With
     fewer than k texts all are returned. Texts of codes are screened by their signs.
+
+    Args:
+        scope: positions of the texts that may be found, to which the indices refer; None: all.
     """
     if not isinstance(texts, TokenVectors):
+        texts = texts if scope is None else texts[scope]
         size = texts.size if isinstance(texts, np.ndarray) else 0
         if "jax" not in sys.modules and 0 < len(queries) * size <= STARTING:
             return top_k_on_host(queries, texts, k)
         from ark_jax.retrieval.dense import top_k  # starts jax
 
         return top_k(queries, texts, k)
-    k = min(k, len(texts))
+    count = len(texts) if scope is None else len(scope)
+    k = min(k, count)
     indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
-    is_screened = codes.is_packed(texts) and len(texts) > max(SCREENED, 4 * k)
+    is_screened = codes.is_packed(texts) and count > max(SCREENED, 4 * k)
     search = _nearest_by_codes if is_screened else _nearest_by_tokens
     for rows in queries.slices(ASKED if is_screened else TOKENS):
-        indices[rows], scores[rows] = search(queries[rows], texts, k)
+        indices[rows], scores[rows] = search(queries[rows], texts, k, scope)
     return indices, scores
 
 
 def _nearest_by_codes(
-    queries: TokenVectors, texts: TokenVectors, k: int
+    queries: TokenVectors, texts: TokenVectors, k: int, scope: Int[np.ndarray, " n"] | None
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
     """As `nearest`, for texts of codes: signs choose those that all bits rank."""
     from ark_jax.retrieval.screen import screen  # starts jax
 
-    screened = screen(queries, texts, max(SCREENED, 4 * k))
+    screened = screen(queries, texts, max(SCREENED, 4 * k), scope)
     ranked = [
-        _nearest_by_tokens(queries[i : i + 1], texts[rows], k) for i, rows in enumerate(screened)
+        _nearest_by_tokens(queries[i : i + 1], texts, k, rows if scope is None else scope[rows])
+        for i, rows in enumerate(screened)
     ]
     found, scores = map(np.concatenate, zip(*ranked, strict=True))
     return np.take_along_axis(screened, found, 1), scores
 
 
 def _nearest_by_tokens(
-    queries: TokenVectors, texts: TokenVectors, k: int
+    queries: TokenVectors, texts: TokenVectors, k: int, scope: Int[np.ndarray, " n"] | None
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
     """As `nearest`, for texts of tokens."""
     indices = np.zeros((len(queries), 0), np.int64)
     scores = np.zeros((len(queries), 0), np.float32)
-    for start in range(0, len(texts), TEXTS):
-        new = maxsim(queries, texts[start : start + TEXTS])
+    for start in range(0, len(texts) if scope is None else len(scope), TEXTS):
+        rows = slice(start, start + TEXTS)
+        new = maxsim(queries, texts[rows if scope is None else scope[rows]])
         new_indices = np.broadcast_to(np.arange(start, start + new.shape[1]), new.shape)
         # The best so far come first, so that a stable sort keeps the lower index first.
         values = np.concatenate([scores, new], axis=1)

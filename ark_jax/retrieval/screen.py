@@ -14,11 +14,16 @@ SIGNS = 1 << 15  # tokens of texts whose signs are compared at once, so that the
 PAIRED = 16  # tokens of questions that they are compared with at once
 
 
-def screen(queries: TokenVectors, texts: TokenVectors, count: int) -> Int[np.ndarray, "q count"]:
+def screen(
+    queries: TokenVectors,
+    texts: TokenVectors,
+    count: int,
+    scope: Int[np.ndarray, " n"] | None = None,
+) -> Int[np.ndarray, "q count"]:
     """The `count` texts whose signs are nearest to each query's, lower numbers first.
 
     Each token of a query takes the token of the text with the fewest other signs. Of equally near
-    texts those with lower numbers are taken.
+    texts those with lower numbers are taken. `scope` is as for `late.nearest`.
     """
     words = codes.columns(queries.values.shape[1], 1)
     signs = np.zeros((-(-len(queries.values) // PAIRED) * PAIRED, words), codes.DTYPE)
@@ -40,8 +45,10 @@ def screen(queries: TokenVectors, texts: TokenVectors, count: int) -> Int[np.nda
         least = np.concatenate(fewest)[: len(queries.values)]
         sums = np.add.reduceat(least, queries.offsets[asking], axis=0, dtype=int)
         apart[np.ix_(asking, part.start + filled)] = sums
-    keys = apart * len(texts) + np.arange(len(texts))
-    return np.sort(np.partition(keys, count - 1, axis=1)[:, :count] % len(texts), axis=1)
+    apart = apart if scope is None else apart[:, scope]
+    number = apart.shape[1]
+    keys = apart * number + np.arange(number)
+    return np.sort(np.partition(keys, count - 1, axis=1)[:, :count] % number, axis=1)
 
 
 def _differences(

@@ -12,8 +12,9 @@ import numpy as np
 
 from ark_jax.retrieval.fusion import Fusion, by_ranks
 from ark_jax.runtime import distributed
-from ark_jax.text.token_vectors import Vectors
+from ark_jax.text.token_vectors import TokenVectors, Vectors
 
+WIDE = 4  # a scope of more than this part of all texts is wide
 Scopes = Sequence[Sequence[int]] | None  # for each question the texts that it may find; None: all
 Embed = Callable[[Sequence[str]], Vectors]  # questions -> their unit vectors
 
@@ -72,24 +73,50 @@ def nearest_texts(
     """
     from ark_jax.retrieval.late import nearest  # starts jax
 
-    rows_by_scope: dict[Sequence[int], list[int]] = {}
+    rows_by_scope: dict[range | bytes, tuple[Sequence[int], list[int]]] = {}
     for row, scope in enumerate(scopes or [range(len(vectors))] * len(queries)):
-        key = scope if isinstance(scope, range) else tuple(scope)
-        rows_by_scope.setdefault(key, []).append(row)
-    found = [Ranking((), ())] * len(queries)
-    for scope, rows in rows_by_scope.items():
         # A range may be a whole corpus, which is neither listed nor copied.
-        is_range = isinstance(scope, range)
-        keys = vectors[slice(scope.start, scope.stop, scope.step) if is_range else list(scope)]
+        scope = scope if isinstance(scope, range) else np.asarray(scope, np.int64)
+        key = scope if isinstance(scope, range) else scope.tobytes()
+        rows_by_scope.setdefault(key, (scope, []))[1].append(row)
+    found = [Ranking((), ())] * len(queries)
+    for scope, rows in rows_by_scope.values():
         scope_queries = queries if len(rows) == len(queries) else queries[rows]
-        positions, scores = nearest(scope_queries, keys, k)
-        if is_range:
+        if isinstance(scope, range):
+            keys = vectors[slice(scope.start, scope.stop, scope.step)]
+            positions, scores = nearest(scope_queries, keys, k)
             ids = scope.start + scope.step * positions
         else:
-            ids = np.asarray(scope, int)[positions]
+            wide = _nearest_in_wide_scope(scope_queries, vectors, k, scope)
+            positions, scores = wide or nearest(scope_queries, vectors, k, scope)
+            ids = positions if wide else scope[positions]
         for row, *ranking in zip(rows, ids, scores, strict=True):
             found[row] = Ranking(*ranking)
     return found
+
+
+def _nearest_in_wide_scope(
+    queries: Vectors, vectors: Vectors, k: int, scope: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The k best texts of an ascending scope and their scores, `[q k]`; None if it is not known.
+
+    They are found among the best of all texts, as a search takes less time than a copy of most
+    vectors; a scope of few texts, or of those that are far from a query, needs the copy.
+    """
+    from ark_jax.retrieval.late import nearest  # starts jax
+
+    is_wide = WIDE * len(scope) > len(vectors) and np.all(np.diff(scope) > 0)
+    if isinstance(vectors, TokenVectors) or not is_wide:
+        return None
+    is_in_scope = np.zeros(len(vectors), bool)
+    is_in_scope[scope] = True
+    positions, scores = nearest(queries, vectors, 2 * WIDE * k + 32)
+    passes = is_in_scope[positions]
+    k = min(k, len(scope))
+    if np.any(passes.sum(1) < k):
+        return None
+    order = np.argsort(~passes, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(positions, order, 1), np.take_along_axis(scores, order, 1)
 
 
 @dataclasses.dataclass(frozen=True)

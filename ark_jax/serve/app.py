@@ -29,11 +29,12 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 async def search(service: Service, request: Request) -> Response:
     """POST /search: the passages of a question, by both models if `compare` is true."""
     body = await requests.read_json(request)
-    question, k, by = _search_fields(body, 10)
+    question, k, by, where = _search_fields(body, 10)
     if requests.switch(body, "compare"):
-        compared = await service.compare(request, question, k, by)
+        compared = await service.compare(request, question, k, by, where)
         return JSONResponse(comparison_row(question, by, compared))
-    return JSONResponse(search_row(question, by, await service.search(request, question, k, by)))
+    hits = await service.search(request, question, k, by, where=where)
+    return JSONResponse(search_row(question, by, hits))
 
 
 async def ask(service: Service, request: Request) -> Response:
@@ -43,9 +44,9 @@ async def ask(service: Service, request: Request) -> Response:
     what the path returns without `stream`.
     """
     body = await requests.read_json(request)
-    question, k, by = _search_fields(body, 5)
+    question, k, by, where = _search_fields(body, 5)
     is_stream = requests.switch(body, "stream")
-    hits = await service.search(request, question, k, by)
+    hits = await service.search(request, question, k, by, where=where)
     if not is_stream:
         answer = await service.answer(request, question, hits)
         return JSONResponse(answer_row(question, answer, hits))
@@ -74,12 +75,13 @@ def _event(name: str, value: dict) -> str:
     return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _search_fields(body: dict, k: int) -> tuple[str, int, str]:
-    """The fields question, k and by of a body; `k` is the default. Raises Refused."""
+def _search_fields(body: dict, k: int) -> tuple[str, int, str, str]:
+    """The fields question, k, by and where of a body; `k` is the default. Raises Refused."""
     return (
         requests.text(body, "question"),
         requests.number(body, "k", k, MOST_K),
         requests.choice(body, "by", "hybrid", BY),
+        requests.text(body, "where") if body.get("where") is not None else "",
     )
 
 

@@ -67,18 +67,25 @@ class Service:
         by: str,
         searched: ServedIndex | None = None,
         rerank: bool = True,
+        where: str = "",
     ) -> list[Hit]:
         """The passages of a question, as `Index.search` finds them.
 
         Args:
             searched: the index and model to search with; None: `tuned`.
             rerank: whether the reranker, if there is one, orders them.
+            where: a filter on the metadata of documents.
 
         Raises:
-            Refused: see `requests.result`.
+            Refused: the filter is wrong; else see `requests.result`.
         """
         searched = searched or self.tuned
         await self._check_length(request, question)
+        if where:
+            try:
+                await asyncio.to_thread(searched.index.metadata.passing, where)
+            except ValueError as error:
+                raise requests.bad_input(f"`where`{str(error).removeprefix('where')}") from None
         vectors: Vectors | None = None
         if by != "bm25":
             embedder = searched.embedder
@@ -87,7 +94,7 @@ class Service:
             vectors = stack([embedded[0].vector])
         reranker = self.reranker if rerank else None
         depth = max(k, RERANKED) if reranker else k
-        options = {"k": depth, "by": by, "vectors": vectors, "rerank": False}
+        options = {"k": depth, "by": by, "vectors": vectors, "rerank": False, "where": where}
         find = lambda: searched.index.search([question], **options)[0]
         hits = (await requests.result(request, self.work, CALLS, find))[0]
         if not reranker or not hits:
@@ -110,7 +117,9 @@ class Service:
             message = f"a question may have {limit:,} tokens, and this one has more; shorten it"
             raise requests.too_large(message)
 
-    async def compare(self, request: Request, question: str, k: int, by: str) -> Mapping:
+    async def compare(
+        self, request: Request, question: str, k: int, by: str, where: str = ""
+    ) -> Mapping:
         """The passages of a question by both models: name -> passages, those of the base first."""
         if self.base is None:
             raise requests.bad_input(
@@ -119,7 +128,7 @@ class Service:
         base, tuned = self.base.embedder.name, self.tuned.embedder.name
         names = (f"{base} (base)", f"{tuned} (tuned)") if base == tuned else (base, tuned)
         hits = [
-            await self.search(request, question, k, by, searched)
+            await self.search(request, question, k, by, searched, where=where)
             for searched in (self.base, self.tuned)
         ]
         return dict(zip(names, hits, strict=True))

@@ -158,6 +158,11 @@ def test_search_prints_json_in_one_line(place, capsys):
     best = row["passages"][0]
     assert best["document"] == "glocke.txt" and best["text"] in TEXTS["glocke"]
     assert TEXTS["glocke"][best["start"] : best["end"]] == best["text"] and "läu" in line
+    assert call("search", place / "i", QUESTION, "--where=id like 's%'", "--json") == 0
+    passages = json.loads(capsys.readouterr().out)["passages"]
+    assert {row["document"] for row in passages} == {"salt.txt"}
+    assert call("search", place / "i", QUESTION, "--where=year = 1") == 1
+    assert "there is no column 'year', at character 1" in capsys.readouterr().err
 
 
 def test_compared_models_are_printed_side_by_side(place, capsys):

@@ -43,7 +43,7 @@ def documents(count: int = 6, words: str = "") -> list[Document]:
     titles = ("The Tidal Board", "Straße", "潮位", "", "Ünter > x", "a#0001")
     texts = (". ".join(SENTENCES[9 * i + 1 : 9 * i + 5]) for i in range(count))
     return [
-        Document(f"d/{i} é", titles[i % len(titles)], f"{text}. {words}")
+        Document(f"d/{i} é", titles[i % len(titles)], f"{text}. {words}", (), f'{{"number": {i}}}')
         for i, text in enumerate(texts)
     ]
 
@@ -91,7 +91,8 @@ def assert_same(index: ark.Index, other: ark.Index) -> None:
     assert list(index.chunks) == list(other.chunks)
     values = [getattr(x.vectors, "values", x.vectors) for x in (index, other)]
     np.testing.assert_allclose(*values, atol=1e-5)
-    for name in ("chunks.arrow", "words/texts.npy", "words/scores.npy", "words/words.json"):
+    words = (f"words/{name}" for name in ("texts.npy", "scores.npy", "words.json"))
+    for name in ("chunks.arrow", "documents.arrow", *words):
         files = [x.folder / x.manifest.folder / name for x in (index, other)]
         assert files[0].read_bytes() == files[1].read_bytes(), name
 

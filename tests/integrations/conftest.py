@@ -6,7 +6,7 @@ from support import tiny
 
 import ark_jax as ark
 from ark_jax import __main__, layout
-from ark_jax.data.records import Document
+from ark_jax.data.records import Document, metadata_json
 from ark_jax.retrieval.chunks import ChunkRules
 
 TEXTS = {
@@ -14,6 +14,12 @@ TEXTS = {
     "salt": "The Pellin Salt Company boiled brine. Horses worked its pumps, day and night.",
     "glocke": "Die Glocke der Kirche wurde 1811 gegossen. Sie läutet bei Sturm.",
     "lamp": "The lamp office lit forty lamps. A strike put them out in the winter of 1893.",
+}
+METADATA = {
+    "tide": {"year": 1784, "lang": "en", "tags": ["sea", "board"]},
+    "salt": {"year": 1790, "lang": "en", "tags": ["sea"]},
+    "glocke": {"year": 1811, "lang": "de"},
+    "lamp": {"lang": "it's"},
 }
 
 
@@ -26,7 +32,10 @@ def on_a_mesh(mesh):
 def place(tmp_path_factory):
     """A folder with the retriever `model` and the index `index`."""
     root = tiny.retrievers(tmp_path_factory.mktemp("place"), "model")
-    documents = [Document(id, id.title(), text) for id, text in TEXTS.items()]
+    documents = [
+        Document(id, id.title(), text, metadata=metadata_json(METADATA[id]))
+        for id, text in TEXTS.items()
+    ]
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         rules = ChunkRules(tokens=24)
         ark.Index.build(root / "index", root / "model", documents, rules=rules)

@@ -40,3 +40,26 @@ def test_a_haystack_retriever_survives_a_round_trip_through_yaml(index, place):
     expected = index.search([QUESTION], k=2, by="bm25")[0]
     assert [document.content for document in documents] == [hit.text for hit in expected]
     assert documents[0].meta["document"] == "tide" and documents[0].score == expected[0].score
+
+
+YEAR = {"field": "meta.year", "operator": ">=", "value": 1790}
+LANG = {"field": "lang", "operator": "in", "value": ["en", "it's"]}
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (YEAR, {"salt", "glocke"}),
+        ({"operator": "AND", "conditions": [YEAR, LANG]}, {"salt"}),
+        ({"operator": "OR", "conditions": [YEAR, LANG]}, {"tide", "salt", "glocke", "lamp"}),
+        ({"operator": "NOT", "conditions": [YEAR]}, {"tide"}),
+        (None, {"tide", "salt", "glocke", "lamp"}),
+    ],
+)
+def test_a_haystack_retriever_takes_filters(filters, expected, index, place):
+    retriever = IndexRetriever(str(place / "index"), k=99, by="dense", filters=filters)
+    found = retriever.run(QUESTION)["documents"]
+    assert {document.meta["document"] for document in found} == expected
+    assert retriever.run(QUESTION, YEAR) == IndexRetriever(
+        str(place / "index"), k=99, by="dense", filters=YEAR
+    ).run(QUESTION)

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("langchain_core", reason="pip install 'ark-jax[integrations]'")
 
+from langchain_core import structured_query
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from ark_jax.integrations.langchain import IndexRetriever, RetrieverEmbeddings
@@ -37,6 +38,43 @@ def test_a_langchain_retriever_returns_documents_with_metadata(by, index):
     assert (best.id, best.metadata["document"]) == (expected[0].chunk, "tide")
     assert best.metadata["score"] == expected[0].score and best.metadata["title"] == "Tide"
     assert asyncio.run(retriever.ainvoke(QUESTION)) == documents
+
+
+C = structured_query.Comparator
+COMPARISON = structured_query.Comparison(comparator=C.GTE, attribute="year", value=1790)
+TAGGED = structured_query.Comparison(comparator=C.CONTAIN, attribute="tags", value="board")
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ("year >= 1790", {"salt", "glocke"}),
+        (COMPARISON, {"salt", "glocke"}),
+        (
+            structured_query.Operation(
+                operator=structured_query.Operator.OR, arguments=[COMPARISON, TAGGED]
+            ),
+            {"tide", "salt", "glocke"},
+        ),
+        (
+            structured_query.Operation(
+                operator=structured_query.Operator.NOT, arguments=[COMPARISON]
+            ),
+            {"tide"},
+        ),
+        ({"lang": "it's"}, {"lamp"}),
+        ({"year": {"$gt": 1784, "$lt": 1811}, "lang": {"$in": ["en", "de"]}}, {"salt"}),
+        ({"$or": [{"year": 1811}, {"$not": {"lang": {"$ne": "it's"}}}]}, {"glocke", "lamp"}),
+        (None, {"tide", "salt", "glocke", "lamp"}),
+    ],
+)
+def test_a_langchain_retriever_takes_filters(filter, expected, index):
+    retriever = IndexRetriever(index=index, k=99, by="dense", filter="year = 0")
+    found = IndexRetriever(index=index, k=99, by="dense", filter=filter).invoke(QUESTION)
+    assert {document.metadata["document"] for document in found} == expected
+    assert {document.metadata["lang"] for document in found} <= {"en", "de", "it's"}
+    assert retriever.invoke(QUESTION) == []
+    assert retriever.invoke(QUESTION, filter=filter) == ([] if filter is None else found)
 
 
 def test_langchains_own_suite_of_retrievers_passes(index):

@@ -8,6 +8,7 @@ pytest.importorskip("llama_index.core", reason="pip install 'ark-jax[integration
 
 from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores import FilterCondition, MetadataFilter, MetadataFilters
 
 from ark_jax.integrations.llama_index import IndexRetriever, RetrieverEmbedding
 
@@ -46,3 +47,37 @@ def test_a_llama_index_retriever_returns_scored_nodes(by, index):
     ]
     assert nodes[0].metadata["document"] == "tide"
     assert asyncio.run(retriever.aretrieve(QUESTION)) == nodes
+
+
+def filters(*tests: tuple, condition: FilterCondition = FilterCondition.AND) -> MetadataFilters:
+    parts = [
+        test
+        if isinstance(test, MetadataFilters)
+        else MetadataFilter(key=test[0], operator=test[1], value=test[2])
+        for test in tests
+    ]
+    return MetadataFilters(filters=parts, condition=condition)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (filters(("year", ">=", 1790)), {"salt", "glocke"}),
+        (filters(("year", "!=", 1790), ("lang", "in", ["en"])), {"tide"}),
+        (filters(("lang", "nin", ["en", "de"])), {"lamp"}),
+        (filters(("tags", "contains", "board")), {"tide"}),
+        (filters(("tags", "any", ["board", "sea"])), {"tide", "salt"}),
+        (filters(("tags", "all", ["board", "sea"])), {"tide"}),
+        (filters(("year", "is_empty", None)), {"lamp"}),
+        (
+            filters(
+                ("year", "==", 1811), filters(("lang", "==", "it's")), condition=FilterCondition.OR
+            ),
+            {"glocke", "lamp"},
+        ),
+        (filters(("year", "<", 1790), condition=FilterCondition.NOT), {"salt", "glocke"}),
+    ],
+)
+def test_a_llama_index_retriever_takes_filters(given, expected, index):
+    nodes = IndexRetriever(index, k=99, by="dense", filters=given).retrieve(QUESTION)
+    assert {x.node.metadata["document"] for x in nodes} == expected

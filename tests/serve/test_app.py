@@ -143,6 +143,9 @@ def test_the_search_path_returns_the_passages_of_the_index(by, world, client):
     rows = [hit_row(hit) for hit in hits]
     scores = [[row.pop("score") for row in rows] for rows in (rows, answer["passages"])]
     assert answer["passages"] == rows and scores[1] == pytest.approx(scores[0], abs=1e-5)
+    body = {"question": QUESTION, "by": by, "where": "id in ('salt', 'markup')"}
+    found = client.post("/search", body)[1]["passages"]
+    assert found and {row["document"] for row in found} <= {"salt", "markup"}
 
 
 def test_the_search_path_can_compare_two_models(client):
@@ -274,6 +277,8 @@ BAD = [
     ("/search", {"question": "a", "k": 0}, 422, "`k` must be a whole number from 1 to 100"),
     ("/search", {"question": "a", "k": True}, 422, "`k` must be a whole number from 1 to 100"),
     ("/search", {"question": "a", "by": "words"}, 422, "`by` must be one of"),
+    ("/search", {"question": "a", "where": "x = 1"}, 422, "`where`: there is no column 'x', at"),
+    ("/ask", {"question": "a", "where": 1}, 422, "`where` must be a text"),
     ("/ask", {"question": "a"}, 422, "there is no reader; start the server with --reader=MODEL"),
     ("/search", {"question": "tide " * 2001}, 413, "a question may have 2,000 tokens"),
     ("/ask", {"question": "a" * 10**6, "by": "bm25"}, 413, "a question may have 2,000 tokens"),

@@ -41,9 +41,10 @@ def hashed_id(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def hashed_document(title: str, text: str) -> Document:
+def hashed_document(title: str, text: str, metadata: str = "") -> Document:
     """A document whose id is a hash of its content, for formats without ids."""
-    return Document(hashed_id(title, text) if title else hashed_id(text), title, text)
+    id = hashed_id(title, text) if title else hashed_id(text)
+    return Document(id, title, text, metadata=metadata)
 
 
 def document_ids(documents: list[Document]) -> tuple[str, ...]:

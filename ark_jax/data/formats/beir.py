@@ -67,11 +67,13 @@ def read(path: Path, findings: Findings) -> Corpus:
 def _beir_document(row: InputRow) -> Document:
     """The document of a row; without text its title is the text."""
     title = row.text("title", required=False, blank=True)
+    metadata = row.metadata("_id", "title", "text")
     if title.strip() and row.values.get("text") == "":
-        return Document(row.text("_id"), "", title)
+        return Document(row.text("_id"), "", title, metadata=metadata)
     # A missing text is a problem, an empty one is none.
     is_empty = str(row.values.get("text")).strip() == ""
-    return Document(row.text("_id"), title, "" if is_empty else row.text("text"))
+    text = "" if is_empty else row.text("text")
+    return Document(row.text("_id"), title, text, metadata=metadata)
 
 
 def read_queries(
@@ -148,7 +150,8 @@ def write_beir(corpus: Corpus, folder: Path, split: str = "test") -> None:
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
         for document in corpus.documents:
             row = {"_id": document.id, "title": document.title, "text": document.text}
-            file.write(json.dumps({**row, "metadata": {}}, ensure_ascii=False) + "\n")
+            row["metadata"] = json.loads(document.metadata or "{}")
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
     with (folder / "queries.jsonl").open("w", encoding="utf-8") as file:
         for question in corpus.questions:
             metadata = {"answers": question.answers, "evidence": question.evidence}

@@ -1,14 +1,16 @@
 """Chunks that were cut before, such as the chunks of a vector database."""
 
 import dataclasses
+import json
 from collections.abc import Iterable
 
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Chunk, Document
+from ark_jax.data.records import Chunk, Document, metadata_json
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents, Spool
 
 LONGEST_GAP = 1_000_000  # characters; more is a mistake
+FIELDS = ("id", "document", "start", "end", "start_index", "tokens", "title", "text")
 _GAP = "\ud800"  # no text of a row has it
 SEPARATOR = "\n\n"  # separates chunks of one document that do not say where they start
 
@@ -32,12 +34,14 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
     """Chunks without their documents, which are joined from them in the order of the rows.
 
     A document is what its chunks cover. A gap between two chunks becomes blank lines, and chunks
-    that do not say where they start follow one another with a blank line between them.
+    that do not say where they start follow one another with a blank line between them. Its metadata
+    are the fields that are alike in all of its chunks.
     """
     lines: dict[str, int] = {}
     chunks = Spool(Chunk)
     texts: dict[str, str] = {}
     titles: dict[str, str] = {}
+    metadata: dict[str, dict] = {}
     for row in rows:
         chunk, start = chunk_row(row)
         row.claim_id(lines, "id", chunk.id)
@@ -46,10 +50,14 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
         if findings.settle(row):
             texts[chunk.document] = text
             titles.setdefault(chunk.document, chunk.title)
+            further = json.loads(row.metadata(*FIELDS) or "{}")
+            alike = metadata.setdefault(chunk.document, further).items()
+            metadata[chunk.document] = {x: y for x, y in alike if further.get(x) == y}
             chunks.append(_moved_to(chunk, start))
     documents = Documents()
     for id, text in texts.items():
-        documents.append(Document(id, titles[id], text.replace(_GAP, "\n")))
+        facts = metadata_json(metadata[id])
+        documents.append(Document(id, titles[id], text.replace(_GAP, "\n"), metadata=facts))
     return documents, chunks
 
 

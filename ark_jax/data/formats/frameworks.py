@@ -137,6 +137,7 @@ def _node(row: InputRow) -> InputRow:
         "id": data.get("id_"),
         "title": metadata.get("title"),
         "text": text,
+        "metadata": metadata,
         "document": source.get("node_id"),
         "start": data.get("start_char_idx") if source else None,
     }

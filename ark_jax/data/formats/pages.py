@@ -203,7 +203,8 @@ def _convert_document(file: Path, name: str, encoding: str) -> tuple[Document, s
     if has_surrogate(name):
         raise Unreadable("has a name that is not UTF-8; rename it")
     page = convert(file, encoding)
-    return Document(name, page.title or file.stem, page.text, page.sections), page.remark
+    title = page.title or file.stem
+    return Document(name, title, page.text, page.sections, page.metadata), page.remark
 
 
 def _first_names(names: list[str]) -> str:

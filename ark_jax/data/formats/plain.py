@@ -37,7 +37,7 @@ def plain_document(row: InputRow, *, needs_id: bool) -> Document:
     """The document of a row; without an id, a hash of its content is the id."""
     title, text = row.text("title", required=False, blank=True), row.text("text")
     id = row.text("id") if needs_id or "id" in row.values else hashed_id(title, text)
-    return Document(id, title, text)
+    return Document(id, title, text, metadata=row.metadata("id", "title", "text"))
 
 
 def read(folder: Path, findings: Findings) -> Corpus:

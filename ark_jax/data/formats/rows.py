@@ -48,9 +48,10 @@ class RowKind:
 def document_row(row: InputRow) -> tuple[list[Document], None]:
     """A document; without an id, a hash of its content is the id."""
     title, text = row.text("title", required=False, blank=True), row.text("text")
+    metadata = row.metadata(row.key, "title", "text")
     if row.key in row.values:
-        return [Document(row.text(row.key), title, text)], None
-    return [hashed_document(title, text)], None
+        return [Document(row.text(row.key), title, text, metadata=metadata)], None
+    return [hashed_document(title, text, metadata)], None
 
 
 def _is_hotpotqa(values: Mapping[str, object]) -> bool:
