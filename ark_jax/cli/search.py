@@ -50,6 +50,11 @@ class Index(ReadingFlags):
         "a pair scorer that orders what searches find, until the index is made without it",
         "",
     )
+    engine: str = flag(
+        "--engine=jax|onnx|onnx-int8|openvino",
+        "what computes vectors; onnx: the files that `ark-jax onnx` wrote into MODEL",
+        "jax",
+    )
     database: str = flag(
         "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
     )
@@ -121,6 +126,7 @@ class Index(ReadingFlags):
                 bits=self.bits,
                 reranker=self.reranker,
                 reading=self.reading(),
+                engine=self.engine,
             )
         except OSError as error:
             raise OSError(message_with_fix(error, folder, flag="--out")) from error
@@ -194,6 +200,11 @@ class IndexFlags(ReaderFlags):
     index: str = flag("INDEX", "a folder that `ark-jax index` made")
     workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
     model: str = flag("--model=FOLDER", "where the model is now, if it was moved", "")
+    engine: str = flag(
+        "--engine=jax|onnx|onnx-int8|openvino",
+        "what embeds questions, if it is not the index's",
+        "",
+    )
     no_rerank: bool = flag("--no-rerank", "leaves out the reranker of the index", False)
 
     @classmethod
@@ -236,7 +247,8 @@ class Asking(IndexFlags):
         prepare_environment()
         from ark_jax.index.index import Index
 
-        return Index.open(self.index, model=self.model, few=self.question is not None)
+        few = self.question is not None
+        return Index.open(self.index, model=self.model, few=few, engine=self.engine)
 
     def questions(self) -> Iterator[str]:
         """The question of the command line, or those that are typed or piped in."""

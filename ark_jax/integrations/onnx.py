@@ -3,6 +3,7 @@
 The operators are of version 17, which all of these programs know.
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,23 +13,27 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ark_jax import layout
 from ark_jax.models import encoder, hf
-from ark_jax.models.pooling import VectorForm
+from ark_jax.models.onnx_retriever import FILES, check_form
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime.storage import local_path
 from ark_jax.text.token_vectors import tokens_error
 
-FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
+FILE = FILES["onnx"]  # where fastembed and transformers.js look for it
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a protobuf file; larger weights go into a second file
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 HIDDEN = np.finfo(np.float32).min
 EMBEDDINGS = ("embed", "position", "segment", "embed_norm", "embed_norm_bias")
 
 
-def save_onnx(retriever: Retriever, folder: str | Path) -> None:
+def save_onnx(retriever: Retriever, folder: str | Path, *, int8: bool = False) -> None:
     """Writes the folder of `Retriever.save_pretrained`, and the model as ONNX into it.
 
     Inputs are `input_ids` and `attention_mask`, int64 `[b t]`, padding on the right. Outputs are
     `last_hidden_state`, float32 `[b t d]`, and `sentence_embedding`, the unit vectors `[b e]`.
+
+    Args:
+        int8: also writes a file whose products with weights are of int8. onnxruntime, which must be
+            installed, scales weights by column and activations as they come.
 
     Raises:
         ValueError: the model is a decoder or keeps a vector for each token, or `folder` is where it
@@ -41,13 +46,7 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
         raise ValueError(
             f"{retriever.base}: {family}; ONNX is written of {', '.join(FAMILIES)} alone"
         )
-    form = retriever.form
-    plain = VectorForm(form.poolings, form.width, normalised=form.normalised)
-    if form != plain or form.pooling not in ("cls", "mean", "lasttoken"):
-        raise ValueError(
-            f"{retriever.base}: ONNX is written of models with one pooling (cls, mean or "
-            f"lasttoken), without Dense and compared by cosines; this one has {form}"
-        )
+    check_form(retriever)
     folder = local_path(folder)
     retriever.save_pretrained(folder)
     path = folder / FILE
@@ -55,6 +54,21 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     model = make_model(retriever)
     external = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES
     onnx.save(model, path, save_as_external_data=external, location=f"{path.name}_data")
+    if int8:
+        from onnxruntime import quantization
+
+        logging.disable(logging.WARNING)  # it advises what would help other operators
+        try:
+            quantization.quantize_dynamic(
+                path,
+                folder / FILES["onnx-int8"],
+                per_channel=True,
+                op_types_to_quantize=["MatMul"],
+                weight_type=quantization.QuantType.QInt8,
+                use_external_data_format=external,
+            )
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def make_model(retriever: Retriever) -> onnx.ModelProto:
