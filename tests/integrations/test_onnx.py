@@ -175,7 +175,7 @@ def test_the_onnx_command_says_what_int8_costs(call, tmp_path, capsys):
     out = tmp_path / "out"
     assert call("onnx", tmp_path / "m", f"--out={out}", "--int8", f"--data={tmp_path / 't'}") == 0
     shown = capsys.readouterr().out
-    assert "ndcg@10" in shown and "\nint8 " in shown
+    assert "nDCG@10" in shown and "\n  int8 " in shown
     difference = float(re.search(r"a cosine .* passage: ([0-9.]+)", shown)[1])
     assert 0 < difference < 0.1
     assert call("onnx", tmp_path / "m", f"--out={out}", f"--data={tmp_path / 't'}") == 1
