@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from ark_jax import integrations
-from ark_jax.cli.flags import Flags, bad_flag, flag
+from ark_jax.cli.flags import Flags, flag
 from ark_jax.cli.process import message_with_fix, prepare_environment
 from ark_jax.runtime import log
 from ark_jax.runtime.storage import local_path
@@ -22,20 +22,14 @@ class Onnx(Flags):
     )
     data: str = flag(
         "--data=TEST",
-        "documents and questions, as `ark-jax evaluate` reads them: says what int8 costs there",
+        "documents and questions, as `ark-jax evaluate` reads them: --int8, and what it costs there",
         "",
     )
 
     example = "ark-jax onnx ark_demo/export --out=my_model --int8 --data=my_test/"
     prints = False
 
-    def check(self) -> None:
-        """Refuses data without int8."""
-        if self.data and not self.int8:
-            raise bad_flag(self.verb, "--data=TEST measures int8; give --int8 too")
-
     def run(self) -> int:
-        self.check()
         prepare_environment()
         adapter = integrations.load("onnx")
         from ark_jax.models.retriever import Retriever
@@ -43,7 +37,7 @@ class Onnx(Flags):
         folder = local_path(self.out)
         retriever = Retriever.from_pretrained(self.model)
         try:
-            adapter.save_onnx(retriever, folder, int8=self.int8)
+            adapter.save_onnx(retriever, folder, int8=self.int8 or bool(self.data))
         except OSError as error:
             raise OSError(message_with_fix(error, folder, flag="--out")) from error
         log.say(f"{Path(self.out) / adapter.FILE}")
@@ -63,10 +57,7 @@ class Onnx(Flags):
             int8 = Index.build(place, folder, self.data, engine="onnx-int8")
             comparison = compare([self.model, str(place)], self.data, metrics=["ndcg@10"])
             log.show(text_of(comparison))
-            float32 = int8.with_model(self.model)
-            asked = [row.question for row in comparison.asked]
-            pairs = zip(int8.embed(asked, "query"), float32.embed(asked, "query"), strict=True)
-            farthest = max(
-                float(np.abs(int8.vectors @ x - float32.vectors @ y).max()) for x, y in pairs
-            )
-        log.say(f"the largest difference of a cosine of a question and a passage: {farthest:.3f}")
+            asked, own = [row.question for row in comparison.asked], int8.with_model(self.model)
+            pairs = zip(int8.embed(asked, "query"), own.embed(asked, "query"), strict=True)
+            most = max(np.abs(int8.vectors @ x - own.vectors @ y).max() for x, y in pairs)
+        log.say(f"the largest difference of a cosine of a question and a passage: {most:.3f}")

@@ -91,9 +91,8 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         bits = stored_bits(before.made_with)
-        settings = Settings(
-            model, before.rules, bits, before.fusion, before.reranker, before.engine
-        )
+        shared = before.reranker, before.engine
+        settings = Settings(model, before.rules, bits, before.fusion, *shared)
         made_with = vectors_made_with(retriever, bits)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):

@@ -143,7 +143,7 @@ class Index:
         Args:
             model: where the retriever is now, if it was moved.
             few: texts will be few: numpy embeds them, where it can, since jax starts slowly.
-            engine: what computes vectors, as in `build`; empty: what computed the index's.
+            engine: as in `build`; empty: what computed the index's vectors.
 
         Raises:
             FileNotFoundError: the folder holds no index.
@@ -214,17 +214,17 @@ class Index:
         """
         from ark_jax.models.numpy_retriever import KINDS, describe
 
-        engine, made_by = self.engine or self.manifest.engine, self.manifest.engine
+        engine = self.engine or self.manifest.engine
         known = [fingerprints.read_model_digest(self.model), engine, __version__]
         compute = lambda: (*map(self._model.digest, KINDS), describe(self._model))
         asked_by, digest, described = fingerprints.remembered(
             f"described {self.model} {engine}", known, compute
         )
         is_same = digest == self.manifest.made_with["model"]
-        if not is_same and engine != made_by:
+        if not is_same and engine != self.manifest.engine:
             raise ValueError(
-                f"{self.folder}: made with --engine={made_by}, and --engine={engine} gives "
-                "other vectors: leave it out, or run `ark-jax index` again with it"
+                f"{self.folder}: made with --engine={self.manifest.engine}, and --engine={engine} "
+                "gives other vectors: leave it out, or run `ark-jax index` again with it"
             )
         if not is_same or self.manifest.asked_by not in ("", asked_by):
             difference = (

@@ -222,18 +222,12 @@ class LexicalRetriever:
         return scipy.sparse.csr_array((weights[order][first], np.divmod(keys, shape[1])), shape)
 
 
-def open_retriever(
-    name_or_folder: str | Path,
-    *,
-    compute: str = "float32",
-    attention: str = "auto",
-    engine: str = "jax",
-) -> Retriever:
+def open_retriever(name_or_folder: str | Path, *, engine: str = "jax", **options: str) -> Retriever:
     """The retriever of a folder or hub name: a `MultiVectorRetriever` if the folder declares one.
 
     Args:
-        compute, attention: as in `Retriever.from_pretrained`.
-        engine: what computes: "jax", or one of `onnx_retriever.FILES`, in float32.
+        engine: what computes: "jax", or one of `onnx_retriever.FILES`, without options.
+        options: as in `Retriever.from_pretrained`.
 
     Raises:
         FileNotFoundError, ValueError: as `Retriever.from_pretrained`.
@@ -243,7 +237,7 @@ def open_retriever(
     if engine != "jax":
         return OnnxRetriever.open(folder, engine)
     kind = MultiVectorRetriever if is_multi_vector(folder) else Retriever
-    return kind.from_pretrained(folder, compute=compute, attention=attention)
+    return kind.from_pretrained(folder, **options)
 
 
 def is_multi_vector(folder: Path) -> bool:

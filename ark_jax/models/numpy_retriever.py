@@ -33,9 +33,8 @@ def describe(retriever: "Retriever") -> dict | None:
 
     cfg, form = retriever.cfg, retriever.form
     plain = VectorForm(form.poolings, form.width, normalised=form.normalised)
-    if not isinstance(cfg, encoder.Config) or form != plain or not {*POOLINGS} >= {*form.poolings}:
-        return None
-    if retriever.onnx_digest:
+    is_known = isinstance(cfg, encoder.Config) and not retriever.onnx_digest
+    if not is_known or form != plain or not {*POOLINGS} >= {*form.poolings}:
         return None
     fields = {x.name: x.default for x in dataclasses.fields(cfg)}
     usual = {x: y for x, y in fields.items() if y is not dataclasses.MISSING and x not in _FREE}
