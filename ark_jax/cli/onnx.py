@@ -22,7 +22,7 @@ class Onnx(Flags):
     )
     data: str = flag(
         "--data=TEST",
-        "documents and questions, as `ark-jax evaluate` reads them: --int8, and what it costs there",
+        "documents and questions, as `ark-jax evaluate` reads them: says what int8 costs there",
         "",
     )
 

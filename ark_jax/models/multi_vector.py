@@ -222,7 +222,7 @@ class LexicalRetriever:
         return scipy.sparse.csr_array((weights[order][first], np.divmod(keys, shape[1])), shape)
 
 
-def open_retriever(name_or_folder: str | Path, *, engine: str = "jax", **options: str) -> Retriever:
+def open_retriever(name_or_folder: str | Path, *, engine: str = "jax", **options: Any) -> Retriever:
     """The retriever of a folder or hub name: a `MultiVectorRetriever` if the folder declares one.
 
     Args:
