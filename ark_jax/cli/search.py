@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 HYDE = "hyde"
 JSON = "one line of JSON"
+ENGINE = "--engine=jax|onnx|onnx-int8|openvino"
 
 
 class Index(ReadingFlags):
@@ -50,11 +51,7 @@ class Index(ReadingFlags):
         "a pair scorer that orders what searches find, until the index is made without it",
         "",
     )
-    engine: str = flag(
-        "--engine=jax|onnx|onnx-int8|openvino",
-        "what computes vectors; onnx: the files that `ark-jax onnx` wrote into MODEL",
-        "jax",
-    )
+    engine: str = flag(ENGINE, "computes vectors; all but jax need MODEL by `ark-jax onnx`", "jax")
     database: str = flag(
         "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
     )
@@ -200,11 +197,7 @@ class IndexFlags(ReaderFlags):
     index: str = flag("INDEX", "a folder that `ark-jax index` made")
     workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
     model: str = flag("--model=FOLDER", "where the model is now, if it was moved", "")
-    engine: str = flag(
-        "--engine=jax|onnx|onnx-int8|openvino",
-        "what embeds questions, if it is not the index's",
-        "",
-    )
+    engine: str = flag(ENGINE, "embeds questions, if it is not the index's", "")
     no_rerank: bool = flag("--no-rerank", "leaves out the reranker of the index", False)
 
     @classmethod

@@ -40,6 +40,7 @@ def save_onnx(retriever: Retriever, folder: str | Path, *, int8: bool = False) -
     Raises:
         ValueError: the model is a decoder or keeps a vector for each token, or `folder` is where it
             was read from or in a bucket.
+        RuntimeError: onnxruntime is not installed.
     """
     if retriever.pooling == "none":
         raise tokens_error(str(retriever.base))
@@ -55,6 +56,12 @@ def save_onnx(retriever: Retriever, folder: str | Path, *, int8: bool = False) -
             f"{retriever.base}: ONNX is written of models with one pooling (cls, mean or "
             f"lasttoken), without Dense and compared by cosines; this one has {form}"
         )
+    if int8:
+        try:
+            from onnxruntime import quantization
+        except ModuleNotFoundError as error:
+            fix = "pip install 'ark-jax[onnx]'"
+            raise RuntimeError(f"int8 needs the package {error.name}: {fix}") from None
     folder = local_path(folder)
     retriever.save_pretrained(folder)
     path = folder / FILE
@@ -63,8 +70,6 @@ def save_onnx(retriever: Retriever, folder: str | Path, *, int8: bool = False) -
     external = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES
     onnx.save(model, path, save_as_external_data=external, location=f"{path.name}_data")
     if int8:
-        from onnxruntime import quantization
-
         options = {"weight_type": quantization.QuantType.QInt8, "op_types_to_quantize": ["MatMul"]}
         options |= {"per_channel": True, "use_external_data_format": external}
         logging.disable(logging.WARNING)  # it advises what would help other operators

@@ -3,9 +3,8 @@
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ FILES = {"onnx": _FILE, "onnx-int8": "onnx/model_int8.onnx", "openvino": _FILE} 
 VECTOR, UNIT = "sentence_vector", "sentence_embedding"  # outputs, of any and of unit length
 TOKENS = 2048  # of a batch, padding included
 CLOSE = 1e-4  # the most that a component is from that of the weights' vectors, which are then equal
+Run = Callable[[str, Mapping[str, np.ndarray]], np.ndarray]  # an output's name, inputs -> output
 _PROBES = ("Who?", "The lamp office lit forty lamps, and a strike put them out. " * 8)
 
 
@@ -29,7 +29,7 @@ class OnnxRetriever(Retriever):
     OpenVINO takes bfloat16 where the processor has it, and vectors then differ by some thousandths.
     """
 
-    session: Any = None
+    compute: Run | None = None
 
     @classmethod
     def open(cls, folder: Path, engine: str) -> "OnnxRetriever":
@@ -47,12 +47,12 @@ class OnnxRetriever(Retriever):
             write = f"`ark-jax onnx {folder} --out=DIR{flag}` writes a folder with it"
             raise FileNotFoundError(f"{folder}: no {FILES[engine]}; {write}")
         try:
-            session = _start(engine, str(path), len(os.sched_getaffinity(0)))
+            compute = _start(engine, str(path), len(os.sched_getaffinity(0)))
         except ModuleNotFoundError as error:
             fix = f"pip install 'ark-jax[{engine.removesuffix('-int8')}]'"
             raise RuntimeError(f"engine={engine} needs the package {error.name}: {fix}") from None
         own = Retriever.from_pretrained(folder)
-        opened = cls(**vars(own), session=session)
+        opened = cls(**vars(own), compute=compute)
         theirs, weights = (x.encode(_PROBES, kind="document") for x in (opened, own))
         if engine == "onnx-int8" or np.abs(theirs - weights).max() > CLOSE:
             digest = hashlib.sha256(engine.encode())
@@ -73,32 +73,23 @@ class OnnxRetriever(Retriever):
             tokens = np.zeros((2, len(numbers), longest), np.int64)  # and their mask
             for row, i in enumerate(numbers):
                 tokens[0, row, : len(ids[i])], tokens[1, row, : len(ids[i])] = ids[i], 1
+            assert self.compute
             feed = {"input_ids": tokens[0], "attention_mask": tokens[1]}
             name = UNIT if form.similarity == "cosine" else VECTOR
-            yield numbers, self.session.run([name], feed)[0]
+            yield numbers, self.compute(name, feed)
 
 
-def _start(engine: str, path: str, threads: int) -> Any:
-    """The session of an engine."""
+def _start(engine: str, path: str, threads: int) -> Run:
+    """What computes an output of a file."""
     if engine == "openvino":
-        return _OpenVino(path, threads)
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-class _OpenVino:
-    """A session of OpenVINO, called as onnxruntime's."""
-
-    def __init__(self, path: str, threads: int):
         import openvino
 
         options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-        self.request = openvino.compile_model(path, "CPU", options).create_infer_request()
+        compiled = openvino.compile_model(path, "CPU", options)
+        return lambda name, feed: compiled(feed)[name].copy()
+    import onnxruntime
 
-    def run(self, names: Sequence[str], feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs with these names."""
-        outputs = self.request.infer(feed)
-        return [outputs[name].copy() for name in names]
+    of_session = onnxruntime.SessionOptions()
+    of_session.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, of_session, providers=["CPUExecutionProvider"])
+    return lambda name, feed: session.run([name], feed)[0]

@@ -189,6 +189,8 @@ def test_an_engine_says_what_is_missing(exported, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(RuntimeError, match=r"onnxruntime: pip install 'ark-jax\[onnx\]'"):
         open_retriever(exported, engine="onnx")
+    with pytest.raises(RuntimeError, match=r"int8 needs the package onnxruntime: pip install"):
+        save_onnx(Retriever.from_pretrained(exported), tmp_path / "out", int8=True)
 
 
 @pytest.mark.slow
