@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 from ark_jax.models.batching import Batching
 from ark_jax.models.pooling import VectorForm
 from ark_jax.models.retriever import Retriever
+from ark_jax.runtime.map_shards import cores
 from ark_jax.text.token_rows import TokenIds
 
 _FILE = "onnx/model.onnx"
@@ -47,7 +47,7 @@ class OnnxRetriever(Retriever):
             write = f"`ark-jax onnx {folder} --out=DIR{flag}` writes a folder with it"
             raise FileNotFoundError(f"{folder}: no {FILES[engine]}; {write}")
         try:
-            compute = _start(engine, str(path), len(os.sched_getaffinity(0)))
+            compute = _start(engine, str(path), cores())
         except ModuleNotFoundError as error:
             fix = f"pip install 'ark-jax[{engine.removesuffix('-int8')}]'"
             raise RuntimeError(f"engine={engine} needs the package {error.name}: {fix}") from None
