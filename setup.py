@@ -3,9 +3,9 @@
 Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), aot (their compilers, for a
 machine that has neither), gcs (buckets of Google Cloud Storage), demo (reads GGUF), files (reads
 HTML, PDF, EPUB, office files), graphs (reads N-Triples), llm (live endpoints), serve (HTTP),
-evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host
-work on a cluster), one per tracker, notebooks, docs (the site), test (without torch), reference
-(peers, and an emulator of buckets).
+evaluate (ROUGE), onnx (ONNX files, and their engine), openvino (another), integrations (onnx,
+LangChain, LlamaIndex, Haystack, vector databases), ray (host work on a cluster), one per tracker,
+notebooks, docs (the site), test (without torch), reference (peers, and an emulator of buckets).
 """
 
 from pathlib import Path
@@ -18,6 +18,8 @@ GRAPHS = ["pyoxigraph>=0.5"]
 SERVE = ["starlette>=0.40", "uvicorn>=0.30", "prometheus_client>=0.20"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1", "python-pptx>=1", "openpyxl>=3.1"]
 GCS = ["gcsfs>=2026.2"]
+ONNX = ["onnx>=1.18", "onnxruntime>=1.20"]
+OPENVINO = ["openvino>=2025.4"]
 INTEGRATIONS = [
     "langchain-core>=1",
     "llama-index-core>=0.14",
@@ -25,7 +27,7 @@ INTEGRATIONS = [
     "faiss-cpu>=1.10",
     "lancedb>=0.30",
     "qdrant-client>=1.15",
-    "onnx>=1.18",
+    *ONNX,
 ]
 TEST = [
     "beartype>=0.21",
@@ -97,6 +99,8 @@ setup(
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,
         "files": FILES,
+        "onnx": ONNX,
+        "openvino": OPENVINO,
         "serve": SERVE,
         "graphs": GRAPHS,
         "integrations": INTEGRATIONS,
@@ -119,9 +123,9 @@ setup(
         "reference": [
             *GCS,
             *INTEGRATIONS,
+            *OPENVINO,
             "gcp-storage-emulator>=2026.7",
             "langchain-tests>=1",
-            "onnxruntime>=1.20",
             "torch==2.13.0",
             "sentence-transformers>=6.0",
             "peft>=0.17",

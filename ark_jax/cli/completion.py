@@ -68,7 +68,7 @@ class Completion(Flags):
 def flags_of(name: str) -> list[str]:
     """The flags that the help of a verb shows; those with a value end in `=`."""
     labels = (spec.label for spec in specs(verbs.class_of(name), name).values() if spec.is_flag)
-    return sorted(re.match("--[a-z-]+=?", label)[0] for label in labels if label != FIELDS)
+    return sorted(re.match("--[a-z0-9-]+=?", label)[0] for label in labels if label != FIELDS)
 
 
 def field_flags() -> list[str]:

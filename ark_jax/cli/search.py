@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 HYDE = "hyde"
 JSON = "one line of JSON"
+ENGINE = "--engine=jax|onnx|onnx-int8|openvino"
 
 
 class Index(ReadingFlags):
@@ -50,6 +51,7 @@ class Index(ReadingFlags):
         "a pair scorer that orders what searches find, until the index is made without it",
         "",
     )
+    engine: str = flag(ENGINE, "computes vectors; all but jax need MODEL by `ark-jax onnx`", "jax")
     database: str = flag(
         "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
     )
@@ -121,6 +123,7 @@ class Index(ReadingFlags):
                 bits=self.bits,
                 reranker=self.reranker,
                 reading=self.reading(),
+                engine=self.engine,
             )
         except OSError as error:
             raise OSError(message_with_fix(error, folder, flag="--out")) from error
@@ -194,6 +197,7 @@ class IndexFlags(ReaderFlags):
     index: str = flag("INDEX", "a folder that `ark-jax index` made")
     workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
     model: str = flag("--model=FOLDER", "where the model is now, if it was moved", "")
+    engine: str = flag(ENGINE, "embeds questions, if it is not the index's", "")
     no_rerank: bool = flag("--no-rerank", "leaves out the reranker of the index", False)
 
     @classmethod
@@ -242,7 +246,8 @@ class Asking(IndexFlags):
         prepare_environment()
         from ark_jax.index.index import Index
 
-        opened = Index.open(self.index, model=self.model, few=self.question is not None)
+        few = self.question is not None
+        opened = Index.open(self.index, model=self.model, few=few, engine=self.engine)
         if self.where:
             opened.metadata.passing(self.where)  # refuses a wrong filter before models are loaded
         return opened

@@ -73,7 +73,7 @@ class Serve(IndexFlags):
         from ark_jax.index.index import Index
         from ark_jax.serve.open_service import open_service
 
-        opened = Index.open(self.index, model=self.model)
+        opened = Index.open(self.index, model=self.model, engine=self.engine)
         service = open_service(
             opened,
             compare=self.compare,

@@ -226,7 +226,9 @@ def with_vectors(index: Index, model: str) -> Index:
     Args:
         model: the index itself, its own model, another one, or "" for BM25 alone.
     """
-    if not model or absolute_model(model) in (str(index.folder), index.model):
+    name = absolute_model(model) if model else ""
+    has_own = name == index.model and index.manifest.engine == "jax"
+    if not model or has_own or name == str(index.folder):
         return index
     opened = index.with_model(model)
     manifest = dataclasses.replace(opened.manifest, fusion=retriever_fusion(opened.model))

@@ -40,6 +40,7 @@ class Settings:
     bits: int
     fusion: Fusion
     reranker: str = ""
+    engine: str = "jax"
 
     def __post_init__(self):
         if self.bits not in (0, *codes.BITS, *FLOATS):
@@ -60,7 +61,7 @@ def build(
             say(f"  index {folder}: nothing has changed")
             return
         documents, chunks = read_corpus(corpus, reading)
-        retriever = open_retriever(settings.model)
+        retriever = open_retriever(settings.model, engine=settings.engine)
         made_with = vectors_made_with(retriever, settings.bits)
         origin = (made_with["model"], settings.rules)
         is_same = before and (before.made_with["model"], before.rules) == origin
@@ -91,7 +92,8 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         bits = stored_bits(before.made_with)
-        settings = Settings(model, before.rules, bits, before.fusion, before.reranker)
+        shared = before.reranker, before.engine
+        settings = Settings(model, before.rules, bits, before.fusion, *shared)
         made_with = vectors_made_with(retriever, bits)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
@@ -165,6 +167,7 @@ def _write_index(
         "chunks": len(chunks),
         "reranker": settings.reranker,
         "asked_by": retriever.digest("query"),
+        "engine": settings.engine,
     }
     return folders.publish(folder, new, facts)
 

@@ -56,6 +56,8 @@ class Manifest:
         chunks: number of chunks.
         reranker: folder or hub name of a pair scorer that orders what a search finds; empty: none.
         asked_by: the retriever's digest for questions; empty in an index of version 0.4.
+        engine: what computed the vectors, see `multi_vector.open_retriever`; if ONNX gives others
+            than the weights, the digest of its file is part of the retriever's.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Manifest:
     chunks: int
     reranker: str = ""
     asked_by: str = ""
+    engine: str = "jax"
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -80,6 +80,7 @@ class Index:
     loaded: "Retriever | None" = None
     nearest: Nearest | None = None  # a database that has the vectors and is searched instead
     few: bool = False  # whether few texts will be embedded: by numpy where the model allows it
+    engine: str = ""  # what computes vectors, where it is not the index's
     __repr__ = one_line("folder", "len", "model")
 
     @classmethod
@@ -94,6 +95,7 @@ class Index:
         fusion: Fusion | None = None,
         reranker: str | Path = "",
         reading: Reading | None = None,
+        engine: str = "jax",
     ) -> "Index":
         """Makes an index, or updates an earlier one to this corpus.
 
@@ -116,12 +118,14 @@ class Index:
             reranker: folder or hub name of a pair scorer that orders what a search finds, see
                 `CrossEncoder`; empty: none.
             reading: how the files of the corpus are read; None: as their content shows.
+            engine: what computes vectors: "jax", or one of `onnx_retriever.FILES`, for which the
+                model's folder has a file of `integrations.onnx.save_onnx`.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
             ValueError: no document has text, `folder` holds other things or is in a bucket,
                 `bits` is another number, or `reranker` scores no pairs.
-            RuntimeError: another program is changing the index.
+            RuntimeError: another program is changing the index, or the engine is not installed.
             OSError: the index cannot be written. It is then as it was.
         """
         from ark_jax.index import build
@@ -129,18 +133,21 @@ class Index:
         name = absolute_model(model)
         scorer = absolute_model(reranker) if reranker else ""
         fusion = fusion or retriever_fusion(name)
-        settings = build.Settings(name, rules or ChunkRules(), bits, fusion, scorer)
+        settings = build.Settings(name, rules or ChunkRules(), bits, fusion, scorer, engine)
         folder = storage.local_path(folder)
         build.build(folder, settings, corpus, reading or Reading())
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path, *, model: str | Path = "", few: bool = False) -> "Index":
+    def open(
+        cls, folder: str | Path, *, model: str | Path = "", few: bool = False, engine: str = ""
+    ) -> "Index":
         """Opens an index. The model is loaded by the first search that needs it.
 
         Args:
             model: where the retriever is now, if it was moved.
             few: texts will be few: numpy embeds them, where it can, since jax starts slowly.
+            engine: as in `build`; empty: what computed the index's vectors.
 
         Raises:
             FileNotFoundError: the folder holds no index.
@@ -154,7 +161,7 @@ class Index:
                 try:
                     parts = _open_parts(folder / manifest.folder, manifest)
                     name = absolute_model(model or manifest.model)
-                    return cls(folder, manifest, *parts, name, few=few)
+                    return cls(folder, manifest, *parts, name, few=few, engine=engine)
                 except FileNotFoundError:
                     pass  # replaced by another program since the manifest was read
         raise ValueError(
@@ -196,7 +203,7 @@ class Index:
         from ark_jax.models.multi_vector import open_retriever  # starts jax
 
         try:
-            return open_retriever(self.model)
+            return open_retriever(self.model, engine=self.engine or self.manifest.engine)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the model of the index {self.folder} is missing ({error}); give its place with "
@@ -211,12 +218,18 @@ class Index:
         """
         from ark_jax.models.numpy_retriever import KINDS, describe
 
-        known = [fingerprints.read_model_digest(self.model), __version__]
+        engine = self.engine or self.manifest.engine
+        known = [fingerprints.read_model_digest(self.model), engine, __version__]
         compute = lambda: (*map(self._model.digest, KINDS), describe(self._model))
         asked_by, digest, described = fingerprints.remembered(
-            f"described {self.model}", known, compute
+            f"described {self.model} {engine}", known, compute
         )
         is_same = digest == self.manifest.made_with["model"]
+        if not is_same and engine != self.manifest.engine:
+            raise ValueError(
+                f"{self.folder}: made with --engine={self.manifest.engine}, and --engine={engine} "
+                "gives other vectors: leave it out, or run `ark-jax index` again with it"
+            )
         if not is_same or self.manifest.asked_by not in ("", asked_by):
             difference = (
                 "embeds questions otherwise than when" if is_same else "is another model than"

@@ -3,6 +3,7 @@
 The operators are of version 17, which all of these programs know.
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,27 +13,34 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ark_jax import layout
 from ark_jax.models import encoder, hf
+from ark_jax.models.onnx_retriever import FILES, UNIT, VECTOR
 from ark_jax.models.pooling import VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime.storage import local_path
 from ark_jax.text.token_vectors import tokens_error
 
-FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
+FILE = FILES["onnx"]  # where fastembed and transformers.js look for it
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a protobuf file; larger weights go into a second file
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 HIDDEN = np.finfo(np.float32).min
 EMBEDDINGS = ("embed", "position", "segment", "embed_norm", "embed_norm_bias")
 
 
-def save_onnx(retriever: Retriever, folder: str | Path) -> None:
+def save_onnx(retriever: Retriever, folder: str | Path, *, int8: bool = False) -> None:
     """Writes the folder of `Retriever.save_pretrained`, and the model as ONNX into it.
 
     Inputs are `input_ids` and `attention_mask`, int64 `[b t]`, padding on the right. Outputs are
-    `last_hidden_state`, float32 `[b t d]`, and `sentence_embedding`, the unit vectors `[b e]`.
+    `last_hidden_state`, float32 `[b t d]`, `sentence_embedding`, the unit vectors `[b e]`, and
+    `sentence_vector`, which have any length.
+
+    Args:
+        int8: also writes a file whose products with weights are of int8. onnxruntime, which must be
+            installed, scales weights by column and activations as they come.
 
     Raises:
         ValueError: the model is a decoder or keeps a vector for each token, or `folder` is where it
             was read from or in a bucket.
+        RuntimeError: onnxruntime is not installed.
     """
     if retriever.pooling == "none":
         raise tokens_error(str(retriever.base))
@@ -48,6 +56,12 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
             f"{retriever.base}: ONNX is written of models with one pooling (cls, mean or "
             f"lasttoken), without Dense and compared by cosines; this one has {form}"
         )
+    if int8:
+        try:
+            from onnxruntime import quantization
+        except ModuleNotFoundError as error:
+            fix = "pip install 'ark-jax[onnx]'"
+            raise RuntimeError(f"int8 needs the package {error.name}: {fix}") from None
     folder = local_path(folder)
     retriever.save_pretrained(folder)
     path = folder / FILE
@@ -55,6 +69,12 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     model = make_model(retriever)
     external = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES
     onnx.save(model, path, save_as_external_data=external, location=f"{path.name}_data")
+    if int8:
+        options = {"weight_type": quantization.QuantType.QInt8, "op_types_to_quantize": ["MatMul"]}
+        options |= {"per_channel": True, "use_external_data_format": external}
+        logging.disable(logging.WARNING)  # it advises what would help other operators
+        quantization.quantize_dynamic(path, folder / FILES["onnx-int8"], **options)
+        logging.disable(logging.NOTSET)
 
 
 def make_model(retriever: Retriever) -> onnx.ModelProto:
@@ -82,7 +102,8 @@ def make_model(retriever: Retriever) -> onnx.ModelProto:
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (
             ("last_hidden_state", [*texts, cfg.width]),
-            ("sentence_embedding", ["batch", width]),
+            (UNIT, ["batch", width]),
+            (VECTOR, ["batch", width]),
         )
     ]
     encoder_graph = helper.make_graph(graph.nodes, "encoder", ids, outputs, graph.tensors)
@@ -174,7 +195,7 @@ def _transformer_block(
 
 
 def _pool(graph: _Graph, x: str, mask: str, retriever: Retriever) -> None:
-    """The nodes of `retriever.pool` and `embed`, whose output is `sentence_embedding`."""
+    """The nodes of `retriever.pool` and `embed`, whose outputs are vectors."""
     if retriever.pooling != "mean":
         count = graph("CumSum", "attention_mask", np.int64(1))
         last = graph("ReduceSum", "attention_mask", np.array([1]))
@@ -182,8 +203,9 @@ def _pool(graph: _Graph, x: str, mask: str, retriever: Retriever) -> None:
         chosen = graph("Cast", graph("Equal", count, number), to=TensorProto.FLOAT)
         mask = graph("Mul", mask, chosen)
     weights = graph("Unsqueeze", mask, np.array([2]))
-    # A mean and a sum have the same direction.
     total = graph("ReduceSum", graph("Mul", x, weights), np.array([1]), keepdims=0)
-    vector = graph("Slice", total, np.array([0]), np.array([retriever.width]), np.array([1]))
+    count = graph("Max", graph("ReduceSum", mask, np.array([1])), np.float32(1))
+    mean, width = graph("Div", total, count), np.array([retriever.width])
+    vector = graph("Slice", mean, np.array([0]), width, np.array([1]), name=VECTOR)
     norm = graph("Max", graph("ReduceL2", vector, axes=[1]), np.float32(1e-12))
-    graph("Div", vector, norm, name="sentence_embedding")
+    graph("Div", vector, norm, name=UNIT)

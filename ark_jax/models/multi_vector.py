@@ -12,6 +12,7 @@ from ark_jax.models import decoder, hf
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching, little_padding
 from ark_jax.models.late_settings import COLBERT, ENCODER, LIMITS, METADATA, PLAIN, LateSettings
+from ark_jax.models.onnx_retriever import OnnxRetriever
 from ark_jax.models.pooling import TOKENS, VectorForm
 from ark_jax.models.retriever import Retriever
 from ark_jax.text.token_rows import TokenIds
@@ -221,20 +222,22 @@ class LexicalRetriever:
         return scipy.sparse.csr_array((weights[order][first], np.divmod(keys, shape[1])), shape)
 
 
-def open_retriever(
-    name_or_folder: str | Path, *, compute: str = "float32", attention: str = "auto"
-) -> Retriever:
+def open_retriever(name_or_folder: str | Path, *, engine: str = "jax", **options: Any) -> Retriever:
     """The retriever of a folder or hub name: a `MultiVectorRetriever` if the folder declares one.
 
     Args:
-        compute, attention: as in `Retriever.from_pretrained`.
+        engine: what computes: "jax", or one of `onnx_retriever.FILES`, without options.
+        options: as in `Retriever.from_pretrained`.
 
     Raises:
         FileNotFoundError, ValueError: as `Retriever.from_pretrained`.
+        RuntimeError: the engine is not installed.
     """
     folder = hf.resolve(str(name_or_folder))
+    if engine != "jax":
+        return OnnxRetriever.open(folder, engine)
     kind = MultiVectorRetriever if is_multi_vector(folder) else Retriever
-    return kind.from_pretrained(folder, compute=compute, attention=attention)
+    return kind.from_pretrained(folder, **options)
 
 
 def is_multi_vector(folder: Path) -> bool:

@@ -23,8 +23,8 @@ _FREE = ("remat", "attention")  # fields of a Config that do not change vectors
 def describe(retriever: "Retriever") -> dict | None:
     """What `NumpyRetriever` needs to embed texts as an open retriever does, as JSON.
 
-    None if it cannot: the model is no encoder with BERT's layers, or its vectors need more than a
-    pooling.
+    None if it cannot: the model is no encoder with BERT's layers, its vectors need more than a
+    pooling, or those of an ONNX file are not those of the weights.
     """
     from ark_jax.models import encoder, hf
     from ark_jax.models.pooling import VectorForm
@@ -33,7 +33,8 @@ def describe(retriever: "Retriever") -> dict | None:
 
     cfg, form = retriever.cfg, retriever.form
     plain = VectorForm(form.poolings, form.width, normalised=form.normalised)
-    if not isinstance(cfg, encoder.Config) or form != plain or not {*POOLINGS} >= {*form.poolings}:
+    is_known = isinstance(cfg, encoder.Config) and not retriever.onnx_digest
+    if not is_known or form != plain or not {*POOLINGS} >= {*form.poolings}:
         return None
     fields = {x.name: x.default for x in dataclasses.fields(cfg)}
     usual = {x: y for x, y in fields.items() if y is not dataclasses.MISSING and x not in _FREE}

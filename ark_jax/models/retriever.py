@@ -46,6 +46,7 @@ class Retriever:
     default_prompt: str | None = None  # name of the prompt of `SentenceTransformer.encode`
     # Label of a `tokenize` call -> number of its texts that were truncated.
     truncated: dict[str, int] = dataclasses.field(default_factory=dict)
+    onnx_digest: str = ""  # of the ONNX file, if its vectors are not those of the weights
     __repr__ = one_line("base", "width", "pooling", "max_length")
 
     @classmethod
@@ -331,6 +332,8 @@ class Retriever:
         if form != VectorForm(form.poolings, form.width, normalised=form.normalised):
             # The digests of ordinary models stay as they were.
             settings += (form, self._complete([], kind))
+        if self.onnx_digest:
+            settings += (self.onnx_digest,)
         digest = hashlib.sha256(repr((self.cfg, settings)).encode())
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # Each call of the tokenizer stores its own limit there.

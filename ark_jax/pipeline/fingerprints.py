@@ -58,7 +58,7 @@ def read_model_digest(name_or_folder: str) -> str:
     files = (
         path
         for path in folder.rglob("*")
-        if path.suffix in (*storage.FILE_SUFFIXES, ".bin") and path.is_file()
+        if path.suffix in (*storage.FILE_SUFFIXES, ".bin", ".onnx", ".onnx_data") and path.is_file()
     )
     for path in sorted(files):
         digest.update(f"{path.relative_to(folder).as_posix()} {_weights_digest(path)} ".encode())

@@ -88,14 +88,14 @@ def map_shards(
     if _engine.get() == "ray" and not peeked:
         yield from map_on_ray(_work_on_ray, (__version__,), prepare, shards)
         return
-    processes = processes or _cores()
+    processes = processes or cores()
     if peeked or processes == 1:
         yield from map(prepare(), shards)
     else:
         yield from _map_in_pool(prepare, shards, processes)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -46,7 +46,7 @@ def write_corpus(folder: Path, copies: int) -> None:
 
 def measure(corpus: str, processes: str) -> None:
     """Prints what each part takes by so many processes, as JSON."""
-    map_shards._cores = lambda: int(processes)
+    map_shards.cores = lambda: int(processes)
     import transformers  # noqa: F401, which a run imports in any case
 
     c = ark()
@@ -82,7 +82,7 @@ def compare(copies: int = 33, rounds: int = 1) -> None:
     print(f"{machine()}; {copies} copies\n")
     print("| part | processes | clock | CPU of the first | CPU of the others | load |")
     print("|---|---|---|---|---|---|")
-    digests, cores = set(), map_shards._cores()
+    digests, cores = set(), map_shards.cores()
     with tempfile.TemporaryDirectory() as folder:
         write_corpus(Path(folder), copies)
         for processes in (1, cores) * rounds:

@@ -142,7 +142,8 @@ def test_a_flag_has_the_name_of_its_field(name):
             assert others.get(spec.name, spec.name[2:].replace("-", "_")) == field.name
     flags = {spec.name for spec in shown.values() if spec.is_flag} - {"--config.FIELD"}
     assert {word.rstrip("=") for word in completion.flags_of(name)} == flags
-    assert set(re.findall(r"--[a-z][a-z-]*", verbs.class_of(name).example)) <= flags | {"--config"}
+    named = re.findall(r"--[a-z][a-z0-9-]*", verbs.class_of(name).example)
+    assert set(named) <= flags | {"--config"}
 
 
 def test_commands_in_messages_have_valid_flags():
@@ -152,7 +153,7 @@ def test_commands_in_messages_have_valid_flags():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for verb, rest in re.findall(r"ark-jax ([a-z]+)([^`\n|&;]*)", node.value):
-                    told |= {(verb, name) for name in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)}
+                    told |= {(verb, name) for name in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", rest)}
     assert len(told) > 20
     unknown = {
         (verb, name)

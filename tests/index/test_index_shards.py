@@ -68,7 +68,7 @@ def test_two_processes_build_the_same_index_as_one_despite_a_kill(tmp_path, monk
     monkeypatch.setattr(bm25_index, "BLOCK", 4)
     files = []
     for cores in (1, 2):
-        monkeypatch.setattr(map_shards, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(map_shards, "cores", lambda cores=cores: cores)
         read = documents if cores == 1 else shard_work.with_a_kill(documents, 9)
         with jax.set_mesh(layout.make_mesh((1, 1, 1))):
             index = ark.Index.build(tmp_path / str(cores), model, read)

@@ -10,7 +10,7 @@ from ark_jax.runtime import map_shards
 
 @pytest.fixture
 def one_process(monkeypatch):
-    monkeypatch.setattr(map_shards, "_cores", lambda: 1)
+    monkeypatch.setattr(map_shards, "cores", lambda: 1)
 
 
 class Work:
@@ -39,7 +39,7 @@ def run(folder, shards: int, most: int = 1000) -> tuple[list[bytes], list[int]]:
 @given(shards=st.integers(0, 12), kills=st.lists(st.integers(0, 5), max_size=3))
 def test_killed_shards_are_completed_without_repeating_any(tmp_path_factory, shards, kills):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(map_shards, "_cores", lambda: 1)
+        patch.setattr(map_shards, "cores", lambda: 1)
         folder, shards_done = tmp_path_factory.mktemp("stage"), []
         for limit in [*kills, 1000]:
             results, done = run(folder, shards, limit)

@@ -41,7 +41,7 @@ def reference_scores(query: str, texts: list[str]) -> np.ndarray:
 def test_scores_match_the_library_bm25s(tmp_path_factory, texts, query, k, block):
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(map_shards, "_cores", lambda: 1)
+        patch.setattr(map_shards, "cores", lambda: 1)
         patch.setattr(bm25_index, "BLOCK", block)  # texts of several blocks share words, and
         patch.setattr(bm25_index, "ENTRIES", 4)  # words are written a few at a time
         write_bm25(folder, iter(texts))
@@ -91,7 +91,7 @@ def test_two_processes_write_the_same_files_as_one_despite_a_kill(tmp_path, monk
     monkeypatch.setattr(bm25_index, "BLOCK", block)
     files = []
     for cores, read in ((1, texts), (2, shard_work.with_a_kill(texts, 8 * block))):
-        monkeypatch.setattr(map_shards, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(map_shards, "cores", lambda cores=cores: cores)
         write_bm25(tmp_path / str(cores), read)
         paths = (tmp_path / str(cores)).iterdir()
         files.append({path.name: path.read_bytes() for path in paths})
@@ -109,7 +109,7 @@ def frequent_collection():
 
 @pytest.mark.usefixtures("frequent_collection")
 def test_writing_the_index_does_not_hold_the_entries_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(map_shards, "_cores", lambda: 1)
+    monkeypatch.setattr(map_shards, "cores", lambda: 1)
     monkeypatch.setattr(bm25_index, "BLOCK", 50)
     monkeypatch.setattr(bm25_index, "ENTRIES", 2000)
     numbers = np.random.default_rng(0).integers(1000, size=(4000, 40))
@@ -128,7 +128,7 @@ def test_the_files_do_not_depend_on_the_hash_seed(tmp_path):
     code = (
         "import sys; from pathlib import Path; from ark_jax.retrieval import bm25_index;"
         "from ark_jax.runtime import map_shards;"
-        "bm25_index.BLOCK, map_shards._cores = 1, lambda: 2;"
+        "bm25_index.BLOCK, map_shards.cores = 1, lambda: 2;"
         "texts = ['salt lamp tide pilot bell wool', 'wool tide harbour', '', 'lamp', 'salt'];"
         "bm25_index.write_bm25(Path(sys.argv[1]), texts)"
     )

@@ -31,7 +31,7 @@ def one_process(world, tmp_path_factory):
 
 def small_shards(monkeypatch, processes):
     monkeypatch.setattr(map_shards, "SHARD_SIZE", 1000)
-    monkeypatch.setattr(map_shards, "_cores", lambda: processes)
+    monkeypatch.setattr(map_shards, "cores", lambda: processes)
 
 
 def test_two_worker_processes_write_the_same_files_as_one(
