@@ -24,7 +24,6 @@ BEGIN, END = "<!-- begin of all.py's table -->", "<!-- end of all.py's table -->
 COMMANDS = (
     "ARK_BENCH_TEXTS=200 models.py encode queries",
     "models.py train",
-    "ARK_BENCH_TEXTS=48 engines.py",
     "ARK_BENCH_QUESTIONS=16 trainer.py steps",
     "language.py score generate",
     "rollout.py",
