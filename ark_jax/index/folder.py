@@ -25,6 +25,7 @@ from pathlib import Path
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, output_digests, sync
 from ark_jax.retrieval.array_files import write_text
+from ark_jax.retrieval.bm25_index import TOKENIZERS
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.retrieval.vector_files import UNFINISHED
@@ -56,6 +57,7 @@ class Manifest:
         chunks: number of chunks.
         reranker: folder or hub name of a pair scorer that orders what a search finds; empty: none.
         asked_by: the retriever's digest for questions; empty in an index of version 0.4.
+        tokenizer: of BM25, see `bm25_index.TOKENIZERS`; that of an index of version 0.4 is "english".
     """
 
     model: str
@@ -69,6 +71,7 @@ class Manifest:
     chunks: int
     reranker: str = ""
     asked_by: str = ""
+    tokenizer: str = TOKENIZERS[0]
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -82,6 +85,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         row = json.loads(path.read_text(encoding="utf-8"))
         if row.pop("digest") != fingerprint(row):
             raise ValueError("its digest is another")
+        if row.get("tokenizer", TOKENIZERS[0]) not in TOKENIZERS:
+            raise ValueError(f"tokenizer {row['tokenizer']!r} is none of {', '.join(TOKENIZERS)}")
         parts = {"rules": ChunkRules(**row["rules"]), "fusion": Fusion(**row["fusion"])}
         return Manifest(**(row | parts))
     except (FileNotFoundError, NotADirectoryError):

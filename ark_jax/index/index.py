@@ -359,7 +359,7 @@ def _open_parts(place: Path, manifest: Manifest) -> tuple[StoredChunks, Vectors,
             raise ValueError(f"{len(chunks):,} chunks, and its manifest says {manifest.chunks:,}")
         vectors = read_vectors(place / folders.VECTORS)
         check_vectors(vectors, len(chunks), manifest.made_with)
-        return chunks, vectors, open_bm25(place / folders.WORDS, len(chunks))
+        return chunks, vectors, open_bm25(place / folders.WORDS, len(chunks), manifest.tokenizer)
     except FileNotFoundError:
         raise
     except (*UNREADABLE, pa.ArrowException) as error:

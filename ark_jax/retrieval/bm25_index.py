@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import numpy as np
 from ark_jax.retrieval.array_files import check_starts, write_array, write_text
 from ark_jax.retrieval.searcher import Ranking, Scopes
 from ark_jax.runtime.map_shards import map_shards
+from ark_jax.text.word_boundaries import UNSPACED
 
 K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
 BLOCK = 8192  # texts that are counted at once; words are numbered block by block
@@ -32,7 +34,13 @@ SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 ARRAYS = ("starts", "texts", "scores")
 Words = Sequence[str] | Mapping[int, float]  # of a question; or tokens with their weights
-_WORD = re.compile(r"\b\w\w+\b")
+# How texts become words. To "english" a character alone is no word, and a whole sentence of a script
+# without spaces is one. The last is that of new indexes.
+TOKENIZERS = ("english", "multilingual")
+TOKENIZER = TOKENIZERS[-1]
+_LONG_WORD = re.compile(r"\b\w\w+\b")
+_WIDE = re.compile("[\uff00-\uffef]+")  # letters as wide, or kana as narrow, as others are not
+_UNSPACED = re.compile(f"([{UNSPACED}]+)")
 STOP_WORDS = frozenset(  # Lucene's
     re.findall(
         r"\w+",
@@ -51,7 +59,7 @@ class BM25Index:
         texts: int32 `[entries]`.
         scores: float32 `[entries]`.
         count: number of texts.
-        read: questions -> the words of each; None: `stems`.
+        read: questions -> the words of each.
     """
 
     def __init__(
@@ -61,10 +69,10 @@ class BM25Index:
         texts: np.ndarray,
         scores: np.ndarray,
         count: int,
-        read: Callable[[Sequence[str]], Sequence[Words]] | None = None,
+        read: Callable[[Sequence[str]], Sequence[Words]],
     ):
         self._read_words, self._count = read_words, count
-        self._read_questions = read or stems
+        self._read_questions = read
         # Plain views of mapped files: slices of np.memmap are slow.
         self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
 
@@ -157,11 +165,12 @@ def best_texts(scores: np.ndarray, k: int) -> np.ndarray:
     return positions[np.argsort(-scores[positions], kind="stable")[:k]]
 
 
-def open_bm25(folder: Path, texts: int) -> BM25Index:
+def open_bm25(folder: Path, texts: int, tokenizer: str = TOKENIZER) -> BM25Index:
     """Opens the files that `write_bm25` made.
 
     Args:
         texts: number of texts.
+        tokenizer: that they were written with.
 
     Raises:
         OSError, ValueError: a file is missing or damaged.
@@ -184,10 +193,11 @@ def open_bm25(folder: Path, texts: int) -> BM25Index:
             raise ValueError(f"{folder / 'words.json'} is damaged; make the index again")
         return numbers
 
-    return BM25Index(read_words, starts, entries, scores, texts)
+    read = functools.partial(stems, tokenizer=tokenizer)
+    return BM25Index(read_words, starts, entries, scores, texts, read)
 
 
-def count_bm25(texts: Sequence[str]) -> BM25Index:
+def count_bm25(texts: Sequence[str], tokenizer: str = TOKENIZER) -> BM25Index:
     """Counts a collection. Many texts are counted by `map_shards`, into temporary files.
 
     Raises:
@@ -195,17 +205,16 @@ def count_bm25(texts: Sequence[str]) -> BM25Index:
     """
     if len(texts) > IN_MEMORY:
         with tempfile.TemporaryDirectory(prefix="ark-jax-bm25-") as folder:
-            write_bm25(Path(folder), texts)
-            return open_bm25(Path(folder), len(texts))  # the maps keep the files
+            write_bm25(Path(folder), texts, tokenizer)
+            return open_bm25(Path(folder), len(texts), tokenizer)  # the maps keep the files
     words: dict[str, int] = {}
-    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_count_blocks(texts, words)]
+    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_count_blocks(texts, words, tokenizer)]
     entries, lengths = map(np.concatenate, zip(*blocks, strict=True))
     entries = entries[np.argsort(entries["word"], kind="stable")]
     document_frequency = np.bincount(entries["word"], minlength=len(words))
     scores = _entry_scorer(document_frequency, lengths)(entries)
-    return BM25Index(
-        lambda: words, _word_starts(document_frequency), entries["text"], scores, len(lengths)
-    )
+    starts, read = _word_starts(document_frequency), functools.partial(stems, tokenizer=tokenizer)
+    return BM25Index(lambda: words, starts, entries["text"], scores, len(lengths), read)
 
 
 def count_weights(encode: Callable[..., Any], texts: Sequence[str]) -> BM25Index:
@@ -226,7 +235,7 @@ def count_weights(encode: Callable[..., Any], texts: Sequence[str]) -> BM25Index
     return BM25Index(lambda: range(tokens), *columns, count, read)
 
 
-def write_bm25(folder: Path, texts: Iterable[str]) -> None:
+def write_bm25(folder: Path, texts: Iterable[str], tokenizer: str = TOKENIZER) -> None:
     """Writes the files of a collection. Many texts are counted by `map_shards`.
 
     Memory holds the words, and of texts and entries some blocks at a time: the entries of each
@@ -239,7 +248,7 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     lengths, files = [np.zeros(0, np.int64)], []
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blocks-", dir=folder) as blocks:
-        for number, (entries, sizes) in enumerate(_count_blocks(texts, words)):
+        for number, (entries, sizes) in enumerate(_count_blocks(texts, words, tokenizer)):
             lengths.append(sizes)
             files.append(Path(blocks) / f"{number}.npy")
             write_array(files[-1], entries.shape, ENTRY, [entries])
@@ -248,15 +257,15 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
 
 
 def _count_blocks(
-    texts: Iterable[str], words: dict[str, int]
+    texts: Iterable[str], words: dict[str, int], tokenizer: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the entries of each block of texts, and the number of words of each text.
 
     Args:
         words: word -> its number; new words are added.
     """
-    first = 0
-    for block_words, entries, lengths in map_shards(_block_counter, _text_blocks(texts)):
+    first, prepare = 0, functools.partial(_block_counter, tokenizer)
+    for block_words, entries, lengths in map_shards(prepare, _text_blocks(texts)):
         numbers = np.array([words.setdefault(word, len(words)) for word in block_words], np.int32)
         entry_words = numbers[entries["word"]]
         order = np.argsort(entry_words, kind="stable")
@@ -273,26 +282,27 @@ def _text_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _block_counter() -> Callable[[list[str]], tuple[list[str], np.ndarray, np.ndarray]]:
+def _block_counter(
+    tokenizer: str,
+) -> Callable[[list[str]], tuple[list[str], np.ndarray, np.ndarray]]:
     """Work for `map_shards`, see `_count_block`."""
     stems([])  # imports the packages before the first block
-    return _count_block
+    return functools.partial(_count_block, tokenizer=tokenizer)
 
 
-def _count_block(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _count_block(texts: list[str], tokenizer: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Counts the words of some texts.
 
     Returns:
         The words, sorted, so that every process numbers them alike; the entries, where words and
         texts are numbered from 0; and the number of words of each text.
     """
-    stems_by_text, number_of_stem = stem_numbers(texts)
-    words = sorted(number_of_stem)
-    numbers = np.zeros(len(words), np.int64)
-    numbers[[number_of_stem[word] for word in words]] = np.arange(len(words))
-    lengths = np.fromiter(map(len, stems_by_text), np.int64, len(texts))
-    flat = np.fromiter(itertools.chain.from_iterable(stems_by_text), np.int64, lengths.sum())
-    pairs = numbers[flat] * len(texts) + np.repeat(np.arange(len(texts)), lengths)
+    rows = stems(texts, tokenizer)
+    words = sorted({*itertools.chain.from_iterable(rows)})
+    numbers = dict(zip(words, range(len(words)), strict=True))
+    lengths = np.fromiter(map(len, rows), np.int64, len(texts))
+    flat = map(numbers.__getitem__, itertools.chain.from_iterable(rows))
+    pairs = np.fromiter(flat, np.int64, lengths.sum()) * len(texts) + np.repeat(np.arange(len(texts)), lengths)
     pairs, counts = np.unique(pairs, return_counts=True)
     entries = np.empty(len(pairs), ENTRY)
     entries["word"], entries["text"] = np.divmod(pairs, len(texts))
@@ -367,21 +377,48 @@ def _entries_of_words(path: Path, low: int, high: int) -> np.ndarray:
     return np.array(entries[first:last])
 
 
-def stems(texts: Sequence[str]) -> list[list[str]]:
-    """The English stems of each text, in order, without stop words, as `bm25s.tokenize` gives them.
+def stems(texts: Sequence[str], tokenizer: str = TOKENIZER) -> list[list[str]]:
+    """The English stems of each text, in order, without stop words.
 
-    bm25s itself takes a second to import.
+    Those of `TOKENIZERS`' "english" are as `bm25s.tokenize` gives them; bm25s itself takes a second
+    to import.
     """
     import Stemmer
 
-    rows = [_WORD.findall(text.lower()) for text in texts]
+    find = _LONG_WORD.findall if tokenizer == "english" else _words_of_any_script
+    rows = [find(text.lower()) for text in texts]
     words = list({word for row in rows for word in row} - STOP_WORDS)
     stem = dict(zip(words, Stemmer.Stemmer("english").stemWords(words), strict=True))
     return [[stem[word] for word in row if word in stem] for row in rows]
 
 
-def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]:
-    """`stems` as numbers, and stem -> its number, in order of appearance."""
-    numbers: dict[str, int] = {}
-    rows = stems(texts)
-    return [[numbers.setdefault(stem, len(numbers)) for stem in row] for row in rows], numbers
+def _words_of_any_script(text: str) -> list[str]:
+    """The words of a text; of a script without spaces, the characters and their pairs.
+
+    Pairs are Lucene's way; characters alone are words too, and find more (tests/benchmarks).
+    A single letter after an apostrophe, as in "it's", is none.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _WIDE.sub(_in_usual_width, text))
+    words = _any_word().findall(text)
+    if not _UNSPACED.search(text):
+        return words
+    found: list[str] = []
+    for part in itertools.chain.from_iterable(map(_UNSPACED.split, words)):
+        is_unspaced = _UNSPACED.match(part)
+        found += (*part, *map("".join, itertools.pairwise(part))) if is_unspaced else [part] * bool(part)
+    return found
+
+
+def _in_usual_width(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", match[0])
+
+
+@functools.cache
+def _any_word() -> re.Pattern[str]:
+    """Letters, digits and the marks above and below them, which `re` counts as no part of a word.
+
+    Without the marks no word of Hindi or Thai is whole.
+    """
+    marks = "".join(x for x in map(chr, range(0x300, 0x10000)) if unicodedata.category(x)[0] == "M")
+    return re.compile(rf"[\w{marks}]{{2,}}|(?<!\w['’])[^\W_]")
