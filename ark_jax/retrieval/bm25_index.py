@@ -30,6 +30,7 @@ BLOCK = 8192  # texts that are counted at once; words are numbered block by bloc
 IN_MEMORY = 1 << 18  # texts of a collection that is counted for one search
 ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
 SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
+COMPILED = 1 << 30  # texts times questions that take as long to search as numba takes to start
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 ARRAYS = ("starts", "texts", "scores")
@@ -71,7 +72,7 @@ class BM25Index:
         count: int,
         read: Callable[[Sequence[str]], Sequence[Words]],
     ):
-        self._read_words, self._count = read_words, count
+        self._read_words, self._count, self._searched = read_words, count, 0
         self._read_questions = read
         # Plain views of mapped files: slices of np.memmap are slow.
         self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
@@ -115,6 +116,9 @@ class BM25Index:
         entries = self._entries(words)
         if not entries:
             return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
+        self._searched += self._count
+        if self._searched > COMPILED and (compiled := _compiled_search()):
+            return Ranking(*compiled(entries, self._count, k))
         scores = self._sum_scores(entries)
         # The k best texts of a sample are a lower bound on the k best of all.
         samples = (scores[texts[:SAMPLE]] for texts, *_ in entries)
@@ -154,6 +158,41 @@ class BM25Index:
         columns = np.concatenate(values), np.concatenate(texts), starts
         matrix = scipy.sparse.csc_array(columns, shape=(self._count, len(entries)))
         return matrix @ np.array(weights, np.float32)
+
+
+@functools.cache
+def _compiled_search() -> Callable[..., tuple[np.ndarray, np.ndarray]] | None:
+    """As `BM25Index.best`, for entries, compiled by numba; None where it is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return None
+
+    @numba.njit(nogil=True)
+    def add(scores, texts, values, weight):
+        for i in range(len(texts)):
+            scores[texts[i]] += values[i] * weight
+
+    @numba.njit(nogil=True)
+    def select(scores, k):
+        positions, best = np.full(k, -1, np.int64), np.zeros(k, np.float32)
+        for position in range(len(scores)):
+            score, place = scores[position], k - 1
+            if score > best[place]:  # of equal scores the first stays first
+                while place > 0 and best[place - 1] < score:
+                    positions[place], best[place] = positions[place - 1], best[place - 1]
+                    place -= 1
+                positions[place], best[place] = position, score
+        return positions, best
+
+    def search(entries, count: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = np.zeros(count, np.float32)
+        for texts, values, weight in entries:
+            add(scores, texts, values, np.float32(weight))
+        positions, best = select(scores, min(k, count))
+        return positions[positions >= 0], best[positions >= 0]
+
+    return search
 
 
 def best_texts(scores: np.ndarray, k: int) -> np.ndarray:

@@ -66,13 +66,15 @@ def test_scores_match_the_library_bm25s(tmp_path_factory, texts, query, k, block
     sample=st.integers(1, 500),
     words=st.sampled_from([9, 90]),  # texts of nine words have many equal scores
     on_disk=st.booleans(),
+    compiled=st.booleans(),  # by numba, where it is installed
 )
-def test_the_best_texts_equal_those_of_a_full_scan(seed, k, sample, words, on_disk):
+def test_the_best_texts_equal_those_of_a_full_scan(seed, k, sample, words, on_disk, compiled):
     rng = np.random.default_rng(seed)
     draw = lambda size: [f"w{number}" for number in rng.zipf(1.3, size) % words]
     texts = [" ".join(draw(rng.integers(1, 20))) for _ in range(400)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25_index, "SAMPLE", sample)
+        patch.setattr(bm25_index, "COMPILED", 0 if compiled else 1 << 40)
         patch.setattr(bm25_index, "IN_MEMORY", 399 if on_disk else 400)
         index = count_bm25(texts)
         for query in (draw(rng.integers(1, 7)) for _ in range(20)):
