@@ -57,7 +57,7 @@ class Manifest:
         chunks: number of chunks.
         reranker: folder or hub name of a pair scorer that orders what a search finds; empty: none.
         asked_by: the retriever's digest for questions; empty in an index of version 0.4.
-        tokenizer: of BM25, see `bm25_index.TOKENIZERS`; that of an index of version 0.4 is "english".
+        tokenizer: of BM25, one of `bm25_index.TOKENIZERS`; of version 0.4 the first.
     """
 
     model: str

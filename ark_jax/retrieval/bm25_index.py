@@ -35,8 +35,8 @@ COMPILED = 1 << 30  # texts times questions that take as long to search as numba
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 ARRAYS = ("starts", "texts", "scores")
 Words = Sequence[str] | Mapping[int, float]  # of a question; or tokens with their weights
-# How texts become words. To "english" a character alone is no word, and a whole sentence of a script
-# without spaces is one. The last is that of new indexes.
+# How texts become words. To "english" a character alone is no word, and a whole sentence without
+# spaces is one. The last is that of new indexes.
 TOKENIZERS = ("english", "multilingual")
 TOKENIZER = TOKENIZERS[-1]
 _LONG_WORD = re.compile(r"\b\w\w+\b")
@@ -341,7 +341,9 @@ def _count_block(texts: list[str], tokenizer: str) -> tuple[list[str], np.ndarra
     numbers = dict(zip(words, range(len(words)), strict=True))
     lengths = np.fromiter(map(len, rows), np.int64, len(texts))
     flat = map(numbers.__getitem__, itertools.chain.from_iterable(rows))
-    pairs = np.fromiter(flat, np.int64, lengths.sum()) * len(texts) + np.repeat(np.arange(len(texts)), lengths)
+    pairs = np.fromiter(flat, np.int64, lengths.sum()) * len(texts) + np.repeat(
+        np.arange(len(texts)), lengths
+    )
     pairs, counts = np.unique(pairs, return_counts=True)
     entries = np.empty(len(pairs), ENTRY)
     entries["word"], entries["text"] = np.divmod(pairs, len(texts))
@@ -434,30 +436,25 @@ def stems(texts: Sequence[str], tokenizer: str = TOKENIZER) -> list[list[str]]:
 def _words_of_any_script(text: str) -> list[str]:
     """The words of a text; of a script without spaces, the characters and their pairs.
 
-    Pairs are Lucene's way; characters alone are words too, and find more (tests/benchmarks).
-    A single letter after an apostrophe, as in "it's", is none.
+    Lucene takes pairs alone, which find less. A single letter after an apostrophe is no word.
     """
     if not text.isascii():
-        text = unicodedata.normalize("NFC", _WIDE.sub(_in_usual_width, text))
+        as_usual = lambda match: unicodedata.normalize("NFKC", match[0])
+        text = unicodedata.normalize("NFC", _WIDE.sub(as_usual, text))
     words = _any_word().findall(text)
     if not _UNSPACED.search(text):
         return words
     found: list[str] = []
     for part in itertools.chain.from_iterable(map(_UNSPACED.split, words)):
         is_unspaced = _UNSPACED.match(part)
-        found += (*part, *map("".join, itertools.pairwise(part))) if is_unspaced else [part] * bool(part)
+        found += (
+            (*part, *map("".join, itertools.pairwise(part))) if is_unspaced else [part] * bool(part)
+        )
     return found
-
-
-def _in_usual_width(match: re.Match[str]) -> str:
-    return unicodedata.normalize("NFKC", match[0])
 
 
 @functools.cache
 def _any_word() -> re.Pattern[str]:
-    """Letters, digits and the marks above and below them, which `re` counts as no part of a word.
-
-    Without the marks no word of Hindi or Thai is whole.
-    """
+    """Words with the marks above and below letters, without which none of Hindi is whole."""
     marks = "".join(x for x in map(chr, range(0x300, 0x10000)) if unicodedata.category(x)[0] == "M")
     return re.compile(rf"[\w{marks}]{{2,}}|(?<!\w['’])[^\W_]")
