@@ -359,11 +359,15 @@ def few() -> None:
     """One question and FEW of them, of many vectors: exact, by signs, and peers at their recall."""
     import importlib.util
 
-    from models import minilm, stories
+    from models import stories
+
+    from ark_jax import Retriever
+    from ark_jax.demo.models import demo_models
 
     sections, questions = stories()
     lines = list(dict.fromkeys(x for section in sections for x in section.split(". ")))
-    embed, rng = minilm()[0].encode, np.random.default_rng(4)
+    embed = Retriever.from_pretrained(demo_models()["retriever"]).encode
+    rng = np.random.default_rng(4)
     queries, real = embed(questions[::97], kind="query"), embed(lines, kind="document")
     keys = np.resize(real, (KEYS, real.shape[1]))
     noise = rng.standard_normal((max(KEYS - len(real), 0), real.shape[1]), np.float32)
