@@ -396,10 +396,10 @@ def few() -> None:
             )
     print(f"\n{KEYS:,} vectors ({len(real):,} of them of sentences), CPU ms and ms, recall@10")
     for name, run in runs.items():
-        blocks = [run(queries[i : i + 32]) for i in range(0, len(queries), 32)]
+        blocks = [run(queries[i : i + 16]) for i in range(0, len(queries), 16)]
         pairs = zip(np.concatenate(blocks), wanted, strict=True)
         recall = np.mean([len(np.intersect1d(*pair)) / 10 for pair in pairs])
-        for asked in (queries[:1], queries[:32]):
+        for asked in (queries[:1], queries[:16]):
             clocks = []
             for _ in range(ROUNDS + 1):
                 start = time.process_time(), time.perf_counter()
