@@ -176,7 +176,9 @@ def rank(
     ids = index.chunks.ids if is_whole else [chunk.id for chunk in searched]
     passages = passages_of(searched)
     by_words = any(system.by != "dense" for system in systems)
-    words = index.words if is_whole or not by_words else count_bm25(passages)
+    words = (
+        index.words if is_whole or not by_words else count_bm25(passages, index.manifest.tokenizer)
+    )
     for model in dict.fromkeys(system.model for system in systems):
         opened = with_vectors(index, model)
         vectors = opened.vectors if is_whole or not model else opened.vectors[task.positions]

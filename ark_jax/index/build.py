@@ -22,7 +22,7 @@ from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval import codes, vector_files
-from ark_jax.retrieval.bm25_index import write_bm25
+from ark_jax.retrieval.bm25_index import TOKENIZER, write_bm25
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.runtime.log import say
@@ -41,6 +41,7 @@ class Settings:
     fusion: Fusion
     reranker: str = ""
     engine: str = "jax"
+    tokenizer: str = TOKENIZER
 
     def __post_init__(self):
         if self.bits not in (0, *codes.BITS, *FLOATS):
@@ -92,8 +93,8 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         bits = stored_bits(before.made_with)
-        shared = before.reranker, before.engine
-        settings = Settings(model, before.rules, bits, before.fusion, *shared)
+        kept = before.reranker, before.engine, before.tokenizer
+        settings = Settings(model, before.rules, bits, before.fusion, *kept)
         made_with = vectors_made_with(retriever, bits)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
@@ -156,7 +157,7 @@ def _write_index(
     vector_files.extend_vectors(
         folder, earlier, keys, embed, made_with, new / folders.VECTORS, "embed chunks"
     )
-    write_bm25(new / folders.WORDS, (chunk.passage for chunk in chunks))
+    write_bm25(new / folders.WORDS, (chunk.passage for chunk in chunks), settings.tokenizer)
     facts = {
         "model": settings.model,
         "made_with": made_with,
@@ -166,6 +167,7 @@ def _write_index(
         "documents": documents,
         "chunks": len(chunks),
         "reranker": settings.reranker,
+        "tokenizer": settings.tokenizer,
         "asked_by": retriever.digest("query"),
         "engine": settings.engine,
     }

@@ -25,6 +25,7 @@ from pathlib import Path
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, output_digests, sync
 from ark_jax.retrieval.array_files import write_text
+from ark_jax.retrieval.bm25_index import TOKENIZERS
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.retrieval.vector_files import UNFINISHED
@@ -58,6 +59,7 @@ class Manifest:
         asked_by: the retriever's digest for questions; empty in an index of version 0.4.
         engine: what computed the vectors, see `multi_vector.open_retriever`; if ONNX gives others
             than the weights, the digest of its file is part of the retriever's.
+        tokenizer: of BM25, one of `bm25_index.TOKENIZERS`; of version 0.4 the first.
     """
 
     model: str
@@ -72,6 +74,7 @@ class Manifest:
     reranker: str = ""
     asked_by: str = ""
     engine: str = "jax"
+    tokenizer: str = TOKENIZERS[0]
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -85,6 +88,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         row = json.loads(path.read_text(encoding="utf-8"))
         if row.pop("digest") != fingerprint(row):
             raise ValueError("its digest is another")
+        if row.get("tokenizer", TOKENIZERS[0]) not in TOKENIZERS:
+            raise ValueError(f"tokenizer {row['tokenizer']!r} is none of {', '.join(TOKENIZERS)}")
         parts = {"rules": ChunkRules(**row["rules"]), "fusion": Fusion(**row["fusion"])}
         return Manifest(**(row | parts))
     except (FileNotFoundError, NotADirectoryError):

@@ -387,7 +387,7 @@ def _open_parts(
             raise ValueError(f"{len(chunks):,} chunks, and its manifest says {manifest.chunks:,}")
         vectors = read_vectors(place / folders.VECTORS)
         check_vectors(vectors, len(chunks), manifest.made_with)
-        words = open_bm25(place / folders.WORDS, len(chunks))
+        words = open_bm25(place / folders.WORDS, len(chunks), manifest.tokenizer)
         path = place / DOCUMENTS_FILE
         return chunks, vectors, words, Metadata(path, manifest.documents, len(chunks))
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from ark_jax.retrieval.bm25_index import stems
 from ark_jax.runtime.log import GREEN, PLAIN, RED
 from ark_jax.runtime.shown import Records, printable, record_html, table_html
 from ark_jax.text.sentences import sentence_spans
-from ark_jax.text.word_boundaries import contains_words, whole_word_pattern
+from ark_jax.text.word_boundaries import UNSPACED, contains_words, whole_word_pattern
 
 if TYPE_CHECKING:
     from ark_jax.index.reader import Answer
@@ -45,6 +45,7 @@ _ASKING = {
 }
 _CODES = {"word": RED, "answer": GREEN}
 _TAGS = {"word": "b", "answer": "mark"}
+_SHOWN = re.compile(rf"[^\W{UNSPACED}]+|(?=([{UNSPACED}]{{2}}))")  # words, pairs of characters
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 Similar = Callable[[Sequence[str]], np.ndarray]  # texts -> their cosines with the question `[n]`
@@ -160,11 +161,11 @@ class View:
             pattern = whole_word_pattern(" ".join(words), r"\s+".join(map(re.escape, words)))
             places = re.finditer(pattern, text, re.IGNORECASE)
             found = [(match.start(), match.end(), "answer") for match in places]
-        words = list(re.finditer(r"\w+", text))
-        for match, stem in zip(words, stems([match[0] for match in words]), strict=True):
-            inside = any(a <= match.start() < b for a, b, kind in found if kind == "answer")
-            if not inside and self._asked.intersection(stem):
-                found.append((match.start(), match.end(), "word"))
+        spans = [match.span(match.lastindex or 0) for match in _SHOWN.finditer(text)]
+        for (start, end), stem in zip(spans, stems([text[a:b] for a, b in spans]), strict=True):
+            inside = any(a <= start < b for a, b, kind in found if kind == "answer")
+            if not inside and self._asked.intersection(stem[-1:]):  # a pair, not its characters
+                found.append((start, end, "word"))
         return sorted(found)
 
     def html(self, text: str, span: tuple[int, int]) -> str:

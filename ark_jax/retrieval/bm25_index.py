@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,25 @@ import numpy as np
 from ark_jax.retrieval.array_files import check_starts, write_array, write_text
 from ark_jax.retrieval.searcher import Ranking, Scopes
 from ark_jax.runtime.map_shards import map_shards
+from ark_jax.text.word_boundaries import UNSPACED
 
 K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
 BLOCK = 8192  # texts that are counted at once; words are numbered block by block
 IN_MEMORY = 1 << 18  # texts of a collection that is counted for one search
 ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
 SAMPLE = 1 << 12  # texts of a word that give a lower bound on the best scores
+COMPILED = 1 << 30  # texts times questions that take as long to search as numba takes to start
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 ARRAYS = ("starts", "texts", "scores")
 Words = Sequence[str] | Mapping[int, float]  # of a question; or tokens with their weights
-_WORD = re.compile(r"\b\w\w+\b")
+# How texts become words. To "english" a character alone is no word, and a whole sentence without
+# spaces is one. The last is that of new indexes.
+TOKENIZERS = ("english", "multilingual")
+TOKENIZER = TOKENIZERS[-1]
+_LONG_WORD = re.compile(r"\b\w\w+\b")
+_WIDE = re.compile("[\uff00-\uffef]+")  # letters as wide, or kana as narrow, as others are not
+_UNSPACED = re.compile(f"([{UNSPACED}]+)")
 STOP_WORDS = frozenset(  # Lucene's
     re.findall(
         r"\w+",
@@ -51,7 +60,7 @@ class BM25Index:
         texts: int32 `[entries]`.
         scores: float32 `[entries]`.
         count: number of texts.
-        read: questions -> the words of each; None: `stems`.
+        read: questions -> the words of each.
     """
 
     def __init__(
@@ -61,10 +70,10 @@ class BM25Index:
         texts: np.ndarray,
         scores: np.ndarray,
         count: int,
-        read: Callable[[Sequence[str]], Sequence[Words]] | None = None,
+        read: Callable[[Sequence[str]], Sequence[Words]],
     ):
-        self._read_words, self._count = read_words, count
-        self._read_questions = read or stems
+        self._read_words, self._count, self._searched = read_words, count, 0
+        self._read_questions = read
         # Plain views of mapped files: slices of np.memmap are slow.
         self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
 
@@ -109,6 +118,9 @@ class BM25Index:
         entries = self._entries(words)
         if not entries:
             return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
+        self._searched += self._count
+        if self._searched > COMPILED and (compiled := _compiled_search()):
+            return Ranking(*compiled(entries, self._count, k))
         scores = self._sum_scores(entries)
         # The k best texts of a sample are a lower bound on the k best of all.
         samples = (scores[texts[:SAMPLE]] for texts, *_ in entries)
@@ -150,6 +162,41 @@ class BM25Index:
         return matrix @ np.array(weights, np.float32)
 
 
+@functools.cache
+def _compiled_search() -> Callable[..., tuple[np.ndarray, np.ndarray]] | None:
+    """As `BM25Index.best`, for entries, compiled by numba; None where it is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return None
+
+    @numba.njit(nogil=True)
+    def add(scores, texts, values, weight):
+        for i in range(len(texts)):
+            scores[texts[i]] += values[i] * weight
+
+    @numba.njit(nogil=True)
+    def select(scores, k):
+        positions, best = np.full(k, -1, np.int64), np.zeros(k, np.float32)
+        for position in range(len(scores)):
+            score, place = scores[position], k - 1
+            if score > best[place]:  # of equal scores the first stays first
+                while place > 0 and best[place - 1] < score:
+                    positions[place], best[place] = positions[place - 1], best[place - 1]
+                    place -= 1
+                positions[place], best[place] = position, score
+        return positions, best
+
+    def search(entries, count: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = np.zeros(count, np.float32)
+        for texts, values, weight in entries:
+            add(scores, texts, values, np.float32(weight))
+        positions, best = select(scores, min(k, count))
+        return positions[positions >= 0], best[positions >= 0]
+
+    return search
+
+
 def best_texts(scores: np.ndarray, k: int) -> np.ndarray:
     """The positions of the k best scores above 0, best first; equal ones keep their order."""
     positions = np.flatnonzero(scores)
@@ -159,11 +206,12 @@ def best_texts(scores: np.ndarray, k: int) -> np.ndarray:
     return positions[np.argsort(-scores[positions], kind="stable")[:k]]
 
 
-def open_bm25(folder: Path, texts: int) -> BM25Index:
+def open_bm25(folder: Path, texts: int, tokenizer: str = TOKENIZER) -> BM25Index:
     """Opens the files that `write_bm25` made.
 
     Args:
         texts: number of texts.
+        tokenizer: that they were written with.
 
     Raises:
         OSError, ValueError: a file is missing or damaged.
@@ -186,10 +234,11 @@ def open_bm25(folder: Path, texts: int) -> BM25Index:
             raise ValueError(f"{folder / 'words.json'} is damaged; make the index again")
         return numbers
 
-    return BM25Index(read_words, starts, entries, scores, texts)
+    read = functools.partial(stems, tokenizer=tokenizer)
+    return BM25Index(read_words, starts, entries, scores, texts, read)
 
 
-def count_bm25(texts: Sequence[str]) -> BM25Index:
+def count_bm25(texts: Sequence[str], tokenizer: str = TOKENIZER) -> BM25Index:
     """Counts a collection. Many texts are counted by `map_shards`, into temporary files.
 
     Raises:
@@ -197,17 +246,16 @@ def count_bm25(texts: Sequence[str]) -> BM25Index:
     """
     if len(texts) > IN_MEMORY:
         with tempfile.TemporaryDirectory(prefix="ark-jax-bm25-") as folder:
-            write_bm25(Path(folder), texts)
-            return open_bm25(Path(folder), len(texts))  # the maps keep the files
+            write_bm25(Path(folder), texts, tokenizer)
+            return open_bm25(Path(folder), len(texts), tokenizer)  # the maps keep the files
     words: dict[str, int] = {}
-    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_count_blocks(texts, words)]
+    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_count_blocks(texts, words, tokenizer)]
     entries, lengths = map(np.concatenate, zip(*blocks, strict=True))
     entries = entries[np.argsort(entries["word"], kind="stable")]
     document_frequency = np.bincount(entries["word"], minlength=len(words))
     scores = _entry_scorer(document_frequency, lengths)(entries)
-    return BM25Index(
-        lambda: words, _word_starts(document_frequency), entries["text"], scores, len(lengths)
-    )
+    starts, read = _word_starts(document_frequency), functools.partial(stems, tokenizer=tokenizer)
+    return BM25Index(lambda: words, starts, entries["text"], scores, len(lengths), read)
 
 
 def count_weights(encode: Callable[..., Any], texts: Sequence[str]) -> BM25Index:
@@ -228,7 +276,7 @@ def count_weights(encode: Callable[..., Any], texts: Sequence[str]) -> BM25Index
     return BM25Index(lambda: range(tokens), *columns, count, read)
 
 
-def write_bm25(folder: Path, texts: Iterable[str]) -> None:
+def write_bm25(folder: Path, texts: Iterable[str], tokenizer: str = TOKENIZER) -> None:
     """Writes the files of a collection. Many texts are counted by `map_shards`.
 
     Memory holds the words, and of texts and entries some blocks at a time: the entries of each
@@ -241,7 +289,7 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     lengths, files = [np.zeros(0, np.int64)], []
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blocks-", dir=folder) as blocks:
-        for number, (entries, sizes) in enumerate(_count_blocks(texts, words)):
+        for number, (entries, sizes) in enumerate(_count_blocks(texts, words, tokenizer)):
             lengths.append(sizes)
             files.append(Path(blocks) / f"{number}.npy")
             write_array(files[-1], entries.shape, ENTRY, [entries])
@@ -250,15 +298,15 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
 
 
 def _count_blocks(
-    texts: Iterable[str], words: dict[str, int]
+    texts: Iterable[str], words: dict[str, int], tokenizer: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the entries of each block of texts, and the number of words of each text.
 
     Args:
         words: word -> its number; new words are added.
     """
-    first = 0
-    for block_words, entries, lengths in map_shards(_block_counter, _text_blocks(texts)):
+    first, prepare = 0, functools.partial(_block_counter, tokenizer)
+    for block_words, entries, lengths in map_shards(prepare, _text_blocks(texts)):
         numbers = np.array([words.setdefault(word, len(words)) for word in block_words], np.int32)
         entry_words = numbers[entries["word"]]
         order = np.argsort(entry_words, kind="stable")
@@ -275,26 +323,29 @@ def _text_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _block_counter() -> Callable[[list[str]], tuple[list[str], np.ndarray, np.ndarray]]:
+def _block_counter(
+    tokenizer: str,
+) -> Callable[[list[str]], tuple[list[str], np.ndarray, np.ndarray]]:
     """Work for `map_shards`, see `_count_block`."""
     stems([])  # imports the packages before the first block
-    return _count_block
+    return functools.partial(_count_block, tokenizer=tokenizer)
 
 
-def _count_block(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _count_block(texts: list[str], tokenizer: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Counts the words of some texts.
 
     Returns:
         The words, sorted, so that every process numbers them alike; the entries, where words and
         texts are numbered from 0; and the number of words of each text.
     """
-    stems_by_text, number_of_stem = stem_numbers(texts)
-    words = sorted(number_of_stem)
-    numbers = np.zeros(len(words), np.int64)
-    numbers[[number_of_stem[word] for word in words]] = np.arange(len(words))
-    lengths = np.fromiter(map(len, stems_by_text), np.int64, len(texts))
-    flat = np.fromiter(itertools.chain.from_iterable(stems_by_text), np.int64, lengths.sum())
-    pairs = numbers[flat] * len(texts) + np.repeat(np.arange(len(texts)), lengths)
+    rows = stems(texts, tokenizer)
+    words = sorted({*itertools.chain.from_iterable(rows)})
+    numbers = dict(zip(words, range(len(words)), strict=True))
+    lengths = np.fromiter(map(len, rows), np.int64, len(texts))
+    flat = map(numbers.__getitem__, itertools.chain.from_iterable(rows))
+    pairs = np.fromiter(flat, np.int64, lengths.sum()) * len(texts) + np.repeat(
+        np.arange(len(texts)), lengths
+    )
     pairs, counts = np.unique(pairs, return_counts=True)
     entries = np.empty(len(pairs), ENTRY)
     entries["word"], entries["text"] = np.divmod(pairs, len(texts))
@@ -369,21 +420,43 @@ def _entries_of_words(path: Path, low: int, high: int) -> np.ndarray:
     return np.array(entries[first:last])
 
 
-def stems(texts: Sequence[str]) -> list[list[str]]:
-    """The English stems of each text, in order, without stop words, as `bm25s.tokenize` gives them.
+def stems(texts: Sequence[str], tokenizer: str = TOKENIZER) -> list[list[str]]:
+    """The English stems of each text, in order, without stop words.
 
-    bm25s itself takes a second to import.
+    Those of `TOKENIZERS`' "english" are as `bm25s.tokenize` gives them; bm25s itself takes a second
+    to import.
     """
     import Stemmer
 
-    rows = [_WORD.findall(text.lower()) for text in texts]
+    find = _LONG_WORD.findall if tokenizer == "english" else _words_of_any_script
+    rows = [find(text.lower()) for text in texts]
     words = list({word for row in rows for word in row} - STOP_WORDS)
     stem = dict(zip(words, Stemmer.Stemmer("english").stemWords(words), strict=True))
     return [[stem[word] for word in row if word in stem] for row in rows]
 
 
-def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]:
-    """`stems` as numbers, and stem -> its number, in order of appearance."""
-    numbers: dict[str, int] = {}
-    rows = stems(texts)
-    return [[numbers.setdefault(stem, len(numbers)) for stem in row] for row in rows], numbers
+def _words_of_any_script(text: str) -> list[str]:
+    """The words of a text; of a script without spaces, the characters and their pairs.
+
+    Lucene takes pairs alone, which find less. A single letter after an apostrophe is no word.
+    """
+    if not text.isascii():
+        as_usual = lambda match: unicodedata.normalize("NFKC", match[0])
+        text = unicodedata.normalize("NFC", _WIDE.sub(as_usual, text))
+    words = _any_word().findall(text)
+    if not _UNSPACED.search(text):
+        return words
+    found: list[str] = []
+    for part in itertools.chain.from_iterable(map(_UNSPACED.split, words)):
+        is_unspaced = _UNSPACED.match(part)
+        found += (
+            (*part, *map("".join, itertools.pairwise(part))) if is_unspaced else [part] * bool(part)
+        )
+    return found
+
+
+@functools.cache
+def _any_word() -> re.Pattern[str]:
+    """Words with the marks above and below letters, without which none of Hindi is whole."""
+    marks = "".join(x for x in map(chr, range(0x300, 0x10000)) if unicodedata.category(x)[0] == "M")
+    return re.compile(rf"[\w{marks}]{{2,}}|(?<!\w['’])[^\W_]")

@@ -4,6 +4,8 @@ Inner products of float32 vectors are computed in float64 on the host, one pair 
 order, so results do not depend on blocks, mesh or device. Because this is slow, the devices screen
 first: their float32 or bfloat16 products have a bounded error and leave few pairs undecided.
 Queries that the screen cannot prove are searched again.
+
+Only a few queries for many `Keys` on a CPU may miss a key: signs choose those that are compared.
 """
 
 import functools
@@ -25,6 +27,7 @@ from ark_jax.retrieval.nearest import (
     norms_of,
     top_k_on_host,
 )
+from ark_jax.retrieval.screen import Signs
 from ark_jax.runtime.accelerator import device_in_use
 from ark_jax.runtime.log import say
 from ark_jax.text.tokens import round_rows, round_up
@@ -33,6 +36,10 @@ HOST_WORK = 1 << 22  # multiplications below which the host is faster than a cal
 UNDECIDED = 1e-3  # share of pairs that costs the host a tenth of what all products cost the devices
 GROUP = 32  # keys that are represented by their maximum until the best groups are known
 WORD = 32  # columns of a mask that share an integer
+MANY = 200_000  # keys from which on their signs choose those that are compared with
+FEW = 16  # queries, at most, for which signs choose: a product of all keys serves more at once
+PROBED = 64  # keys whose nearest ones the signs must find
+FOUND = 0.999  # of their ten nearest
 KEPT = 1 / 8  # of a device's memory, at most, holds keys for the next search
 Norms = Sequence[ArrayLike]  # norms of vectors, and of their rounding errors
 MeasuredBlock = tuple[int, int, jax.Array, Norms]  # first row, rows, the rounded rows, norms
@@ -62,6 +69,18 @@ class Keys:
                 self._kept[size, dtype] = list(_measured_blocks(self.vectors, size, dtype))
             return self._kept[size, dtype]
         return _measured_blocks(self.vectors, size, dtype)
+
+    @functools.cached_property
+    def signs(self) -> Signs | None:
+        """What chooses keys for few queries; None if they are few or their signs say too little."""
+        if len(self) < MANY or device_in_use().platform != "cpu":
+            return None
+        signs, step = Signs(self.vectors), len(self) // PROBED
+        probes = np.asarray(self.vectors[::step], np.float32)
+        _, wanted = top_k(probes, self.vectors, 10)
+        _, found = _top_k_of_chosen(probes, self.vectors, 10, signs)
+        # Scores, since equal keys may take each other's places.
+        return signs if np.mean(found >= wanted[:, -1:]) >= FOUND else None
 
     def _fits(self, dtype: jnp.dtype) -> bool:
         """Whether a device has memory to keep its share of the rounded keys."""
@@ -114,6 +133,9 @@ def top_k(
     count = k + 12 if dtype == jnp.float32 else 2 * k + 24
     if n <= count or len(queries) * keys.size <= HOST_WORK:
         return top_k_on_host(queries, keys, k)
+    if sent and screen is None and len(queries) <= FEW and sent.signs:
+        check_finite("queries", norms_of(queries))
+        return _top_k_of_chosen(queries, keys, k, sent.signs)
     layout.enter_mesh()
     blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
     positions, ceiling, query_norms, key_norms = _candidates(
@@ -128,6 +150,21 @@ def top_k(
     for start in range(0, len(unproved), 256):
         rows = unproved[start : start + 256]
         positions[rows], values[rows] = _search_again(queries[rows], keys, k, block[1], least[rows])
+    return positions.astype(np.int32), values.astype(np.float32)
+
+
+def _top_k_of_chosen(
+    queries: np.ndarray, keys: np.ndarray, k: int, signs: Signs
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """As `top_k`, among the keys that signs choose."""
+    found = []
+    for query, chosen in zip(queries, signs.choose(queries, k), strict=True):
+        products = np.asarray(keys)[chosen].astype(np.float32, copy=False) @ query
+        sides = (np.linalg.norm(query), 0), (signs.longest, 0)
+        least = np.partition(products, -k)[-k] - 2 * _error_bound(*sides, len(query))
+        positions = chosen[products >= least][None]
+        found.append(best_of(positions, _candidate_products(query[None], keys, positions), k))
+    positions, values = map(np.concatenate, zip(*found, strict=True))
     return positions.astype(np.int32), values.astype(np.float32)
 
 

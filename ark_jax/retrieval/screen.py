@@ -1,17 +1,54 @@
-"""Chooses texts of tokens by the signs of their vectors' components, which fit into caches."""
+"""Chooses texts by the signs of their vectors' components, which fit into caches."""
 
 import functools
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, UInt
+from jaxtyping import Float, Int, UInt
 
 from ark_jax.retrieval import codes
+from ark_jax.retrieval.nearest import check_finite, norms_of
 from ark_jax.text.token_vectors import TokenVectors
 
 SIGNS = 1 << 15  # tokens of texts whose signs are compared at once, so that they stay in a cache
 PAIRED = 16  # tokens of questions that they are compared with at once
+SHARE, LEAST = 64, 1 << 14  # vectors that signs choose: one of SHARE, and at least LEAST
+SAMPLED = 16  # one vector of so many tells how many other signs the chosen ones may have
+
+
+class Signs:
+    """The signs of vectors `[n e]` about their mean, and `longest`, the largest norm."""
+
+    def __init__(self, vectors: np.ndarray):
+        self._mean = np.asarray(vectors[:: max(len(vectors) // 4096, 1)], np.float32).mean(0)
+        self._words = np.empty((codes.columns(len(self._mean), 1), len(vectors)), codes.DTYPE)
+        # At random, since every sixteenth chunk may begin a document.
+        sampled = max(len(vectors) // SAMPLED, 1)
+        self._sample = np.random.default_rng(0).integers(len(vectors), size=sampled)
+        self.longest = 0.0
+        for first in range(0, len(vectors), SIGNS):
+            rows = np.asarray(vectors[first : first + SIGNS], np.float32)
+            norms = norms_of(rows)
+            check_finite("keys", norms, first)
+            self.longest = max(self.longest, float(norms.max()))
+            self._words[:, first : first + SIGNS] = self._signs(rows).T
+
+    def _signs(self, rows: Float[np.ndarray, "n e"]) -> UInt[np.ndarray, "n words"]:
+        packed = np.packbits(rows > self._mean, axis=1, bitorder="little")
+        return np.pad(packed, ((0, 0), (0, -packed.shape[1] % 4))).view(codes.DTYPE)
+
+    def choose(self, queries: Float[np.ndarray, "q e"], k: int) -> Iterator[Int[np.ndarray, " c"]]:
+        """For each query the vectors with the fewest other signs, in order; never fewer than k."""
+        count = self._words.shape[1]
+        place = max(LEAST, count // SHARE, 4 * k) * len(self._sample) // count
+        for query in self._signs(queries):
+            blocks = (self._words[:, i : i + SIGNS] for i in range(0, count, SIGNS))
+            apart = np.concatenate([_differences(query[None], block)[0] for block in blocks])
+            sample = np.sort(apart[self._sample])
+            chosen = np.flatnonzero(apart <= sample[min(place, len(sample) - 1)])
+            yield chosen if len(chosen) >= k else np.arange(count)
 
 
 def screen(

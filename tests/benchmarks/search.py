@@ -1,11 +1,13 @@
 """Near pairs, exact top-k, late interaction and BM25 against their peers.
 
-    python tests/benchmarks/search.py [similar] [topk] [late] [codes] [words]
+    python tests/benchmarks/search.py [similar] [topk] [late] [codes] [words] [few]
 
 The vectors are random and of unit length; for `late` there are as many as MiniLM makes of story
 sections and questions of FairytaleQA, and its figures are CPU seconds, since other programs may
-run beside. `codes` searches KEYS texts of 180 random codes of 2 bits, and prints its
-memory. `similar` runs with two spectra. The first is flat, the
+run beside. `few` asks questions of KEYS vectors that MiniLM makes of the sentences of stories; what
+is lacking are these with noise of six tenths of their length. `codes` searches KEYS texts of 180
+random codes of 2 bits, and prints its memory.
+`similar` runs with two spectra. The first is flat, the
 worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
 quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
 faiss chooses its kernels when it is loaded. On a machine with AVX-512,
@@ -29,6 +31,7 @@ import numpy as np
 from timing import machine, race, report
 
 from ark_jax import layout
+from ark_jax.retrieval import dense
 from ark_jax.retrieval.dense import near_pairs, top_k
 from ark_jax.retrieval.late import maxsim
 from ark_jax.text.token_vectors import TokenVectors
@@ -352,6 +355,60 @@ def codes() -> None:
             )
 
 
+def few() -> None:
+    """One question and FEW of them, of many vectors: exact, by signs, and peers at their recall."""
+    import importlib.util
+
+    from models import stories
+
+    from ark_jax import Retriever
+    from ark_jax.demo.models import demo_models
+
+    sections, questions = stories()
+    lines = list(dict.fromkeys(x for section in sections for x in section.split(". ")))
+    embed = Retriever.from_pretrained(demo_models()["retriever"]).encode
+    rng = np.random.default_rng(4)
+    queries, real = embed(questions[::97], kind="query"), embed(lines, kind="document")
+    keys = np.resize(real, (KEYS, real.shape[1]))
+    noise = rng.standard_normal((max(KEYS - len(real), 0), real.shape[1]), np.float32)
+    keys[len(real) :] += noise * np.float32(0.6 / real.shape[1] ** 0.5)
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    kept, (wanted, _) = dense.Keys(keys), top_k(queries, keys, 10)
+    runs = {
+        "ark_jax, exact": lambda asked: top_k(asked, keys, 10)[0],
+        "ark_jax, signs": lambda asked: top_k(asked, kept, 10)[0],
+    }
+    if importlib.util.find_spec("faiss"):
+        import faiss
+
+        faiss.omp_set_num_threads(os.cpu_count() or 1)
+        flat, lists = faiss.IndexFlatIP(real.shape[1]), int(KEYS**0.5)
+        inverted = faiss.IndexIVFFlat(flat, real.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
+        exact = faiss.IndexFlatIP(real.shape[1])
+        inverted.train(keys[: 40 * lists])
+        for index in (exact, inverted):
+            index.add(keys)
+        runs["faiss, flat"] = lambda asked: exact.search(asked, 10)[1]
+        for probes in (lists // 64, lists // 16, lists // 4):
+            options = faiss.SearchParametersIVF(nprobe=max(probes, 1))
+            runs[f"faiss, IVF {lists}, {options.nprobe} read"] = lambda asked, options=options: (
+                inverted.search(asked, 10, params=options)[1]
+            )
+    print(f"\n{KEYS:,} vectors ({len(real):,} of them of sentences), CPU ms and ms, recall@10")
+    for name, run in runs.items():
+        blocks = [run(queries[i : i + 16]) for i in range(0, len(queries), 16)]
+        pairs = zip(np.concatenate(blocks), wanted, strict=True)
+        recall = np.mean([len(np.intersect1d(*pair)) / 10 for pair in pairs])
+        for asked in (queries[:1], queries[:16]):
+            clocks = []
+            for _ in range(ROUNDS + 1):
+                start = time.process_time(), time.perf_counter()
+                run(asked)
+                clocks.append((time.process_time() - start[0], time.perf_counter() - start[1]))
+            cpu, wall = 1e3 * np.median(clocks[1:], axis=0)
+            print(f"  {name:<28} {len(asked):3} asked {cpu:8.1f} {wall:8.1f}   {recall:.4f}")
+
+
 def words() -> None:
     """BM25 of bm25s, with numba if it is there, over texts of one to three sentences of stories."""
     import importlib.util
@@ -359,6 +416,7 @@ def words() -> None:
     import bm25s
     from models import stories
 
+    from ark_jax.retrieval import bm25_index
     from ark_jax.retrieval.bm25_index import count_bm25, stems
 
     sections, questions = stories()
@@ -369,13 +427,20 @@ def words() -> None:
         for _ in range(KEYS)
     ]
     index, of_texts, asked = count_bm25(texts), stems(texts), stems(questions[:ASKED])
-    runs = {"ark_jax": lambda: [index.best(query, K)[1] for query in asked]}
-    for backend in ("numpy", *(["numba"] if importlib.util.find_spec("numba") else [])):
+    backends = {"numpy": 1 << 60, **({"numba": 0} if importlib.util.find_spec("numba") else {})}
+    runs = {}
+
+    def search(limit: int) -> list[np.ndarray]:
+        bm25_index.COMPILED = limit
+        return [index.best(query, K)[1] for query in asked]
+
+    for backend, limit in backends.items():
+        runs[f"ark_jax, {backend}"] = functools.partial(search, limit)
         peer = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend=backend)
         peer.index(of_texts, show_progress=False)
-        search = functools.partial(peer.retrieve, asked, k=K, show_progress=False, sorted=True)
-        runs[f"bm25s, {backend}"] = lambda search=search: list(search().scores)
-    expected = runs["ark_jax"]()
+        theirs = functools.partial(peer.retrieve, asked, k=K, show_progress=False, sorted=True)
+        runs[f"bm25s, {backend}"] = lambda theirs=theirs: list(theirs().scores)
+    expected = runs["ark_jax, numpy"]()
     for name, run in runs.items():
         for ours, theirs in zip(expected, run(), strict=True):
             np.testing.assert_allclose(theirs[: len(ours)], ours, rtol=1e-5, err_msg=name)
@@ -390,5 +455,6 @@ def words() -> None:
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(f"{machine()}; OPENBLAS_CORETYPE={os.environ.get('OPENBLAS_CORETYPE', 'unset')}")
-    for name in sys.argv[1:] or ["similar", "topk", "late", "codes", "words"]:
-        {"similar": similar, "topk": topk, "late": late, "codes": codes, "words": words}[name]()
+    for name in sys.argv[1:] or ["similar", "topk", "late", "codes", "words", "few"]:
+        tables = {"similar": similar, "topk": topk, "late": late, "codes": codes, "words": words}
+        (tables | {"few": few})[name]()

@@ -26,12 +26,15 @@ from support.paths import REPOSITORY
 import ark_jax as ark
 from ark_jax import layout
 from ark_jax.data.records import Document, with_title
+from ark_jax.index import build
 from ark_jax.index import folder as folders
 from ark_jax.index import index as indices
 from ark_jax.index.index import Hit
 from ark_jax.models.multi_vector import MultiVectorRetriever
 from ark_jax.models.retriever import Retriever
+from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.retrieval import vector_files
+from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion
 
 SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
@@ -438,6 +441,30 @@ def test_another_prompt_of_questions_is_refused(models, tmp_path):
     again = ark.Index.build(tmp_path / "i", model, documents(1))
     np.testing.assert_array_equal(again.vectors, index.vectors)
     assert again.search(QUESTIONS)
+
+
+def test_an_index_keeps_the_tokenizer_that_it_was_made_with(models, tmp_path):
+    folder, corpus = tmp_path / "i", [Document("c", "", "Vitamin C prevents scurvy.")]
+    found = lambda index: [hit.document for hit in index.search(["C"], by="bm25")[0]]
+
+    def set_tokenizer(**tokenizer):
+        path = folder / folders.MANIFEST_FILE
+        row = json.loads(path.read_text())
+        del row["digest"], row["tokenizer"]
+        row |= tokenizer
+        path.write_text(json.dumps(row | {"digest": fingerprint(row)}))
+
+    settings = build.Settings(str(models / "a"), ChunkRules(), 0, Fusion(), tokenizer="english")
+    build.build(folder, settings, corpus)
+    set_tokenizer()  # as version 0.4 wrote it
+    assert not found(ark.Index.open(folder))
+    index = ark.Index.open(folder).add([Document("d", "", "Vitamin C.")])
+    assert index.manifest.tokenizer == "english" and not found(index)
+    index = ark.Index.build(folder, models / "a", corpus)
+    assert index.manifest.tokenizer == "multilingual" and found(index) == ["c"]
+    set_tokenizer(tokenizer="elvish")
+    with pytest.raises(ValueError, match="tokenizer 'elvish' is none of english, multilingual"):
+        ark.Index.open(folder)
 
 
 def test_an_index_being_changed_is_locked_for_other_builds(built, models, tmp_path):

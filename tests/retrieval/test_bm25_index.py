@@ -1,5 +1,6 @@
 """BM25 on disk against bm25s, which holds all in memory."""
 
+import functools
 import gc
 import subprocess
 import sys
@@ -15,19 +16,21 @@ from hypothesis import strategies as st
 from support import shard_work
 
 from ark_jax.retrieval import bm25_index
-from ark_jax.retrieval.bm25_index import best_texts, count_bm25, open_bm25, write_bm25
+from ark_jax.retrieval.bm25_index import best_texts, count_bm25, open_bm25, stems, write_bm25
 from ark_jax.runtime import map_shards
 
 WORDS = ("tide", "tides", "lamp", "the", "Salz", "straße", "潮位", "pilot's", "of", "1811")
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), max_size=14)
 
 
-def reference_scores(query: str, texts: list[str]) -> np.ndarray:
-    """What bm25s scores by itself."""
+def reference_scores(query: str, texts: list[str], tokenizer: str) -> np.ndarray:
+    """What bm25s scores by itself; only its words are "english"."""
     options = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
+    own = functools.partial(bm25s.tokenize, return_ids=False, **options)
+    tokenize = own if tokenizer == "english" else stems
     reference = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
-    reference.index(bm25s.tokenize(texts, return_ids=False, **options), show_progress=False)
-    words = bm25s.tokenize([query], return_ids=False, **options)[0]
+    reference.index(tokenize(texts), show_progress=False)
+    words = tokenize([query])[0]
     return reference.get_scores(words) if words else np.zeros(len(texts))
 
 
@@ -37,19 +40,21 @@ def reference_scores(query: str, texts: list[str]) -> np.ndarray:
     st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join),
     st.integers(1, 16),
     st.integers(1, 9),
+    st.sampled_from(bm25_index.TOKENIZERS),
 )
-def test_scores_match_the_library_bm25s(tmp_path_factory, texts, query, k, block):
+def test_scores_match_the_library_bm25s(tmp_path_factory, texts, query, k, block, tokenizer):
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_shards, "cores", lambda: 1)
         patch.setattr(bm25_index, "BLOCK", block)  # texts of several blocks share words, and
         patch.setattr(bm25_index, "ENTRIES", 4)  # words are written a few at a time
-        write_bm25(folder, iter(texts))
-    ((positions, scores),) = mapped = open_bm25(folder, len(texts)).search([query], k)
-    (counted,) = count_bm25(texts).search([query], k, [list(range(len(texts)))])
+        write_bm25(folder, iter(texts), tokenizer)
+    ((positions, scores),) = mapped = open_bm25(folder, len(texts), tokenizer).search([query], k)
+    (counted,) = count_bm25(texts, tokenizer).search([query], k, [list(range(len(texts)))])
     assert mapped[0].pairs() == counted.pairs()
-    if any(text for text in texts if count_bm25([text]).search([text], 1)[0].ids.size):
-        np.testing.assert_array_equal(scores, reference_scores(query, texts)[positions])
+    if any(stems(texts, tokenizer)):
+        wanted = reference_scores(query, texts, tokenizer)[positions]
+        np.testing.assert_array_equal(scores, wanted)
     else:
         assert not len(scores)
 
@@ -61,13 +66,15 @@ def test_scores_match_the_library_bm25s(tmp_path_factory, texts, query, k, block
     sample=st.integers(1, 500),
     words=st.sampled_from([9, 90]),  # texts of nine words have many equal scores
     on_disk=st.booleans(),
+    compiled=st.booleans(),  # by numba, where it is installed
 )
-def test_the_best_texts_equal_those_of_a_full_scan(seed, k, sample, words, on_disk):
+def test_the_best_texts_equal_those_of_a_full_scan(seed, k, sample, words, on_disk, compiled):
     rng = np.random.default_rng(seed)
     draw = lambda size: [f"w{number}" for number in rng.zipf(1.3, size) % words]
     texts = [" ".join(draw(rng.integers(1, 20))) for _ in range(400)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25_index, "SAMPLE", sample)
+        patch.setattr(bm25_index, "COMPILED", 0 if compiled else 1 << 40)
         patch.setattr(bm25_index, "IN_MEMORY", 399 if on_disk else 400)
         index = count_bm25(texts)
         for query in (draw(rng.integers(1, 7)) for _ in range(20)):

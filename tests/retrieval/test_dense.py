@@ -75,6 +75,45 @@ def test_top_k_equals_a_stable_sort(n, k, block, screen, two_meshes, devices_onl
     assert scores.tolist() == values.tolist()
 
 
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """Signs choose a tenth of 5,000 keys, of which they read 1,024 at once."""
+    settings = {"SIGNS": 1024, "LEAST": 500, "SAMPLED": 1}
+    for name, value in settings.items():
+        monkeypatch.setattr(f"ark_jax.retrieval.screen.{name}", value)
+    monkeypatch.setattr(dense, "MANY", 5000)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("common", [0.0, 3.0])  # a mean far from 0, as that of e5's vectors
+def test_keys_that_signs_choose_are_ranked_exactly(common, dtype, few_are_many, devices_only, mesh):
+    rng = np.random.default_rng(5)
+    topics = unit(rng, 200, 90)[rng.integers(0, 200, 5000)]
+    x = topics + 0.6 * unit(rng, 5000, 90) + common * unit(rng, 1, 90)
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(dtype)
+    x[4000:] = x[:1000]  # of equal keys the lower number comes first
+    keys, queries = dense.Keys(x), x[::1250].astype(np.float32)
+    assert keys.signs and all(300 <= len(rows) < 1500 for rows in keys.signs.choose(queries, 10))
+    assert keys.signs.longest == pytest.approx(1, abs=1e-3)
+    for k, asked in ((1, 1), (10, 4), (4999, 2)):
+        expected, values = by_sorting(queries[:asked], x, k)
+        positions, scores = top_k(queries[:asked], keys, k)
+        assert positions.tolist() == expected.tolist()
+        assert scores.tolist() == values.astype(np.float32).tolist()
+
+
+@pytest.mark.usefixtures("few_are_many", "devices_only", "mesh")
+def test_signs_that_say_too_little_choose_nothing():
+    x = unit(np.random.default_rng(6), 5000, 90)  # alike in all directions
+    keys = dense.Keys(x)
+    assert keys.signs is None
+    assert top_k(x[:3] + 1, keys, 10)[0].tolist() == by_sorting(x[:3] + 1, x, 10)[0].tolist()
+    assert dense.Keys(x[:4999]).signs is None  # too few
+    x[4321, 5] = np.nan
+    with pytest.raises(ValueError, match=r"keys\[4321\] holds a number that is not finite"):
+        top_k(x[:1], dense.Keys(x), 3)
+
+
 @pytest.mark.parametrize("screen", SCREENS)
 def test_top_k_of_random_vectors_equals_a_sort(screen, any_mesh, devices_only, again):
     rng = np.random.default_rng(0)
