@@ -40,8 +40,8 @@ STATUSES = {"SIGKILL": {-9}, "SIGTERM": {-15, 143}, "SIGINT": {-2, 130}}
 IMPORTED = ("ark_jax", "flax", "jax", "numpy", "pyarrow", "scipy", "torch", "transformers")
 # Times, logs and locks; the digests of a manifest are those of the files.
 PASSING = re.compile(
-    r"(^|/)(\.?lock|log\.jsonl|metrics\.jsonl|outcome\.json|report\.html|logs/.*|\.partial.*|results\.\w+|"
-    r"shared/.*|.*manifest\.json|kept/.*)$"
+    r"(^|/)(\.?lock|log\.jsonl|metrics\.jsonl|outcome\.json|report\.html|logs/.*|\.partial.*|"
+    r"results\.\w+|shared/.*|.*manifest\.json|kept/.*)$"
 )
 FULL = "No space left on device"
 SWEEP = """

@@ -90,9 +90,9 @@ def test_modules_that_see_replies_run_no_text():
 
 
 @pytest.mark.slow
-def test_the_marks_keep_a_small_reader_from_most_orders():
+def test_a_small_reader_obeys_few_orders():
     """`support.injections` measures all forms; tests/README.md has its figures."""
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         lm = LanguageModel.from_pretrained(demo_models()["generator"])
         found = injections.measure(lm, injections.FORMS[:4], ("read",))
-    assert found["read", True] <= found["read", False] + 1, found
+    assert max(found.values()) <= 1, found
