@@ -38,10 +38,10 @@ OLDER = {name: TEXTS[name].upper() for name in ("d1", "d2", "d3")}
 QUESTION = "Who lit lamp 3?"
 STATUSES = {"SIGKILL": {-9}, "SIGTERM": {-15, 143}, "SIGINT": {-2, 130}}
 IMPORTED = ("ark_jax", "flax", "jax", "numpy", "pyarrow", "scipy", "torch", "transformers")
-# Times, logs and locks; the digests of a manifest are those of the files.
+# Times, logs, locks and what each attempt has read; a manifest has the digests of its files.
 PASSING = re.compile(
-    r"(^|/)(\.?lock|log\.jsonl|metrics\.jsonl|outcome\.json|report\.html|logs/.*|\.partial.*|"
-    r"results\.\w+|shared/.*|.*manifest\.json|kept/.*)$"
+    r"(^|/)(\.?lock|log\.jsonl|metrics\.jsonl|reads\.jsonl|outcome\.json|report\.html|logs/.*|"
+    r"\.partial.*|results\.\w+|shared/.*|.*manifest\.json|kept/.*)$"
 )
 FULL = "No space left on device"
 SWEEP = """
