@@ -75,7 +75,11 @@ def _print(text: str, status: int = 0) -> int:
 
 def _report(error: Exception, flags: list[str]) -> int:
     """Prints the error, and the fix where it is known; returns the exit status, 1."""
-    if isinstance(error, ValueError | RuntimeError | OSError | ArithmeticError):
+    if isinstance(error, OSError) and error.errno in process.FULL:
+        from ark_jax.runtime import storage
+
+        message = f"error: {process.message_with_fix(error, storage.cache_folder())}"
+    elif isinstance(error, ValueError | RuntimeError | OSError | ArithmeticError):
         message = f"error: {error}"
     elif isinstance(error, MemoryError):
         message = (

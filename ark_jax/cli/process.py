@@ -13,6 +13,8 @@ from typing import TextIO
 
 from ark_jax.runtime.shown import printable
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 def prepare_environment() -> None:
     """Sets variables that jax and transformers read when they start, where the user has not."""
@@ -37,8 +39,8 @@ def log_on_stderr() -> Iterator[TextIO]:
 def message_with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
     """The message of a file system error, with a fix if results could not be written."""
     path = Path(error.filename or workdir)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        fix = "free some space there"
+    if error.errno in FULL:
+        fix = "free some space or inodes there"
     elif error.errno == errno.EPIPE:
         fix = "keep its reader open, or let it be a file,"
     elif workdir not in (path, *path.parents):

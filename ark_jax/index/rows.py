@@ -12,6 +12,8 @@ from pathlib import Path
 from ark_jax.data import readers
 from ark_jax.data.problems import Reading
 from ark_jax.data.records import Chunk, Document
+from ark_jax.data.records import Corpus as ReadCorpus
+from ark_jax.runtime.log import say
 
 Corpus = str | Path | Iterable[object]
 # What turns a dataframe into dicts: of polars, Arrow and pandas.
@@ -30,7 +32,7 @@ def read_corpus(
         BadInput: the files or rows have problems.
     """
     if isinstance(corpus, str | Path):
-        read = readers.load(corpus, reading=reading)
+        read = _load(corpus, reading)
         return read.documents, read.chunks
     rows = iter(rows_of(corpus))
     first = next(rows, None)
@@ -38,10 +40,18 @@ def read_corpus(
     if first is None or isinstance(first, Document):
         return records, None
     if isinstance(first, str | Path):
-        return itertools.chain(*(readers.load(x, reading=reading).documents for x in records)), None
+        return itertools.chain(*(_load(x, reading).documents for x in records)), None
     with tempfile.TemporaryDirectory() as folder:
         path = write_rows(records, Path(folder) / "documents.jsonl")
         return list(readers.load(path, reading=reading).documents), None
+
+
+def _load(path: str | Path, reading: Reading) -> ReadCorpus:
+    """Reads files, and says what of them is passed over."""
+    read = readers.load(path, reading=reading)
+    for remark in read.remarks:
+        say(f"  {remark}")
+    return read
 
 
 def rows_of(source: Iterable[object]) -> Iterable[object]:

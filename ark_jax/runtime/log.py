@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import logging
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +24,8 @@ def prepare_streams() -> None:
     """Prepares the standard streams for a long run, at the start of a program.
 
     Closed streams are opened on /dev/null. Otherwise the next opened file would get their number,
-    and a library's log lines would go into it. A character that the encoding lacks is escaped.
+    and a library's log lines would go into it. A character that the encoding lacks is escaped, and
+    log lines and warnings of libraries, which may hold file names, are `printable`.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -32,6 +35,21 @@ def prepare_streams() -> None:
         setattr(sys, name, stream)
         if getattr(stream, "errors", "") == "strict":
             stream.reconfigure(errors="backslashreplace")
+    logging.setLogRecordFactory(_PrintableRecord)
+    format_warning = warnings.formatwarning
+    warnings.formatwarning = lambda *facts, **more: printable(format_warning(*facts, **more))
+
+
+class _PrintableRecord(logging.LogRecord):
+    """A line of a library's log, and its traceback."""
+
+    def __init__(self, *facts, **more):
+        super().__init__(*facts, **more)
+        if self.exc_info:
+            self.exc_text = printable(logging.Formatter().formatException(self.exc_info))
+
+    def getMessage(self) -> str:
+        return printable(super().getMessage())
 
 
 _CLEAR = "\r\x1b[K"  # to the start of the line, which is then empty

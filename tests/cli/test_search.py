@@ -1,5 +1,6 @@
 """The verbs index, search and ask, as a user types them."""
 
+import errno
 import io
 import json
 import shutil
@@ -116,6 +117,24 @@ def test_words_and_answer_are_marked_on_a_terminal_that_may_be_coloured(
     out = capsys.readouterr().out
     assert ("\x1b[1;32mJosiah Penhallow\x1b[0m \x1b[1;31mfounded\x1b[0m the" in out) == colour
     assert ("Josiah Penhallow founded the" in out) != colour
+
+
+def test_what_is_passed_over_is_named_when_an_index_is_made(place, tmp_path, capsys):
+    shutil.copytree(place / "documents", tmp_path / "d")
+    (tmp_path / "d" / "broken.pdf").write_bytes(b"%PDF-1.4 nonsense")
+    assert call("index", place / "tuned", tmp_path / "d", f"--out={tmp_path / 'i'}") == 0
+    out = capsys.readouterr().out
+    assert "broken.pdf" in out and "the file is passed over" in out and "3 documents, " in out
+
+
+def test_a_full_disk_of_replies_and_programs_is_named(place, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "/somewhere/replies.jsonl")
+
+    monkeypatch.setattr(reader.Reader, "answer", fail)
+    assert call("ask", place / "i", QUESTION, f"--reader={place / 'lm'}") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: /somewhere/replies.jsonl: No space left on device; free some")
 
 
 def test_the_files_of_an_index_are_verified(place, tmp_path, capsys):

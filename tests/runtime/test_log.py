@@ -153,6 +153,26 @@ def test_characters_that_the_terminal_cannot_encode_are_escaped():
     assert done.returncode == 0 and done.stdout.startswith("question \\u1015")
 
 
+def test_log_lines_and_warnings_of_libraries_steer_no_terminal():
+    code = """
+import logging, warnings
+log.prepare_streams()
+name = "a\\x1b[2Jb\\x9b31m.txt"
+for library in ("uvicorn.error", "transformers", "asyncio"):
+    logging.getLogger(library).error("%s: cannot be read", name)
+    try:
+        raise ValueError(name)
+    except ValueError:
+        logging.getLogger(library).exception("in %s", name)
+warnings.warn(name)
+from transformers.utils import logging as of_transformers
+of_transformers.get_logger("transformers.models").error("no %s", name)
+"""
+    said = shell(code, "").stderr
+    assert said.count("a\ufffd[2Jb\ufffd31m.txt") == 11, said
+    assert "\x1b" not in said and "\x9b" not in said
+
+
 def test_a_failed_write_to_standard_output_is_named():
     done = shell("log.say('done')", "> /dev/full")
     assert "OSError: [Errno 28] No space left on device: 'standard output'" in done.stderr

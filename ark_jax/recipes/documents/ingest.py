@@ -228,11 +228,14 @@ def _count_useless(
         say(f"  {unanswered:,} questions have no answer: what is marked for them is relevant")
     elif unanswered:
         say(f"  {unanswered:,} questions have no answer: they are held out and measure retrieval")
+    remarks = [*corpus.remarks, *test.remarks]
+    for remark in remarks:
+        say(f"  {remark}")
     counts = {
         "questions_without_text": without_chunks,
         "questions_without_answers": unanswered,
         "answers_not_in_documents": absent,
-        "passed_over": sum(remark.rows for remark in (*corpus.remarks, *test.remarks)),
+        "passed_over": sum(remark.rows for remark in remarks),
     }
     return {name: count for name, count in counts.items() if count}
 

@@ -68,6 +68,15 @@ def test_the_default_chunk_and_title_fit_the_retriever(world, tmp_path, chunking
     assert all(chunk.title for chunks in by_document.values() for chunk in chunks)
 
 
+def test_what_is_passed_over_is_named(world, tmp_path, capsys):
+    corpus = shutil.copytree(world / "corpus", tmp_path / "corpus")
+    with (corpus / "questions.jsonl").open("a") as file:
+        file.write('{"id": "x", "question": "Why?", "answers": [7]}\n')
+    ingested(world, tmp_path / "w", path=str(corpus), tolerate=0.5)
+    out = capsys.readouterr().out
+    assert f"  {corpus}/questions.jsonl:" in out and "answers" in out, out
+
+
 def test_an_explicit_chunk_length_is_kept(world, tmp_path):
     chunks = chunks_by_document(ingested(world, tmp_path / "w", chunk_tokens=80))
     assert {c.tokens for group in chunks.values() for c in group[:-1]} == {80}
