@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.paths import DATA
 
@@ -122,6 +122,8 @@ def test_further_metrics_equal_values_computed_by_hand(ranked, gold, wanted):
 IDS = st.integers(0, 14).map(lambda i: f"c{i}")
 
 
+# Sums of the same terms in another order: the last was a bit below that of the shorter list.
+@example([f"c{i}" for i in range(8)], [["c0"], ["c0"], ["c4"], ["c5"]])
 @given(
     st.lists(IDS, unique=True, max_size=15),
     st.lists(st.lists(IDS, min_size=1, max_size=3, unique=True), max_size=5),
@@ -134,7 +136,7 @@ def test_metrics_stay_within_their_bounds(ranked, gold):
     assert (values["ndcg@10"] > 0) == (values["recall@10"] > 0)
     # A longer list is never worse.
     shorter = retrieval.measure(ranked[:-1], gold, names)
-    assert all(values[name] >= shorter[name] for name in values)
+    assert all(values[name] >= shorter[name] - 1e-12 for name in values)
     # With one holder a passage the best list is the holders, those of most passages first.
     single = [holders[:1] for holders in gold]
     best = [
