@@ -34,7 +34,7 @@ def limited(
         Exceeded: the work took more, or ended its process.
         Exception: what `work` raises.
     """
-    process = _idle.pop() if _idle else _Process()
+    process = _idle_process() or _Process()
     try:
         process.pipe.send((work, arguments, seconds, memory))
         while True:
@@ -50,7 +50,7 @@ def limited(
                 raise value
             return
     except (EOFError, ConnectionError):
-        code = process.end(patience=PATIENCE)  # what it has takes a moment to be given back
+        code = process.end()
         reason = f"takes more than {seconds:.0f} seconds of a processor"
         if code != -signal.SIGPROF:
             reason = (
@@ -60,6 +60,16 @@ def limited(
     finally:
         if process is not None:
             process.end()
+
+
+def _idle_process() -> "_Process | None":
+    """One that waits for work; None if there is none."""
+    while _idle:
+        process = _idle.pop()
+        if process.lives:
+            return process
+        process.end()
+    return None
 
 
 class _Process:
@@ -74,10 +84,15 @@ class _Process:
             self._process.start()
         end.close()
 
-    def end(self, patience: float = 0.5) -> int | None:
-        """Kills the process if it still works after `patience` seconds; its exit code."""
+    @property
+    def lives(self) -> bool:
+        """Whether it can work; the system may have killed it while it waited."""
+        return self._process.is_alive()
+
+    def end(self) -> int | None:
+        """Kills the process if it still works; its exit code."""
         self.pipe.close()
-        self._process.join(patience)
+        self._process.join(0.5)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

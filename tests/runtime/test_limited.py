@@ -1,9 +1,11 @@
 """Work within limits of time and memory, in a process that is killed beyond them."""
 
 import os
+import signal
 import time
 
 import pytest
+from support.gone import wait_until_gone
 from support.shard_work import by_kind
 
 from ark_jax.runtime.limited import Exceeded, limited
@@ -30,6 +32,14 @@ def test_one_process_works_on_one_call_after_another():
     with pytest.raises(ValueError, match="no such row"):
         run("fault")
     assert run("well")[0] == first
+
+
+def test_a_process_that_was_killed_while_it_waited_is_replaced():
+    first, _ = run("well")
+    os.kill(first, signal.SIGKILL)
+    wait_until_gone(first)
+    second, item = run("well")
+    assert (second != first, item) == (True, "well")
 
 
 def test_calls_at_the_same_time_have_processes_of_their_own():
