@@ -23,7 +23,9 @@ from ark_jax.retrieval.nearest import (
     as_float64,
     best_of,
     check_finite,
+    error_bound,
     limit_pairs,
+    longest_of,
     norms_of,
     top_k_on_host,
 )
@@ -37,6 +39,7 @@ UNDECIDED = 1e-3  # share of pairs that costs the host a tenth of what all produ
 GROUP = 32  # keys that are represented by their maximum until the best groups are known
 WORD = 32  # columns of a mask that share an integer
 MANY = 200_000  # keys from which on their signs choose those that are compared with
+SOME = 128  # queries, at most, of which one product on a CPU's host is faster: it copies no keys
 FEW = 16  # queries, at most, for which signs choose: a product of all keys serves more at once
 PROBED = 64  # keys whose nearest ones the signs must find
 FOUND = 0.999  # of their ten nearest
@@ -81,6 +84,11 @@ class Keys:
         _, found = _top_k_of_chosen(probes, self.vectors, 10, signs)
         # Scores, since equal keys may take each other's places.
         return signs if np.mean(found >= wanted[:, -1:]) >= FOUND else None
+
+    @functools.cached_property
+    def longest(self) -> float:
+        """The largest norm."""
+        return longest_of(self.vectors)
 
     def _fits(self, dtype: jnp.dtype) -> bool:
         """Whether a device has memory to keep its share of the rounded keys."""
@@ -133,7 +141,9 @@ def top_k(
     count = k + 12 if dtype == jnp.float32 else 2 * k + 24
     if n <= count or len(queries) * keys.size <= HOST_WORK:
         return top_k_on_host(queries, keys, k)
-    if sent and screen is None and len(queries) <= FEW and sent.signs:
+    if sent and screen is None and len(queries) <= SOME and device_in_use().platform == "cpu":
+        if len(queries) > FEW or not sent.signs:
+            return top_k_on_host(queries, keys, k, sent.longest)
         check_finite("queries", norms_of(queries))
         return _top_k_of_chosen(queries, keys, k, sent.signs)
     layout.enter_mesh()
@@ -160,8 +170,8 @@ def _top_k_of_chosen(
     found = []
     for query, chosen in zip(queries, signs.choose(queries, k), strict=True):
         products = np.asarray(keys)[chosen].astype(np.float32, copy=False) @ query
-        sides = (np.linalg.norm(query), 0), (signs.longest, 0)
-        least = np.partition(products, -k)[-k] - 2 * _error_bound(*sides, len(query))
+        error = error_bound(np.linalg.norm(query), signs.longest, len(query))
+        least = np.partition(products, -k)[-k] - 2 * error
         positions = chosen[products >= least][None]
         found.append(best_of(positions, _candidate_products(query[None], keys, positions), k))
     positions, values = map(np.concatenate, zip(*found, strict=True))

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 BLOCK = 4096  # keys whose numbers in float64 are held at once
+PRODUCTS = 1 << 24  # products of queries and keys that are held at once
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # first and second vectors, and their cosines
 
 
@@ -56,18 +57,60 @@ def limit_pairs(parts: Iterable[Pairs], count: int, nearest: int) -> tuple[Pairs
 
 
 def top_k_on_host(
-    queries: Float[np.ndarray, "q e"], keys: np.ndarray, k: int
+    queries: Float[np.ndarray, "q e"], keys: np.ndarray, k: int, longest: float = 0.0
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
-    """`dense.top_k` by products in float64, of which a block is held at once."""
-    check_finite("queries", norms_of(queries))
-    wide, values = as_float64(queries)[:, None], []
-    for first in range(0, len(keys), BLOCK):
-        block = keys[first : first + BLOCK]
-        check_finite("keys", norms_of(block), first)
-        values.append(np.vecdot(wide, as_float64(block)))
-    products = np.concatenate(values, 1)
-    positions, best = best_of(np.tile(np.arange(len(keys)), (len(queries), 1)), products, k)
+    """`dense.top_k`: products in float32 leave few keys, among which those in float64 decide.
+
+    Args:
+        longest: the largest norm of a key; 0: it is measured.
+    """
+    lengths = norms_of(queries)
+    check_finite("queries", lengths)
+    k, longest = min(k, len(keys)), longest or longest_of(keys)
+    found, step = [], max(1, PRODUCTS // len(keys))
+    for first in range(0, len(queries), step):
+        some = queries[first : first + step]
+        blocks = (keys[i : i + BLOCK] for i in range(0, len(keys), BLOCK))
+        products = np.concatenate([some @ np.asarray(block, np.float32).T for block in blocks], 1)
+        for query, length, row in zip(some, lengths[first:], products, strict=False):
+            error = error_bound(length, longest, len(query))
+            # NaN, of products that overflow, counts as large.
+            chosen = np.flatnonzero(~(row < np.partition(row, -k)[-k] - 2 * error))
+            found.append(_best_of_chosen(query, keys, chosen, k))
+    positions, best = map(np.array, zip(*found, strict=True))
     return positions.astype(np.int32), best.astype(np.float32)
+
+
+def _best_of_chosen(
+    query: Float[np.ndarray, " e"], keys: np.ndarray, chosen: Int[np.ndarray, " c"], k: int
+) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """The k best of the chosen keys, by products in float64."""
+    wide, values = as_float64(query), np.empty(len(chosen))
+    for first in range(0, len(chosen), BLOCK):
+        rows = slice(first, first + BLOCK)
+        values[rows] = np.vecdot(wide, as_float64(keys[chosen[rows]]))
+    positions, best = best_of(chosen[None], values[None], k)
+    return positions[0], best[0]
+
+
+def longest_of(keys: np.ndarray) -> float:
+    """The largest norm of a vector; ValueError if a number is not finite."""
+    longest = 0.0
+    for first in range(0, len(keys), BLOCK):
+        norms = norms_of(keys[first : first + BLOCK])
+        check_finite("keys", norms, first)
+        longest = max(longest, float(norms.max()))
+    return longest
+
+
+def error_bound(x: float, y: float, width: int) -> float:
+    """How much the product of vectors of these norms errs at most, if it is added up in float32.
+
+    Adding up e terms errs by e · 2^-24 |x| |y|; four times that, as accelerators truncate.
+    """
+    # The norms are float32 sums too, and the squares of values below 2^-63 are zero.
+    x, y = (1.001 * float(norm) + width**0.5 * 2.0**-62 for norm in (x, y))
+    return width * 2.0**-22 * x * y
 
 
 def best_of(

@@ -193,9 +193,24 @@ def test_top_k_compiles_few_programs_for_all_sizes(mesh, devices_only):
     assert dense._update_candidates._cache_size() - before <= 16
 
 
+@pytest.mark.parametrize("scale", [1, 1e18])
+def test_few_queries_of_kept_keys_are_searched_on_the_host_with_equal_results(scale, monkeypatch):
+    """Of equal keys the first ones, also where products in float32 overflow or are one number."""
+    rng = np.random.default_rng(0)
+    vectors = np.concatenate([unit(rng, 5000, 40), np.tile(unit(rng, 1, 40), (3000, 1))]) * scale
+    queries, vectors = vectors[[3, 7000, 4999]].astype(np.float32), vectors.astype(np.float32)
+    monkeypatch.setattr(dense, "HOST_WORK", 0)
+    monkeypatch.setattr(dense, "_candidates", None)  # no device is asked
+    positions, scores = top_k(queries, dense.Keys(vectors), 9)
+    wanted, values = by_sorting(queries, vectors, 9)
+    assert positions.tolist() == wanted.tolist()
+    np.testing.assert_allclose(scores, values, rtol=1e-6)
+
+
 def test_keys_that_fit_the_device_are_sent_once(two_meshes, devices_only, monkeypatch):
     rng = np.random.default_rng(0)
     vectors, queries = unit(rng, 700, 8), unit(rng, 5, 8)
+    monkeypatch.setattr(dense, "SOME", 0)  # otherwise the host would search
     sent, send = [], dense._device_blocks
     monkeypatch.setattr(dense, "_device_blocks", lambda *given: sent.append(given) or send(*given))
     wanted = [x.tolist() for x in top_k(queries, vectors, 9)]
