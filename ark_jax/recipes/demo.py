@@ -98,7 +98,7 @@ BAR_RAG = {
     "data.chunk_tokens": 48,
     "data.chunk_overlap": 0,
     "train.lora_rank": 16,
-    "train.remat": "all",  # with "products" it holds 3.4 GB instead of 3
+    "train.remat": "all",  # which holds less
     "warm.steps": 20,
     "warm.batch": 6,
     "warm.learning_rate": 1e-3,
