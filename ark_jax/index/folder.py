@@ -36,7 +36,8 @@ LOCK = "lock"
 VECTORS, WORDS = "vectors", "words"  # in the folder that the manifest names
 AGAIN = "`ark-jax index` with the same corpus makes the index again"
 SMALL = 1 << 20  # bytes of a file whose digest is compared whenever an index is opened
-_OWN = (MANIFEST_FILE, LOCK, UNFINISHED, COMPARED)
+NEW_MANIFEST = f"{MANIFEST_FILE}.new"  # what a full disk or a kill may leave
+_OWN = (MANIFEST_FILE, NEW_MANIFEST, LOCK, UNFINISHED, COMPARED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +186,7 @@ def publish(folder: Path, source: Path, fields: Mapping) -> Manifest:
     # Digest the row in the form that JSON gives back: tuples are lists.
     row = json.loads(json.dumps(dataclasses.asdict(manifest)))
     row["digest"] = fingerprint(row)
-    unfinished = folder / f"{MANIFEST_FILE}.new"
+    unfinished = folder / NEW_MANIFEST
     write_text(unfinished, json.dumps(row, indent=1, ensure_ascii=False) + "\n")
     os.replace(unfinished, folder / MANIFEST_FILE)
     for path in folder.iterdir():
