@@ -107,7 +107,7 @@ def attention_rows(sizes: Sizes) -> Iterator[Row]:
     for kernel in KERNELS[1:]:
         window = sizes.tokens // 4 if kernels.has_windows(kernel, causal=True) else 0
         for dtype in TYPES[kernel]:
-            what = f"{kernel}, {dtype}" + (f", also windows of {window}" if window else "")
+            what = f"{kernel}, {dtype}"
             if reason := absence(kernel):
                 yield Row("attention", what, "", "", reason)
                 continue
