@@ -27,6 +27,7 @@ from transformers import Qwen3Config, Qwen3Model
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.models import hf
+from ark_jax.models.pooling import VectorForm
 from ark_jax.train import contrastive, fit, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
@@ -116,8 +117,7 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
     make_batch = contrastive.ContrastiveBatches.from_examples([examples], *ids.values(), config)
     objective = contrastive.ContrastiveObjective(
         ours.cfg,
-        ours.pooling,
-        ours.width,
+        (ours.form,) * 2,
         pieces=1,
         piece_tokens=make_batch.piece_tokens,
         temperature=0.05,
@@ -145,7 +145,7 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
         tokens,
         objective,
         ours.model,
-        make_batch(0).arrays,
+        make_batch(0, None).arrays,
         encoder,
         lambda: [mean(*texts) for texts in padded],
     )
@@ -254,8 +254,7 @@ def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
     }
     objective = contrastive.ContrastiveObjective(
         cfg,
-        "lasttoken",
-        cfg.width,
+        (VectorForm(("lasttoken",), cfg.width),) * 2,
         pieces=1,
         piece_tokens=(asked.size, ids.size),
         temperature=0.05,

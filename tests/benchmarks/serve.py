@@ -152,10 +152,11 @@ def main() -> None:
                 }
                 timings = race(runs, rounds=ROUNDS)
         ours.work.close()
+    print(machine())
     tokens = sum(len(row) for row in index.retriever.tokenize(texts, kind="document"))
     report(
         f"{len(texts):,} requests to {path} of {CLIENTS} clients, {tokens / len(texts):.0f} tokens "
-        f"a text on average; {machine()}",
+        "a text on average",
         "requests",
         len(texts),
         timings,
