@@ -9,7 +9,7 @@ Only a few queries for many `Keys` on a CPU may miss a key: signs choose those t
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from ark_jax import layout
 from ark_jax.retrieval.nearest import (
+    Norms,
     as_float64,
     best_of,
     check_finite,
@@ -44,7 +45,6 @@ FEW = 16  # queries, at most, for which signs choose: a product of all keys serv
 PROBED = 64  # keys whose nearest ones the signs must find
 FOUND = 0.999  # of their ten nearest
 KEPT = 1 / 8  # of a device's memory, at most, holds keys for the next search
-Norms = Sequence[ArrayLike]  # norms of vectors, and of their rounding errors
 MeasuredBlock = tuple[int, int, jax.Array, Norms]  # first row, rows, the rounded rows, norms
 
 
@@ -81,7 +81,7 @@ class Keys:
         signs, step = Signs(self.vectors), len(self) // PROBED
         probes = np.asarray(self.vectors[::step], np.float32)
         _, wanted = top_k(probes, self.vectors, 10)
-        _, found = _top_k_of_chosen(probes, self.vectors, 10, signs)
+        _, found = _top_k_of_chosen(probes, self, 10, signs)
         # Scores, since equal keys may take each other's places.
         return signs if np.mean(found >= wanted[:, -1:]) >= FOUND else None
 
@@ -144,8 +144,7 @@ def top_k(
     if sent and screen is None and len(queries) <= SOME and device_in_use().platform == "cpu":
         if len(queries) > FEW or not sent.signs:
             return top_k_on_host(queries, keys, k, sent.longest)
-        check_finite("queries", norms_of(queries))
-        return _top_k_of_chosen(queries, keys, k, sent.signs)
+        return _top_k_of_chosen(queries, sent, k, sent.signs)
     layout.enter_mesh()
     blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
     positions, ceiling, query_norms, key_norms = _candidates(
@@ -154,9 +153,9 @@ def top_k(
     positions, values = best_of(positions, _candidate_products(queries, keys, positions), k)
     width = queries.shape[1]
     # No excluded key exceeds `highest`; one may equal the k-th best.
-    highest = ceiling + _error_bound(query_norms, key_norms, width)
+    highest = ceiling + error_bound(query_norms, key_norms, width)
     unproved = np.flatnonzero(highest >= values[:, -1])
-    least = values[:, -1] - _error_bound((query_norms[0], 0), (key_norms[0], 0), width)
+    least = values[:, -1] - error_bound((query_norms[0], 0), (key_norms[0], 0), width)
     for start in range(0, len(unproved), 256):
         rows = unproved[start : start + 256]
         positions[rows], values[rows] = _search_again(queries[rows], keys, k, block[1], least[rows])
@@ -164,18 +163,15 @@ def top_k(
 
 
 def _top_k_of_chosen(
-    queries: np.ndarray, keys: np.ndarray, k: int, signs: Signs
+    queries: np.ndarray, keys: Keys, k: int, signs: Signs
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
     """As `top_k`, among the keys that signs choose."""
-    found = []
+    positions, values = [], []
     for query, chosen in zip(queries, signs.choose(queries, k), strict=True):
-        products = np.asarray(keys)[chosen].astype(np.float32, copy=False) @ query
-        error = error_bound(np.linalg.norm(query), signs.longest, len(query))
-        least = np.partition(products, -k)[-k] - 2 * error
-        positions = chosen[products >= least][None]
-        found.append(best_of(positions, _candidate_products(query[None], keys, positions), k))
-    positions, values = map(np.concatenate, zip(*found, strict=True))
-    return positions.astype(np.int32), values.astype(np.float32)
+        found, best = top_k_on_host(query[None], keys.vectors[chosen], k, keys.longest)
+        positions.append(chosen[found])
+        values.append(best)
+    return np.concatenate(positions).astype(np.int32), np.concatenate(values)
 
 
 def _candidate_products(queries: np.ndarray, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -272,21 +268,6 @@ def _check_unit(norms: np.ndarray) -> None:
     check_finite("vectors", norms)
     if (bad := np.flatnonzero(np.abs(norms - 1) > 1e-3)).size:
         raise ValueError(f"vectors[{bad[0]}] has norm {norms[bad[0]]:.6g}: divide each by its norm")
-
-
-def _error_bound(x: Norms, y: Norms, width: int) -> np.ndarray | np.floating:
-    """Bound on the error of the screen's product of two rounded vectors.
-
-    x·y − x̂·ŷ = (x − x̂)·y + x̂·(y − ŷ), at most |x − x̂| |y| + |x̂| |y − ŷ|
-    by Cauchy-Schwarz, with the measured norms. Adding up e terms in float32 errs by
-    e · 2^-24 |x̂| |ŷ|; four times that, as accelerators truncate.
-    """
-    # The norms are float32 sums too, and the squares of values below 2^-63 are zero.
-    (x, dx), (y, dy) = (
-        [1.001 * np.asarray(norm, np.float64) + width**0.5 * 2.0**-62 for norm in side]
-        for side in (x, y)
-    )
-    return dx * y + (x + dx) * dy + width * 2.0**-22 * (x + dx) * (y + dy)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -557,7 +538,7 @@ def _screened_pairs(
     """
     parts = [(first, *_measure(rows, dtype)) for first, _, rows in _device_blocks(projected, block)]
     longest = [max(float(part[column].max()) for part in parts) for column in (2, 3)]
-    least = _rounded_down(threshold - _error_bound(longest, longest, vectors.shape[1]))[None]
+    least = _rounded_down(threshold - error_bound(longest, longest, vectors.shape[1]))[None]
     for n, (top, left, *_) in enumerate(parts):
         left = jax.sharding.reshard(left, P())
         # A strip is requested at once: the host decides one tile while the devices compute the

@@ -1,12 +1,14 @@
 """The nearest vectors, by the host alone; limits pairs of vectors to the nearest of each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
 
 BLOCK = 4096  # keys whose numbers in float64 are held at once
 PRODUCTS = 1 << 24  # products of queries and keys that are held at once
+Norms = Sequence[ArrayLike]  # norms of vectors, and of their rounding errors
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # first and second vectors, and their cosines
 
 
@@ -73,7 +75,7 @@ def top_k_on_host(
         blocks = (keys[i : i + BLOCK] for i in range(0, len(keys), BLOCK))
         products = np.concatenate([some @ np.asarray(block, np.float32).T for block in blocks], 1)
         for query, length, row in zip(some, lengths[first:], products, strict=False):
-            error = error_bound(length, longest, len(query))
+            error = error_bound((length, 0), (longest, 0), len(query))
             # NaN, of products that overflow, counts as large.
             chosen = np.flatnonzero(~(row < np.partition(row, -k)[-k] - 2 * error))
             found.append(_best_of_chosen(query, keys, chosen, k))
@@ -103,14 +105,19 @@ def longest_of(keys: np.ndarray) -> float:
     return longest
 
 
-def error_bound(x: float, y: float, width: int) -> float:
-    """How much the product of vectors of these norms errs at most, if it is added up in float32.
+def error_bound(x: Norms, y: Norms, width: int) -> np.ndarray | np.floating:
+    """Bound on the error of the screen's product of two rounded vectors.
 
-    Adding up e terms errs by e · 2^-24 |x| |y|; four times that, as accelerators truncate.
+    x·y − x̂·ŷ = (x − x̂)·y + x̂·(y − ŷ), at most |x − x̂| |y| + |x̂| |y − ŷ|
+    by Cauchy-Schwarz, with the measured norms. Adding up e terms in float32 errs by
+    e · 2^-24 |x̂| |ŷ|; four times that, as accelerators truncate.
     """
     # The norms are float32 sums too, and the squares of values below 2^-63 are zero.
-    x, y = (1.001 * float(norm) + width**0.5 * 2.0**-62 for norm in (x, y))
-    return width * 2.0**-22 * x * y
+    (x, dx), (y, dy) = (
+        [1.001 * np.asarray(norm, np.float64) + width**0.5 * 2.0**-62 for norm in side]
+        for side in (x, y)
+    )
+    return dx * y + (x + dx) * dy + width * 2.0**-22 * (x + dx) * (y + dy)
 
 
 def best_of(

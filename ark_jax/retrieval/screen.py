@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ark_jax.retrieval import codes
-from ark_jax.retrieval.nearest import check_finite, norms_of
 from ark_jax.text.token_vectors import TokenVectors
 
 SIGNS = 1 << 15  # tokens of texts whose signs are compared at once, so that they stay in a cache
@@ -19,7 +18,7 @@ SAMPLED = 16  # one vector of so many tells how many other signs the chosen ones
 
 
 class Signs:
-    """The signs of vectors `[n e]` about their mean, and `longest`, the largest norm."""
+    """The signs of vectors `[n e]` about their mean."""
 
     def __init__(self, vectors: np.ndarray):
         self._mean = np.asarray(vectors[:: max(len(vectors) // 4096, 1)], np.float32).mean(0)
@@ -27,12 +26,8 @@ class Signs:
         # At random, since every sixteenth chunk may begin a document.
         sampled = max(len(vectors) // SAMPLED, 1)
         self._sample = np.random.default_rng(0).integers(len(vectors), size=sampled)
-        self.longest = 0.0
         for first in range(0, len(vectors), SIGNS):
             rows = np.asarray(vectors[first : first + SIGNS], np.float32)
-            norms = norms_of(rows)
-            check_finite("keys", norms, first)
-            self.longest = max(self.longest, float(norms.max()))
             self._words[:, first : first + SIGNS] = self._signs(rows).T
 
     def _signs(self, rows: Float[np.ndarray, "n e"]) -> UInt[np.ndarray, "n words"]:

@@ -94,7 +94,7 @@ def test_keys_that_signs_choose_are_ranked_exactly(common, dtype, few_are_many, 
     x[4000:] = x[:1000]  # of equal keys the lower number comes first
     keys, queries = dense.Keys(x), x[::1250].astype(np.float32)
     assert keys.signs and all(300 <= len(rows) < 1500 for rows in keys.signs.choose(queries, 10))
-    assert keys.signs.longest == pytest.approx(1, abs=1e-3)
+    assert keys.longest == pytest.approx(1, abs=1e-3)
     for k, asked in ((1, 1), (10, 4), (4999, 2)):
         expected, values = by_sorting(queries[:asked], x, k)
         positions, scores = top_k(queries[:asked], keys, k)
@@ -283,7 +283,7 @@ def test_rounded_products_stay_within_the_error_bound(seed, width, left, right, 
     exact = x.astype(np.float64) @ y.astype(np.float64).T
     for dtype in map(np.dtype, (np.float32, dense.jnp.bfloat16)):
         (a, *x_measured), (b, *y_measured) = dense._measure(x, dtype), dense._measure(y, dtype)
-        error = dense._error_bound(
+        error = dense.error_bound(
             [np.asarray(m)[:, None] for m in x_measured],
             [np.asarray(m) for m in y_measured],
             x.shape[1],
@@ -295,7 +295,7 @@ def test_the_error_bound_is_tight():
     x, y = (unit(np.random.default_rng(i), 4, 1024) for i in range(2))
     measured = lambda x: [float(np.max(m)) for m in dense._measure(x, dense.jnp.bfloat16)[1:]]
     # Each of two factors is rounded by at most 2^-8 of itself; as measured, by half of that.
-    assert dense._error_bound(measured(x), measured(y), 1024) < 0.6 * 2 * 2**-8
+    assert dense.error_bound(measured(x), measured(y), 1024) < 0.6 * 2 * 2**-8
 
 
 PAIR_SCREENS = [None, "float32", "bfloat16", "subspace"]
