@@ -132,7 +132,7 @@ def _answer(pipe: Connection, work: Callable, arguments: tuple, seconds: float, 
 
 
 def _limit_memory(size: int | None) -> None:
-    """Limits the memory of this process to what it has and `more` bytes; None: to no limit."""
+    """Limits the memory of this process to what it has and `size` bytes; None: to no limit."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit, counts = most, Path("/proc/self/statm")
     if size is not None and counts.exists():
