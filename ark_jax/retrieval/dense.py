@@ -116,6 +116,7 @@ def top_k(
         keys: the vectors to search; `Keys` if they will be searched again.
         k: number of keys per query.
         block: numbers of queries and keys of one matrix product; None suits the device.
+            Without it and `screen` the host of a CPU searches alone for SOME queries.
         screen: "float32" or "bfloat16", with equal results at different speed; None is bfloat16 on
             accelerators.
 
@@ -131,9 +132,10 @@ def top_k(
         )
     if k < 1:
         raise ValueError(f"k={k}: must be at least 1")
-    dtype = _screen_dtype(screen)
+    dtype, is_cpu = _screen_dtype(screen), device_in_use().platform == "cpu"
+    on_host = is_cpu and screen is None and block is None
     # On a CPU the products of a block stay in memory that is used again and again.
-    block = block or (128 if device_in_use().platform == "cpu" else 1024, 32768)
+    block = block or (128 if is_cpu else 1024, 32768)
     n, k = len(keys), min(k, len(keys))
     if not len(queries) or not n:
         return np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
@@ -141,10 +143,10 @@ def top_k(
     count = k + 12 if dtype == jnp.float32 else 2 * k + 24
     if n <= count or len(queries) * keys.size <= HOST_WORK:
         return top_k_on_host(queries, keys, k)
-    if sent and screen is None and len(queries) <= SOME and device_in_use().platform == "cpu":
-        if len(queries) > FEW or not sent.signs:
-            return top_k_on_host(queries, keys, k, sent.longest)
-        return _top_k_of_chosen(queries, sent, k, sent.signs)
+    if on_host and len(queries) <= SOME:
+        if sent and len(queries) <= FEW and sent.signs:
+            return _top_k_of_chosen(queries, sent, k, sent.signs)
+        return top_k_on_host(queries, keys, k, sent.longest if sent else 0)
     layout.enter_mesh()
     blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
     positions, ceiling, query_norms, key_norms = _candidates(
