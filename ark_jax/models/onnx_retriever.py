@@ -1,6 +1,7 @@
 """A retriever whose vectors onnxruntime or OpenVINO computes on CPUs, from an ONNX file."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,14 +23,16 @@ Run = Callable[[str, Mapping[str, np.ndarray]], np.ndarray]  # an output's name,
 _PROBES = ("Who?", "The lamp office lit forty lamps, and a strike put them out. " * 8)
 
 
-@dataclasses.dataclass(repr=False)
+@dataclasses.dataclass(repr=False, kw_only=True)
 class OnnxRetriever(Retriever):
     """As `Retriever`, but another engine computes the vectors.
 
     OpenVINO takes bfloat16 where the processor has it, and vectors then differ by some thousandths.
     """
 
-    compute: Run | None = None
+    weights: Retriever  # the same model, without the engine
+    engine: str
+    compute: Run
 
     @classmethod
     def open(cls, folder: Path, engine: str) -> "OnnxRetriever":
@@ -51,15 +54,20 @@ class OnnxRetriever(Retriever):
         except ModuleNotFoundError as error:
             fix = f"pip install 'ark-jax[{engine.removesuffix('-int8')}]'"
             raise RuntimeError(f"engine={engine} needs the package {error.name}: {fix}") from None
-        own = Retriever.from_pretrained(folder)
-        opened = cls(**vars(own), compute=compute)
-        theirs, weights = (x.encode(_PROBES, kind="document") for x in (opened, own))
-        if engine == "onnx-int8" or np.abs(theirs - weights).max() > CLOSE:
-            digest = hashlib.sha256(engine.encode())
-            for file in sorted(path.parent.glob(f"{path.name}*")):  # large weights lie beside it
-                digest.update(file.read_bytes())
-            opened.onnx_digest = digest.hexdigest()
-        return opened
+        weights = Retriever.from_pretrained(folder)
+        return cls(**vars(weights), weights=weights, engine=engine, compute=compute)
+
+    @functools.cached_property
+    def onnx_digest(self) -> str:
+        """The sha256 of the ONNX file; empty if its vectors are those of the weights."""
+        if self.engine != "onnx-int8":
+            vectors, exact = (x.encode(_PROBES, kind="document") for x in (self, self.weights))
+            if np.abs(vectors - exact).max() <= CLOSE:
+                return ""
+        digest, path = hashlib.sha256(self.engine.encode()), self.base / FILES[self.engine]
+        for file in sorted(path.parent.glob(f"{path.name}*")):  # large weights lie beside it
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
 
     def _embed_batches(
         self, ids: Sequence[TokenIds], batching: Batching, form: VectorForm
@@ -73,7 +81,6 @@ class OnnxRetriever(Retriever):
             tokens = np.zeros((2, len(numbers), longest), np.int64)  # and their mask
             for row, i in enumerate(numbers):
                 tokens[0, row, : len(ids[i])], tokens[1, row, : len(ids[i])] = ids[i], 1
-            assert self.compute
             feed = {"input_ids": tokens[0], "attention_mask": tokens[1]}
             name = UNIT if form.similarity == "cosine" else VECTOR
             yield numbers, self.compute(name, feed)

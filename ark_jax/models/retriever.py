@@ -46,7 +46,7 @@ class Retriever:
     default_prompt: str | None = None  # name of the prompt of `SentenceTransformer.encode`
     # Label of a `tokenize` call -> number of its texts that were truncated.
     truncated: dict[str, int] = dataclasses.field(default_factory=dict)
-    onnx_digest: str = ""  # of the ONNX file, if its vectors are not those of the weights
+    onnx_digest = ""  # of the ONNX file, if its vectors are not those of the weights
     __repr__ = one_line("base", "width", "pooling", "max_length")
 
     @classmethod
@@ -339,7 +339,7 @@ class Retriever:
         # Each call of the tokenizer stores its own limit there.
         tokenizer |= {"truncation": None, "padding": None}
         digest.update(json.dumps(tokenizer).encode())
-        for _, value in hf.named_parameters(self.model):
+        for _, value in () if self.onnx_digest else hf.named_parameters(self.model):
             digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
 
