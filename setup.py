@@ -25,6 +25,7 @@ INTEGRATIONS = [
     "llama-index-core>=0.14",
     "haystack-ai>=3",
     "faiss-cpu>=1.10",
+    "usearch>=2.16",
     "lancedb>=0.30",
     "qdrant-client>=1.15",
     *ONNX,

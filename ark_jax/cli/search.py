@@ -53,9 +53,11 @@ class Index(ReadingFlags):
     )
     engine: str = flag(ENGINE, "computes vectors; all but jax need MODEL by `ark-jax onnx`", "jax")
     database: str = flag(
-        "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
+        "--to=faiss|usearch|lancedb|qdrant", "also writes the vectors to this database", ""
     )
-    url: str = flag("--url=PLACE", "of the database: a file for faiss, or a folder or address", "")
+    url: str = flag(
+        "--url=PLACE", "of the database: a file of faiss or usearch, a folder, an address", ""
+    )
     workdir: Path | None = flag(
         "--workdir=DIR",
         "of a run, in place of MODEL, CORPUS and --out: its export, its documents, DIR/index",

@@ -46,7 +46,6 @@ class Retriever:
     default_prompt: str | None = None  # name of the prompt of `SentenceTransformer.encode`
     # Label of a `tokenize` call -> number of its texts that were truncated.
     truncated: dict[str, int] = dataclasses.field(default_factory=dict)
-    onnx_digest = ""  # of the ONNX file, if its vectors are not those of the weights
     __repr__ = one_line("base", "width", "pooling", "max_length")
 
     @classmethod
@@ -147,6 +146,11 @@ class Retriever:
                 "config.retriever.vectors=tokens in a run of ARK"
             )
         return declared or (_family_pooling(folder),)
+
+    @property
+    def onnx_digest(self) -> str:
+        """The sha256 of the ONNX file that computes vectors other than the weights'; else empty."""
+        return ""
 
     @property
     def pooling(self) -> str:

@@ -1,9 +1,11 @@
-"""Vectors of an index in FAISS, LanceDB and Qdrant, opened again by their own clients."""
+"""Vectors of an index in FAISS, USearch, LanceDB and Qdrant, opened again by their own clients."""
 
 import dataclasses
 import functools
 import json
+import re
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,15 +17,49 @@ REASON = "pip install 'ark-jax[integrations]'"
 QUESTIONS = ["Who founded the Tidal Board?", "Wann wurde die Glocke gegossen?", "brine"]
 
 
-def test_faiss_gives_the_results_of_the_index(index, retriever, tmp_path):
-    faiss = pytest.importorskip("faiss", reason=REASON)
-    integrations.load("faiss").write(index, str(tmp_path / "new" / "vectors.faiss"))
-    stored = faiss.read_index(str(tmp_path / "new" / "vectors.faiss"))
-    np.testing.assert_array_equal(stored.reconstruct_n(0, len(index)), index.vectors)
-    scores, rows = stored.search(retriever.encode(QUESTIONS, kind="query"), 3)
+def open_file(name: str, path) -> Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]:
+    """What searches a file of FAISS or USearch: questions, k -> scores and rows `[q k]`."""
+    if name == "faiss":
+        import faiss
+
+        return faiss.read_index(str(path)).search
+    from usearch.index import Index
+
+    graph = Index.restore(str(path))
+    found = lambda questions, k: graph.search(questions, k)
+    return lambda *asked: (1 - found(*asked).distances, found(*asked).keys)
+
+
+@pytest.mark.parametrize("name, many", [("faiss", 1 << 30), ("faiss", 1), ("usearch", 0)])
+def test_a_file_gives_the_results_of_the_index(name, many, index, retriever, tmp_path, monkeypatch):
+    pytest.importorskip(name, reason=REASON)
+    adapter, path = integrations.load(name), tmp_path / "new" / "vectors"
+    monkeypatch.setattr(adapter, "MANY", many, raising=False)
+    adapter.write(index, str(path))
+    asked = retriever.encode(QUESTIONS, kind="query")
+    scores, rows = open_file(name, path)(asked, 3)
     for i, hits in enumerate(index.search(QUESTIONS, k=3, by="dense")):
         assert [index.chunks[int(row)].id for row in rows[i]] == [hit.chunk for hit in hits]
-        assert scores[i].tolist() == pytest.approx([hit.score for hit in hits], abs=1e-5)
+        expected = [hit.score for hit in hits]
+        assert scores[i].tolist() == pytest.approx(expected, abs=1e-5 if name == "faiss" else 2e-3)
+
+
+@pytest.mark.parametrize("name", ["faiss", "usearch"])
+def test_the_recall_of_an_approximate_search_is_said(name, index, tmp_path, monkeypatch, capsys):
+    pytest.importorskip(name, reason=REASON)
+    adapter, rng = integrations.load(name), np.random.default_rng(0)
+    monkeypatch.setattr(adapter, "MANY", 1000, raising=False)
+    topics = rng.standard_normal((60, 32), np.float32)
+    vectors = topics[rng.integers(60, size=6000)] + rng.standard_normal((6000, 32), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    adapter.write(dataclasses.replace(index, vectors=vectors), str(tmp_path / "vectors"))
+    said, effort = re.search(r": ([01][.]\d+), with \w+=(\d+)\n", capsys.readouterr().out).groups()
+    assert float(said) >= integrations.RECALL and int(effort) < 77  # lists
+    asked = vectors[::60] + rng.standard_normal((100, 32), np.float32) * np.float32(0.1)
+    _, rows = open_file(name, tmp_path / "vectors")(asked, 10)
+    wanted = np.argsort(-(asked @ vectors.T), axis=1)[:, :10]
+    recall = np.mean([np.isin(*pair).mean() for pair in zip(rows, wanted, strict=True)])
+    assert recall == pytest.approx(float(said), abs=0.02)
 
 
 @pytest.fixture(params=["lancedb", "qdrant"])

@@ -51,7 +51,7 @@ def test_qdrant_gives_the_results_of_a_token_index(by, index, tmp_path):
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["faiss", "lancedb"])
+@pytest.mark.parametrize("name", ["faiss", "usearch", "lancedb"])
 def test_databases_with_one_vector_per_text_refuse_token_vectors(name, index, tmp_path):
     pytest.importorskip(name, reason=REASON)
     database = integrations.load(name)
