@@ -386,14 +386,35 @@ def few() -> None:
         inverted = faiss.IndexIVFFlat(flat, real.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
         exact = faiss.IndexFlatIP(real.shape[1])
         inverted.train(keys[: 40 * lists])
-        for index in (exact, inverted):
+        graph = faiss.IndexHNSWFlat(real.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+        for index in (exact, inverted, graph):
+            start = time.process_time()
             index.add(keys)
+            print(f"{type(index).__name__}: {time.process_time() - start:,.1f} CPU s to add")
         runs["faiss, flat"] = lambda asked: exact.search(asked, 10)[1]
         for probes in (lists // 64, lists // 16, lists // 4):
             options = faiss.SearchParametersIVF(nprobe=max(probes, 1))
             runs[f"faiss, IVF {lists}, {options.nprobe} read"] = lambda asked, options=options: (
                 inverted.search(asked, 10, params=options)[1]
             )
+        for kept in (128, 256, 512):
+            options = faiss.SearchParametersHNSW(efSearch=kept)
+            runs[f"faiss, HNSW 32, {kept} kept"] = lambda asked, options=options: graph.search(
+                asked, 10, params=options
+            )[1]
+    if importlib.util.find_spec("usearch"):
+        from usearch.index import Index
+
+        near, start = Index(ndim=real.shape[1], metric="ip", dtype="f16"), time.process_time()
+        near.add(np.arange(KEYS), keys)
+        print(f"usearch: {time.process_time() - start:,.1f} CPU s to add")
+
+        def by_usearch(kept: int, asked: np.ndarray) -> np.ndarray:
+            near.expansion_search = kept
+            return near.search(asked, 10).keys.reshape(len(asked), 10).astype(np.int64)
+
+        for kept in (128, 256, 512):
+            runs[f"usearch, {kept} kept"] = functools.partial(by_usearch, kept)
     print(f"\n{KEYS:,} vectors ({len(real):,} of them of sentences), CPU ms and ms, recall@10")
     for name, run in runs.items():
         blocks = [run(queries[i : i + 16]) for i in range(0, len(queries), 16)]
