@@ -82,8 +82,8 @@ def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -
     if questions:
         fields["data.questions"] = _absolute(questions)
     names = ("columns", "encoding", "tolerate")
-    given = {f"data.{name}": getattr(reading, name) for name in names}
-    fields |= {field: value for field, value in given.items() if value}
+    flags = {f"data.{name}": getattr(reading, name) for name in names}
+    fields |= {field: value for field, value in flags.items() if value}
     if not readers.is_tolerable(problems, reading.tolerate):
         lines.append(readers.verdict(problems))
         return ConfigDraft("ark", fields, _split_lines(lines), False)

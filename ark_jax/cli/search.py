@@ -224,7 +224,7 @@ class Asking(IndexFlags):
         "hyde: searches for a passage, too, that the language model writes as an answer",
         "none",
     )
-    where: str = flag(
+    filter: str = flag(
         "--where=FILTER",
         "only documents whose metadata fit, as in \"year >= 2020 and lang in ('en', 'de')\"; also "
         "!=, or, not, between, like, is null, 'x' in LIST, dates as '2020-12-31'",
@@ -250,8 +250,8 @@ class Asking(IndexFlags):
 
         few = self.question is not None
         opened = Index.open(self.index, model=self.model, few=few, engine=self.engine)
-        if self.where:
-            opened.metadata.passing(self.where)  # refuses a wrong filter before models are loaded
+        if self.filter:
+            opened.metadata.passing(self.filter)  # refuses a wrong filter before models are loaded
         return opened
 
     def questions(self) -> Iterator[str]:
@@ -281,7 +281,7 @@ class Asking(IndexFlags):
         from ark_jax.retrieval.hyde import Hyde
         from ark_jax.text import prompts
 
-        options = {"k": self.k, "by": self.by, "rerank": not self.no_rerank, "where": self.where}
+        options = {"k": self.k, "by": self.by, "rerank": not self.no_rerank, "where": self.filter}
         if self.by == "bm25":
             return opened.search([question], **options)[0], None
         vectors = opened.embed([question], "query")

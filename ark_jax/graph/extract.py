@@ -37,7 +37,8 @@ _KIND, _QUOTE = "entity|relationship|relation|content_keywords", "[\"'“”‘�
 # The head of a record. After a parenthesis it may be anywhere, and of any kind if quoted; without
 # one it must be at the start of a record.
 _HEAD = re.compile(
-    rf"\(\s*(?:{_QUOTE}(?P<kind>{_KIND}){_QUOTE}|[\"'“](?P<unknown>\w++)[\"'”])\s*(?:{_DELIMITER}|\|\s*>)"
+    rf"\(\s*(?:{_QUOTE}(?P<kind>{_KIND}){_QUOTE}|[\"'“](?P<unknown>\w++)[\"'”])"
+    rf"\s*(?:{_DELIMITER}|\|\s*>)"
     rf"|(?:^|(?<=\#\#)|(?<=complete\|>))[ \t>*-]*{_QUOTE}(?P<bare>{_KIND}){_QUOTE}\s*"
     rf"(?P<delimiter>{_DELIMITER})",
     re.IGNORECASE | re.MULTILINE,

@@ -223,8 +223,8 @@ class _Filter:
             self._fail(f"{text!r} is expected")
 
     def _either(self) -> pa.Array:
-        both = lambda: self._joined("and", pc.and_kleene, self._one)
-        return self._joined("or", pc.or_kleene, both)
+        conjunction = lambda: self._joined("and", pc.and_kleene, self._one)
+        return self._joined("or", pc.or_kleene, conjunction)
 
     def _joined(self, word: str, join: Callable, part: Callable[[], pa.Array]) -> pa.Array:
         mask = part()

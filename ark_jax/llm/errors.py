@@ -15,7 +15,8 @@ MAX_MESSAGE = 300  # characters of a server's message that are shown
 
 # Error codes of a 4xx status that every request with this key to this model would get.
 UNUSABLE = re.compile(
-    r"insufficient_quota|billing_|invalid.api.key|api.key.not.valid|model_not_found|invalid.model.(id|name)",
+    r"insufficient_quota|billing_|invalid.api.key|api.key.not.valid"
+    r"|model_not_found|invalid.model.(id|name)",
     re.I,
 )
 # A status 403 with one of these words concerns the prompt, not the key.

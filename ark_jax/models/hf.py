@@ -139,7 +139,8 @@ class Checkpoint:
     def __init__(self, folder: Path):
         self.folder = folder
         files = weight_files(folder)
-        self._files = {name: file for file in files for name in _open_safetensors(file).keys()}  # noqa: SIM118
+        names_of = lambda file: _open_safetensors(file).keys()
+        self._files = {name: file for file in files for name in names_of(file)}
         self._has_prefix = any(name.startswith(PREFIXES) for name in self._files)
 
     def names(self) -> set[str]:

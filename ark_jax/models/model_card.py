@@ -74,11 +74,11 @@ def render_card(
     prompts = {kind: prompt for kind, prompt in model.settings.prompts.items() if prompt}
     spans = {kind: _code_span(prompt) for kind, prompt in prompts.items()}
     if has_towers:
-        given = {kind: {"prompt": spans[kind]} if kind in spans else {} for kind in models}
-        columns = {kind: _column_cells(model, base) | given[kind] for kind, model in models.items()}
+        shown = {kind: {"prompt": spans[kind]} if kind in spans else {} for kind in models}
+        columns = {kind: _column_cells(model, base) | shown[kind] for kind, model in models.items()}
     else:
-        given = {"": {f"prompt, {kind}": span for kind, span in spans.items()}}
-        columns = {"": _column_cells(model, base) | given[""]}
+        shown = {"": {f"prompt, {kind}": span for kind, span in spans.items()}}
+        columns = {"": _column_cells(model, base) | shown[""]}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     head = "| | query | document |\n|---|---|---|" if has_towers else "| | |\n|---|---|"

@@ -71,10 +71,10 @@ def top_k_on_host(
     k, longest = min(k, len(keys)), longest or longest_of(keys)
     found, step = [], max(1, PRODUCTS // len(keys))
     for first in range(0, len(queries), step):
-        some = queries[first : first + step]
+        asked = queries[first : first + step]
         blocks = (keys[i : i + BLOCK] for i in range(0, len(keys), BLOCK))
-        products = np.concatenate([some @ np.asarray(block, np.float32).T for block in blocks], 1)
-        for query, length, row in zip(some, lengths[first:], products, strict=False):
+        products = np.concatenate([asked @ np.asarray(block, np.float32).T for block in blocks], 1)
+        for query, length, row in zip(asked, lengths[first:], products, strict=False):
             error = error_bound((length, 0), (longest, 0), len(query))
             # NaN, of products that overflow, counts as large.
             chosen = np.flatnonzero(~(row < np.partition(row, -k)[-k] - 2 * error))

@@ -44,12 +44,12 @@ def read_series(config: str, file: str, folder: Path, open_config: Callable[[], 
     """
     path, _, words = config.partition(":")
     named = re.search(r"(?:^|,)sweep=([^,]*)", words)
-    own, opened = runpy.run_path(file).get("SWEEPS", {}), open_config()
+    declared, opened = runpy.run_path(file).get("SWEEPS", {}), open_config()
     recipe = recipe_of(opened)
-    sweeps = own | {
+    sweeps = declared | {
         name: runs
         for name, runs in _packaged(opened.get("recipe", "ark")).items()
-        if name not in own
+        if name not in declared
     }
     if not named or named[1] not in sweeps:
         raise ValueError(

@@ -63,7 +63,8 @@ def split_thought(reply: str) -> Reply:
     value, a tuple or a fence are text.
     """
     start = 0
-    while opening := _OPENING.match(reply, _ROLE.match(reply, start).end()):  # type: ignore[union-attr]
+    past_role = lambda: _ROLE.match(reply, start).end()  # type: ignore[union-attr]
+    while opening := _OPENING.match(reply, past_role()):
         closing = _closing(reply, opening)
         if not closing:
             return Reply("", reply[start:])

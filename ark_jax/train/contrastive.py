@@ -295,11 +295,11 @@ def _tokenize(
     """Token ids of the questions, and of the passages, that the examples name."""
 
     def tokenize(
-        texts: Mapping[str, str], names: Sequence[str], kind: str, what: str
+        texts: Mapping[str, str], names: Sequence[str], kind: str, name: str
     ) -> TokensById:
         """The token ids of the named texts, each text read only when it is tokenised."""
         lookup = distributed.LazySequence(texts.__getitem__, names)
-        rows = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
+        rows = retriever.tokenize(lookup, kind=kind, label=f"{label}, {name}")
         return RowsByKey(names, rows)
 
     chunks = batches.distinct_chunks(examples, use_negatives=use_negatives)

@@ -10,8 +10,8 @@ from support.paths import REPOSITORY
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kills", "disks"), [(30, 0), (0, 14)], ids=["kills", "full disks"])
-def test_commands_that_are_struck_leave_the_same_bytes(kills, disks):
-    """See `support.kills`, which strikes as often as it is told."""
+def test_interrupted_commands_leave_the_same_bytes(kills, disks):
+    """`support.kills` interrupts commands, or fills their disk, and compares what they leave."""
     if disks and os.geteuid():
         pytest.skip("only root may mount a small disk")
     words = [sys.executable, "-m", "support.kills", str(kills), str(disks)]

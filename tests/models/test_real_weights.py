@@ -450,7 +450,7 @@ def test_smollm2_generates_the_texts_of_transformers(real_models, mesh):
             prompts.fill(
                 prompts.load_template(kind),
                 passage=row["text"][: 100 + 250 * i],
-                question="What is told here?",
+                question="What happens here?",
                 passages=row["text"][100 * i : 350 * (i + 1)],
             )
         )

@@ -1,4 +1,4 @@
-"""A config that names no models gets those that suit the device, and is told so."""
+"""A config that names no models gets those that suit the device, and the log names them."""
 
 from pathlib import Path
 
