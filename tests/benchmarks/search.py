@@ -397,9 +397,9 @@ def few() -> None:
             runs[f"faiss, IVF {lists}, {options.nprobe} read"] = lambda asked, options=options: (
                 inverted.search(asked, 10, params=options)[1]
             )
-        for kept in (128, 256, 512):
-            options = faiss.SearchParametersHNSW(efSearch=kept)
-            runs[f"faiss, HNSW 32, {kept} kept"] = lambda asked, options=options: graph.search(
+        for effort in (128, 256, 512):
+            options = faiss.SearchParametersHNSW(efSearch=effort)
+            runs[f"faiss, HNSW 32, {effort}"] = lambda asked, options=options: graph.search(
                 asked, 10, params=options
             )[1]
     if importlib.util.find_spec("usearch"):
@@ -409,12 +409,12 @@ def few() -> None:
         near.add(np.arange(KEYS), keys)
         print(f"usearch: {time.process_time() - start:,.1f} CPU s to add")
 
-        def by_usearch(kept: int, asked: np.ndarray) -> np.ndarray:
-            near.expansion_search = kept
+        def by_usearch(effort: int, asked: np.ndarray) -> np.ndarray:
+            near.expansion_search = effort
             return near.search(asked, 10).keys.reshape(len(asked), 10).astype(np.int64)
 
-        for kept in (128, 256, 512):
-            runs[f"usearch, {kept} kept"] = functools.partial(by_usearch, kept)
+        for effort in (128, 256, 512):
+            runs[f"usearch, {effort}"] = functools.partial(by_usearch, effort)
     print(f"\n{KEYS:,} vectors ({len(real):,} of them of sentences), CPU ms and ms, recall@10")
     for name, run in runs.items():
         blocks = [run(queries[i : i + 16]) for i in range(0, len(queries), 16)]
