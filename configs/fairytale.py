@@ -134,6 +134,7 @@ def study():
     c.prompts.read = "story"
     c.score.references, c.score.candidates, c.score.positives = 1, 8, 1
     c.mine.by, c.mine.negatives, c.mine.spare = "rewritten", 3, 2
+    c.train.stages = (1, 2, 3)
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (1, 1, 1)
     return c
 

@@ -80,6 +80,7 @@ def study():
     c.score.candidates = 10
     c.score.positives = 2  # every question takes two hops or more
     c.mine.by, c.mine.negatives, c.mine.spare = "rewritten", 3, 2
+    c.train.stages = (1, 2, 3)
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (2, 2, 2)
     return c
 

@@ -1,6 +1,7 @@
 """The Markdown documents: links lead somewhere; named files and settings exist."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ DOCUMENTS = (
     "tests/benchmarks/README.md",
     "tests/benchmarks/compilers.md",
 )
+
+
+DRAW = runpy.run_path(str(REPOSITORY / "notebooks" / "results" / "draw.py"))
+STUDIES = DRAW["studies"]()
 
 
 def text_of(path: Path) -> str:
@@ -67,6 +72,32 @@ def test_settings_named_in_documents_exist(name):
     fields = re.findall(pattern, text_of(REPOSITORY / name))
     known = {(name, field) for c in settings for name in sections & set(c) for field in c[name]}
     assert [field for field in fields if field not in known] == []
+
+
+@pytest.mark.parametrize("name", DRAW["DOCUMENTS"])
+def test_tables_of_results_are_what_the_files_say(name):
+    assert text_of(REPOSITORY / name) == DRAW["filled"](name), f"write it again: {DRAW['COMMAND']}"
+
+
+def test_the_drawing_is_what_the_files_say():
+    drawn = text_of(REPOSITORY / "notebooks" / "results" / "results.svg")
+    assert drawn == DRAW["drawing"](), f"write it again: {DRAW['COMMAND']}"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_file_of_results_is_complete_and_named_where_its_section_stands(name):
+    study, readme = STUDIES[name], REPOSITORY / "notebooks" / "README.md"
+    assert study["method"] in DRAW["METHODS"] and study["section"] in anchors(readme)
+    assert f"<!-- table {name} -->" in text_of(readme) or f"results/{name}.json" in text_of(readme)
+    assert all(study[key] for key in ("study", "data", "command", "source", "intervals"))
+    configs = re.findall(r"configs/\w+\.py", study["command"])
+    assert [path for path in configs if not (REPOSITORY / path).exists()] == []
+    headings = {heading for row in study["rows"] for heading in row["figures"]}
+    assert {study["measure"], *study.get("verdicts", ())} <= headings
+    assert {row["kind"] for row in study["rows"]} <= set(DRAW["KINDS"])
+    figures = [x for row in study["rows"] for x in row["figures"].values() if isinstance(x, dict)]
+    assert [x for x in figures if not x.get("low", x["mean"]) <= x["mean"]] == []
+    assert [x for x in figures if not x["mean"] <= x.get("high", x["mean"])] == []
 
 
 def test_every_document_is_listed_on_the_site():

@@ -60,6 +60,7 @@ ARK = {
     "mine.negatives": 8,
     "mine.margin": 0.0,
     "train.batch": 12,
+    "train.stages": (1, 2, 3),
     "train.epochs": (1, 1, 1),
     "train.learning_rates": (3e-5, 2e-5, 1e-5),
     "train.save_every": 4,

@@ -1,20 +1,27 @@
-"""Draws results.svg from the two tables of FairytaleQA in ../README.md: `python draw.py`."""
+"""Writes the tables of results into README.md and notebooks/README.md, and results.svg.
 
+`python notebooks/results/draw.py` reads the JSON files beside it, which notebooks/README.md
+describes ("The results").
+"""
+
+import json
 import re
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-ROWS = (  # heading of the table, start of a row, label, whether it is ours
-    ("Study 2: FairytaleQA", "MiniLM, untouched", "MiniLM, untouched", False),
-    ("Study 2: FairytaleQA", "**stage 3 (ours)", "MiniLM tuned by ARK", True),
-    ("Study 2: FairytaleQA", "the yardstick", "tuned on marked passages", False),
-    ("Study 2: FairytaleQA", "BM25", "BM25", False),
-    ("A vector for each token", "MiniLM by tokens", "a vector a token, untouched", False),
-    ("A vector for each token", "**stage 3 (ours)", "a vector a token, tuned by ARK", True),
-    ("A vector for each token", "the yardstick", "a vector a token, marked passages", False),
-    ("A vector for each token", "**BM25 + stage 3", "BM25 + a vector a token, tuned by ARK", True),
-)
-LEFT, TOP, STEP, SCALE, LOWEST = 290, 44, 26, 1250, 0.43
+REPOSITORY = FOLDER.parents[1]
+COMMAND = "python notebooks/results/draw.py"
+DOCUMENTS = ("README.md", "notebooks/README.md")
+METHODS = ("ARK", "GPR", "STAR", "BAR-RAG")
+KINDS = {  # kind of a row -> its name in the table of a method
+    "plain": "plain",
+    "simple": "strongest simple",
+    "ours": "**ours**",
+    "yardstick": "yardstick",
+    "part": "",  # in the table of its study alone
+}
+MARKED = re.compile(r"<!-- (table|method|measured) (\S+) -->.*?<!-- /\1 -->", re.DOTALL)
+LEFT, TOP, STEP, SCALE, LOWEST = 310, 44, 26, 1180, 0.43
 STYLE = """
 text { font: 14px sans-serif; fill: #24292f } .small { font-size: 12px; fill: #57606a }
 .other { fill: #6e7781; stroke: #6e7781 } .ours { fill: #0969da; stroke: #0969da }
@@ -26,36 +33,159 @@ text { font: 14px sans-serif; fill: #24292f } .small { font-size: 12px; fill: #5
 """
 
 
-def value(document: str, heading: str, start: str) -> tuple[float, float, float]:
-    """nDCG@10 of a row and its interval."""
-    section = document.split(f" {heading}\n", 1)[1]
-    line = next(x for x in section.splitlines() if x.startswith(f"| {start}"))
-    cell = next(x for x in line.split("|")[3:] if x.count(",") == 1 and "[" in x)
-    return tuple(map(float, re.findall(r"\.\d+", cell)[:3]))
+def studies() -> dict[str, dict]:
+    """Name of a file -> the study in it, in the order of the names."""
+    return {
+        path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))
+    }
 
 
-def main() -> None:
-    document = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+def value(figure: dict) -> float:
+    """The mean over seeds, or of the one that is known."""
+    seeds = figure.get("seeds", [figure["mean"]])
+    return sum(seeds) / len(seeds)
+
+
+def seeds(row: dict, heading: str) -> list[float]:
+    """A row's value of each seed, if it has any."""
+    figure = row["figures"].get(heading)
+    return figure.get("seeds", []) if isinstance(figure, dict) else []
+
+
+def number(value: float, signed: bool = False) -> str:
+    sign = "−" if value < 0 else "+" if signed else ""
+    return sign + f"{abs(value):.3f}".removeprefix("0")
+
+
+def cell(figure, signed: bool) -> str:
+    """A figure with its interval and star, or a text or count as it is."""
+    if not isinstance(figure, dict):
+        return f"{figure:,}" if isinstance(figure, int) else str(figure)
+    text = number(figure["mean"], signed)
+    if "low" in figure:
+        text += f" [{number(figure['low'])}, {number(figure['high'])}]"
+    return text + "*" * figure.get("differs", False)
+
+
+def markdown(rows: list[list[str]]) -> str:
+    head, *body = (re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(row)} |") for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+def table_of_study(study: dict) -> str:
+    """All rows. Values of seeds stand in a column after the others."""
+    rows = study["rows"]
+    longest = max((row["figures"] for row in rows), key=len)
+    headings = list(dict.fromkeys([*longest, *(x for row in rows for x in row["figures"])]))
+    seeded = [x for x in headings if any(seeds(row, x) for row in rows)]
+    table = [["system", *headings, *(f"{x} of each seed" for x in seeded)]]
+    for row in rows:
+        figures = row["figures"]
+        cells = [cell(figures.get(x, ""), x.startswith(("minus", "gain"))) for x in headings]
+        cells += [" ".join(map(number, seeds(row, x))) for x in seeded]
+        bold = row["kind"] == "ours"
+        table.append([f"**{row['system']}**" if bold else row["system"], *cells])
+    return markdown(table)
+
+
+def best(study: dict, kind: str) -> dict | None:
+    """The row of a kind that is highest in the study's measure."""
+    rows = [
+        row for row in study["rows"] if row["kind"] == kind and study["measure"] in row["figures"]
+    ]
+    return max(rows, key=lambda row: value(row["figures"][study["measure"]]), default=None)
+
+
+def link(study: dict, page: str) -> str:
+    return f"[{study['study']}]({page}#{study['section']})"
+
+
+def compared(study: dict) -> bool:
+    """Whether a study compares its method with a plain model and with a simpler way."""
+    return all(best(study, kind) for kind in ("plain", "simple", "ours"))
+
+
+def table_of_method(method: str, page: str) -> str:
+    """A column for each result of the studies of a method, and below who is ahead."""
+    known = [x for x in studies().values() if x["method"] == method and compared(x)]
+    columns = [(study, heading) for study in known for heading in verdicts(study)]
+    if not columns:
+        return ""
+    table = [[method, *(f"{link(study, page)}: {heading}" for study, heading in columns)]]
+    for kind, name in KINDS.items():
+        values = [named_value(best(study, kind), heading) for study, heading in columns]
+        if kind != "part" and any(values):
+            table.append([name, *values])
+    table.append(["ahead", *(verdicts(study)[heading] for study, heading in columns)])
+    return markdown(table)
+
+
+def measured(study: dict, page: str) -> str:
+    """A study in one line."""
+    rows = [best(study, kind) for kind in ("plain", "simple", "ours")]
+    values = "; ".join(named_value(row, study["measure"]) for row in rows)
+    return f"{link(study, page)}: {study['measure']} {values}"
+
+
+def verdicts(study: dict) -> dict[str, str]:
+    """Heading -> who is ahead there."""
+    return study.get("verdicts", {study["measure"]: ""})
+
+
+def named_value(row: dict | None, heading: str) -> str:
+    if row is None or heading not in row["figures"]:
+        return ""
+    return f"{number(value(row['figures'][heading]))} {row['system']}"
+
+
+def filled(document: str) -> str:
+    """A document's text with what stands between its marks as the files have it."""
+    page = "notebooks/README.md" if document == "README.md" else ""
+
+    def text(match: re.Match) -> str:
+        kind, name = match.groups()
+        if kind == "measured":
+            content = measured(studies()[name], page)
+        elif kind == "table":
+            content = f"\n\n{table_of_study(studies()[name])}\n\n"
+        else:
+            tables = [table_of_method(x, page) for x in METHODS if name in ("all", x)]
+            content = "\n\n" + "\n\n".join(filter(None, tables)) + "\n\n"
+        return f"<!-- {kind} {name} -->{content}<!-- /{kind} -->"
+
+    return MARKED.sub(text, (REPOSITORY / document).read_text("utf-8"))
+
+
+def drawing() -> str:
+    """The studies of FairytaleQA, with one vector a text and one a token, as results.svg."""
+    known = studies()
+    rows = [row for row in known["fairytale"]["rows"] if row["kind"] != "part"]
+    rows += [
+        row for row in known["fairytale_tokens"]["rows"] if row["kind"] not in ("part", "simple")
+    ]
+    rows = [row for row in rows if "low" in row["figures"]["nDCG@10"]]
     x = lambda value: LEFT + SCALE * (value - LOWEST)
-    height = TOP + STEP * len(ROWS) + 8
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {TOP + STEP * len(rows) + 8}"'
+        ' role="img">',
         f"<title>nDCG@10 on FairytaleQA</title><style>{STYLE}</style>",
         '<text x="10" y="20">nDCG@10 on 1,025 held-out questions of FairytaleQA</text>',
         '<text class="small" x="10" y="37">seed 0; lines are 95 % intervals over questions</text>',
     ]
-    for i, (heading, start, label, ours) in enumerate(ROWS):
-        mean, low, high = value(document, heading, start)
-        y = TOP + STEP * i + 4
-        kind = "ours" if ours else "other"
+    for i, row in enumerate(rows):
+        figure, y = row["figures"]["nDCG@10"], TOP + STEP * i + 4
+        kind = "ours" if row["kind"] == "ours" else "other"
         parts += [
-            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{label}</text>',
-            f'<path class="range {kind}" d="M{x(low):.0f},{y + 10}H{x(high):.0f}"/>',
-            f'<circle class="{kind}" cx="{x(mean):.0f}" cy="{y + 10}" r="6"/>',
-            f'<text x="{x(high) + 8:.0f}" y="{y + 15}">{f"{mean:.3f}"[1:]}</text>',
+            f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{row["system"]}</text>',
+            f'<path class="range {kind}" d="M{x(figure["low"]):.0f},{y + 10}'
+            f'H{x(figure["high"]):.0f}"/>',
+            f'<circle class="{kind}" cx="{x(figure["mean"]):.0f}" cy="{y + 10}" r="6"/>',
+            f'<text x="{x(figure["high"]) + 8:.0f}" y="{y + 15}">{number(figure["mean"])}</text>',
         ]
-    (FOLDER / "results.svg").write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
+    return "\n".join([*parts, "</svg>\n"])
 
 
 if __name__ == "__main__":
-    main()
+    for document in DOCUMENTS:
+        (REPOSITORY / document).write_text(filled(document), "utf-8")
+    (FOLDER / "results.svg").write_text(drawing(), "utf-8")

@@ -54,7 +54,7 @@ def pretending(world: str):
     c.recipe = __name__
     c.data.path = str(Path(world) / "corpus.jsonl")
     c.retriever.path, c.generator.path = "somebody/retriever", "somebody/generator"
-    c.mine.by = "rewritten"  # with all stages
+    c.mine.by, c.train.stages = "rewritten", (1, 2, 3)  # all stages
     models.suit_device(c)  # as the command line does
     return c
 

@@ -63,6 +63,7 @@ def tiny_config(world: Path):
         3,
         4,
     )
+    c.train.stages = (1, 2, 3)
     c.train.batch, c.train.epochs, c.train.save_every = 4, (2, 1, 1), 1
     c.evaluate.passages, c.evaluate.max_new_tokens = 1, 4
     c.evaluate.baselines, c.evaluate.hybrids = (), ()

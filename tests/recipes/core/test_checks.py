@@ -37,7 +37,7 @@ def test_hyde_without_its_requirements_is_refused(changes, says):
         ({"retrievers": ("x/stage1",)}, "two systems would be called 'stage1'"),
         (
             {"baselines": (), "hybrids": ("bm25+base",)},
-            "'bm25[+]base' must join two or more of base, stage1, stage2, stage3 by [+]",
+            "'bm25[+]base' must join two or more of base, stage1, stage2 by [+]",
         ),
         ({"hybrids": ("stage9",)}, "'stage9' must join two or more"),
         ({"hybrids": ("base+base",)}, "'base[+]base' must join two or more"),

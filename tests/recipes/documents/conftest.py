@@ -38,5 +38,6 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(retrieve, "encode", encode)
     monkeypatch.setattr(corpus, "encode_passages", encode_passages)
     c = config.ark()
+    c.train.stages = (1, 2, 3)
     context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "metrics.jsonl"))
     return types.SimpleNamespace(context=context, c=c, folder=tmp_path, embedded=embedded)

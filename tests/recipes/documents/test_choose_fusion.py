@@ -89,7 +89,7 @@ def test_the_fusion_stage_is_added_only_on_request():
     names = lambda: [stage.name for stage in stages(c)]
     assert FUSION not in names()
     c.evaluate.fusion = "chosen"
-    assert names()[names().index("stage3") :][:3] == ["stage3", FUSION, "evaluate"]
+    assert names()[names().index("stage2") :][:3] == ["stage2", FUSION, "evaluate"]
 
 
 def test_without_usable_questions_the_default_fusion_is_kept(run):

@@ -55,7 +55,7 @@ def quick(monkeypatch):
 def answered(workdir, url: str, **changes) -> engine.Context:
     """What an evaluation leaves: six questions, the last answered alike by base and stage3."""
     c = config.ark()
-    c.evaluate.passages = 2
+    c.train.stages, c.evaluate.passages = (1, 2, 3), 2
     c.judge.repeats, c.judge.backend, c.judge.base_url, c.judge.model, c.judge.key_env = (
         2,
         "openai",
