@@ -1,9 +1,9 @@
-"""Encoders and decoders against torch: `python tests/benchmarks/models.py [encode] [queries]
-[train] [qwen3] [product]`.
+"""Encoders and decoders against torch: `python tests/benchmarks/models.py [train] [qwen3]
+[product]`.
 
 Both sides compute the same numbers from the same weights on the CPU with the same threads; the
-differences are printed. The peer runs as shipped and with
-`torch.set_float32_matmul_precision("medium")`, faster on some CPUs.
+differences are printed. The peer runs as shipped, with
+`torch.set_float32_matmul_precision("medium")`, faster on some CPUs, and compiled.
 """
 
 import copy
@@ -15,35 +15,35 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from timing import machine, race, report
+from timing import machine, product_rate, race, report
 from transformers import Qwen3Config, Qwen3Model
 
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.models import hf
 from ark_jax.models.pooling import VectorForm
-from ark_jax.train import contrastive, fit, optim
+from ark_jax.train import contrastive, fit, flops, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PRECISIONS = {"default": "highest", "tuned": "medium"}
 ROUNDS = 9  # of `product`
-TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "2000"))  # passages and questions to encode
 
 
 def under(precision: str, run):
     """`run` with torch set so; the setting is put before each run, since contenders take turns."""
 
-    def go():
+    def go(*arguments):
         torch.set_float32_matmul_precision(PRECISIONS[precision])
-        return run()
+        return run(*arguments)
 
     return go
 
@@ -58,38 +58,20 @@ def stories() -> tuple[list[str], list[str]]:
     return read("*-story.csv", "text"), read("*-questions.csv", "question")
 
 
+def at_roof(cfg, lengths: Sequence[int], *, training: bool = False) -> float:
+    """Seconds for texts if all of a model's operations ran as fast as a plain product of its
+    widest layer."""
+    pairs = flops.attention_pairs(cfg, lengths)
+    count = flops.forward(cfg, sum(lengths), pairs).sum() * (3 if training else 1)
+    return count / product_rate(2048, cfg.dims["d"], cfg.dims["f"])
+
+
 @functools.cache
 def minilm():
     from sentence_transformers import SentenceTransformer
 
     folder = demo_models()["retriever"]
     return Retriever.from_pretrained(folder), SentenceTransformer(folder, device="cpu")
-
-
-def encode() -> None:
-    """Whole `encode` of story passages, tokenisation and all."""
-    compete(f"MiniLM, encode, {TEXTS:,} story passages", stories()[0][:TEXTS], "document", 5)
-
-
-def queries() -> None:
-    """Whole `encode` of questions."""
-    compete(f"MiniLM, encode, {TEXTS:,} questions", stories()[1][:TEXTS], "query", 7)
-
-
-def compete(work: str, texts: list[str], kind: str, rounds: int) -> None:
-    ours, theirs = minilm()
-    run = functools.partial(
-        theirs.encode, texts, batch_size=32, show_progress_bar=False, normalize_embeddings=True
-    )
-    difference = np.abs(ours.encode(texts, kind=kind) - run()).max()
-    timings = race(
-        {
-            "ark_jax": lambda: ours.encode(texts, kind=kind),
-            **{f"sentence-transformers, {p}": under(p, run) for p in PRECISIONS},
-        },
-        rounds=rounds,
-    )
-    report(f"{work} (largest difference {difference:.0e})", "texts", len(texts), timings)
 
 
 def train() -> None:
@@ -139,10 +121,10 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
         x = encoder(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
         return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
-    tokens = sum(map(len, itertools.chain(*(side.values() for side in ids.values()))))
+    lengths = [len(row) for side in ids.values() for row in side.values()]
     race_steps(
         f"MiniLM, training step, 32 questions and {work}",
-        tokens,
+        lengths,
         objective,
         ours.model,
         make_batch(0, None).arrays,
@@ -152,12 +134,13 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
 
 
 def race_steps(
-    work: str, tokens: int, objective, model, batch, peer: torch.nn.Module, vectors
+    work: str, lengths: list[int], objective, model, batch, peer: torch.nn.Module, vectors
 ) -> None:
     """Steps of InfoNCE over all passages of a batch, of which the i-th is question i's, clipping
     and AdamW.
 
-    `vectors()` gives the peer's questions and passages.
+    `vectors()` gives the peer's questions and passages, by its method `forward`. `lengths` are in
+    tokens, of all texts.
     """
     optimizer = optim.adamw(weight_decay=0.01, clip=1.0)
     state = fit.State.create(jax.tree.map(jnp.copy, model), optimizer)
@@ -181,10 +164,22 @@ def race_steps(
         peer_optimizer.step()
         peers.append(float(loss.detach()))
 
-    timings = race(
-        {"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5
+    def compiled_step():
+        peer.forward = compiled
+        peer_step()
+        peer.forward = plain
+
+    plain, compiled = peer.forward, torch.compile(peer.forward)
+    runs = {"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}
+    runs["torch, tuned, torch.compile"] = under("tuned", compiled_step)
+    timings = race(runs, rounds=5)
+    report(
+        f"{work} (first losses {losses[0]:.5f}, {peers[0]:.5f})",
+        "tokens",
+        sum(lengths),
+        timings,
+        least=at_roof(objective.cfg, lengths, training=True),
     )
-    report(f"{work} (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens", tokens, timings)
 
 
 def qwen3() -> None:
@@ -263,7 +258,7 @@ def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
     last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
     race_steps(
         "Qwen3, 0.6B widths, 4 layers, training step, 8 x 512",
-        ids.size + asked.size,
+        [x.shape[1] for x in (asked, ids) for _ in x],
         objective,
         model,
         batch,
@@ -309,7 +304,5 @@ if __name__ == "__main__":
         f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads, "
         f"jax {jax.__version__}"
     )
-    for name in sys.argv[1:] or ["encode", "queries", "train", "qwen3"]:
-        {"encode": encode, "queries": queries, "train": train, "qwen3": qwen3, "product": product}[
-            name
-        ]()
+    for name in sys.argv[1:] or ["train", "qwen3"]:
+        {"train": train, "qwen3": qwen3, "product": product}[name]()
