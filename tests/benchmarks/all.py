@@ -26,22 +26,24 @@ BEGIN, END = "<!-- begin of all.py's table -->", "<!-- end of all.py's table -->
 LIMIT = 600  # seconds of a command
 # Commands, the most important one first, with the sizes at which they take some minutes.
 COMMANDS = (
-    "ARK_BENCH_TEXTS=200 models.py encode queries",
+    "ARK_BENCH_TEXTS=100 engines.py",
     "models.py train",
-    "ARK_BENCH_QUESTIONS=16 trainer.py steps",
-    "language.py score generate",
-    "rollout.py",
-    "PROMPTS=2 policy.py gradient",
-    "pagerank.py thousand fb15k237 hundred_thousand",
-    "communities.py 40000",
-    "search.py similar topk late words",
+    "ARK_BENCH_PROMPTS=8 language.py score generate",
     "ROUNDS=3 serve.py 128",
-    "kg.py graph paths",
-    "path_search.py beam",
-    "pairs.py score",
-    "LISTS=64 list_training.py",
-    "QUESTIONS=256 triple_training.py metaqa",
-    "SAMPLE=2000 triple_search.py embed topk",
+    "ARK_BENCH_BATCHES=1,64 pagerank.py thousand fb15k237 hundred_thousand",
+    "KEYS=200000 search.py few",
+    "ASKED=200 search.py words late",
+    "NODES=10000 QUERIES=1000 KEYS=50000 search.py similar topk",
+    "ARK_BENCH_QUESTIONS=16 trainer.py steps",
+    "ARK_BENCH_PROMPTS=2 rollout.py",
+    "PROMPTS=1 policy.py gradient",
+    "communities.py 40000",
+    "ARK_BENCH_PAIRS=100 pairs.py score",
+    "ROUNDS=3 LISTS=32 list_training.py",
+    "ROUNDS=3 QUESTIONS=128 triple_training.py metaqa",
+    "ROUNDS=3 SAMPLE=1000 QUERIES=500 triple_search.py embed topk",
+    "QUESTIONS=12 ROUNDS=3 path_search.py beam",
+    "ROUNDS=3 kg.py graph paths",
 )
 
 
@@ -51,6 +53,7 @@ def measure(command: str) -> list[dict]:
     rows = HERE / f".{Path(script).stem}.jsonl"
     rows.unlink(missing_ok=True)
     environment = os.environ | dict(x.split("=", 1) for x in settings) | {ROWS: str(rows)}
+    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else it forks a process of JAX's threads
     print(f"\n## {command}", flush=True)
     start, line = time.monotonic(), [sys.executable, HERE / script, *arguments.split()]
     process = subprocess.Popen(line, env=environment, start_new_session=True)

@@ -14,13 +14,13 @@ those that [reference] lacks. ARK_BENCH_TEXTS (200) sections and questions are e
 import copy
 import csv
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 from models import DATA, at_roof, minilm, under
 from timing import installed, machine, race, report
 
@@ -62,9 +62,7 @@ def by_sentence_transformers() -> dict[str, Encode]:
     compiled = copy.deepcopy(peer)
     compiled[0].auto_model.compile(dynamic=True)
     encode = lambda model: (
-        lambda texts, kind: model.encode(
-            texts, show_progress_bar=False, normalize_embeddings=True
-        )
+        lambda texts, kind: model.encode(texts, show_progress_bar=False, normalize_embeddings=True)
     )
     return {
         "sentence-transformers": under("default", encode(peer)),
@@ -86,7 +84,9 @@ def by_engines(folder: Path, calibration: list[str]) -> dict[str, Encode]:
         known = OnnxRetriever.open(folder, "openvino")
         fed = [
             {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)}
-            for row in (np.array(row) for row in known.tokenize(calibration, kind="document").tolist())
+            for row in (
+                np.array(row) for row in known.tokenize(calibration, kind="document").tolist()
+            )
         ]
         static = nncf.quantize(
             openvino.Core().read_model(folder / FILES["onnx"]),
@@ -184,9 +184,7 @@ def main() -> None:
             ("story sections", every(TEXTS), "document"),
             ("questions", asked, "query"),
         ):
-            runs = {
-                name: lambda encode=encode: encode(texts, kind) for name, encode in encoders.items()
-            }
+            runs = {x: functools.partial(encode, texts, kind) for x, encode in encoders.items()}
             lengths = [len(row) for row in ours.tokenize(texts, kind=kind)]
             report(
                 f"MiniLM, encode, {len(texts)} {work} [nDCG@10 of val beside ours]",

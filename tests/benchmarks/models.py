@@ -9,7 +9,6 @@ differences are printed. The peer runs as shipped, with
 import copy
 import csv
 import functools
-import itertools
 import os
 import statistics
 import sys

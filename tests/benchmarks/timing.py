@@ -154,8 +154,7 @@ def machine() -> str:
     field = lambda name: (re.findall(rf"{name}\s*: (.*)", info) or [platform.processor()])[0]
     kind = f"{field('model name')} (family {field('cpu family')}, model {field('model')})"
     flags = [
-        name if re.search(rf"\b{flag}\b", info) else f"no {name}"
-        for name, flag in FLAGS.items()
+        name if re.search(rf"\b{flag}\b", info) else f"no {name}" for name, flag in FLAGS.items()
     ]
     numba = "numba" if importlib.util.find_spec("numba") else "no numba"
     parts = (kind, f"{os.cpu_count()} cores", *flags, f"Python {platform.python_version()}", numba)
