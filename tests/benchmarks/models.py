@@ -1,5 +1,4 @@
-"""Encoders and decoders against torch: `python tests/benchmarks/models.py [train] [qwen3]
-[product]`.
+"""Training of an encoder against torch: `python tests/benchmarks/models.py [train] [product]`.
 
 Both sides compute the same numbers from the same weights on the CPU with the same threads; the
 differences are printed. The peer runs as shipped, with
@@ -12,7 +11,6 @@ import functools
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,12 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from timing import machine, product_rate, race, report
-from transformers import Qwen3Config, Qwen3Model
 
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
-from ark_jax.models import hf
-from ark_jax.models.pooling import VectorForm
 from ark_jax.train import contrastive, fit, flops, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
@@ -181,91 +176,6 @@ def race_steps(
     )
 
 
-def qwen3() -> None:
-    """The widths of Qwen3-0.6B in four layers, 8 x 512 tokens.
-
-    Hidden states in float32 and bfloat16, and a training step.
-    """
-    settings = Qwen3Config(
-        vocab_size=4096,
-        hidden_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        intermediate_size=3072,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-        tie_word_embeddings=True,
-        architectures=["Qwen3Model"],
-    )
-    torch.manual_seed(0)
-    reference = Qwen3Model(settings).eval()
-    random = np.random.default_rng(0)
-    ids, asked = (random.integers(0, 4096, shape).astype(np.int32) for shape in ((8, 512), (8, 8)))
-    with tempfile.TemporaryDirectory() as folder:
-        reference.save_pretrained(folder)
-        for kind in ("float32", "bfloat16"):
-            peer = copy.deepcopy(reference).to(getattr(torch, kind))
-            hidden_states(
-                hf.load_model(folder, dtype=kind, compute=kind, head=False), peer, ids, kind
-            )
-        steps(hf.load_model(folder, head=False), reference.train(), ids, asked)
-
-
-def hidden_states(loaded, theirs, ids: np.ndarray, kind: str) -> None:
-    model, cfg, _ = loaded
-    forward = jax.jit(lambda model, tokens, mask: model(tokens, mask, cfg, ids.size))
-    arrays = layout.rows(ids), layout.rows(np.ones_like(ids, bool))
-
-    @torch.no_grad()
-    def run():
-        return theirs(torch.from_numpy(ids).long(), use_cache=False).last_hidden_state
-
-    ours = lambda: jax.block_until_ready(forward(model, *arrays))
-    difference = np.abs(np.asarray(ours(), np.float32) - run().float().numpy()).max()
-    peers = {
-        f"transformers, {p}": under(p, run)
-        for p in (PRECISIONS if kind == "float32" else ("default",))
-    }
-    report(
-        f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})",
-        "tokens",
-        ids.size,
-        race({"ark_jax": ours, **peers}, rounds=5),
-    )
-
-
-def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
-    """Contrastive training of 8 questions of 8 tokens, each with its passage; clipping, AdamW."""
-    model, cfg, _ = loaded
-    texts = lambda x: (layout.rows(x), layout.rows(np.ones_like(x, bool)))
-    batch = {
-        "queries": texts(asked),
-        "passages": texts(ids),
-        "positive": layout.rows(np.eye(8, dtype=bool)),
-        "negative": layout.rows(~np.eye(8, dtype=bool)),
-    }
-    objective = contrastive.ContrastiveObjective(
-        cfg,
-        (VectorForm(("lasttoken",), cfg.width),) * 2,
-        pieces=1,
-        piece_tokens=(asked.size, ids.size),
-        temperature=0.05,
-        matryoshka=(),
-    )
-    last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
-    race_steps(
-        "Qwen3, 0.6B widths, 4 layers, training step, 8 x 512",
-        [x.shape[1] for x in (asked, ids) for _ in x],
-        objective,
-        model,
-        batch,
-        theirs,
-        lambda: [last(asked), last(ids)],
-    )
-
-
 def product() -> None:
     """Forms of one product in bfloat16, and of the gradient of logits, in CPU seconds.
 
@@ -303,5 +213,5 @@ if __name__ == "__main__":
         f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads, "
         f"jax {jax.__version__}"
     )
-    for name in sys.argv[1:] or ["train", "qwen3"]:
-        {"train": train, "qwen3": qwen3, "product": product}[name]()
+    for name in sys.argv[1:] or ["train"]:
+        {"train": train, "product": product}[name]()

@@ -54,10 +54,7 @@ def compete(work: str, texts: list[tuple[str, str]]) -> None:
     difference = np.abs(ours.score(texts) - run()).max()
     peers = {f"CrossEncoder, {name}": under(name, run) for name in PRECISIONS}
     timings = race({"ark_jax": lambda: ours.score(texts), **peers}, rounds=5)
-    lengths = [
-        len(ids) for ids in theirs.tokenizer(*map(list, zip(*texts, strict=True)))["input_ids"]
-    ]
-    least = at_roof(ours.cfg, [min(n, 512) for n in lengths])
+    least = at_roof(ours.cfg.body, [len(row) for row in ours.tokenize(texts).ids])
     work += f" (largest difference {difference:.0e})"
     report(work, "pairs", len(texts), timings, least=least)
 
