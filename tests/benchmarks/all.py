@@ -26,24 +26,26 @@ BEGIN, END = "<!-- begin of all.py's table -->", "<!-- end of all.py's table -->
 LIMIT = 600  # seconds of a command
 # Commands, the most important one first, with the sizes at which they take some minutes.
 COMMANDS = (
-    "ARK_BENCH_TEXTS=100 engines.py",
+    "ARK_BENCH_TEXTS=40 engines.py",
+    "language.py score",
     "models.py train",
-    "ARK_BENCH_PROMPTS=8 language.py score generate",
     "ROUNDS=3 serve.py 128",
-    "ARK_BENCH_BATCHES=1,64 pagerank.py thousand fb15k237 hundred_thousand",
-    "KEYS=200000 search.py few",
+    "ARK_BENCH_PROMPTS=4 ARK_BENCH_NEW=64 language.py generate",
+    "ARK_BENCH_BATCHES=1,64 pagerank.py thousand fb15k237",
     "ASKED=200 search.py words late",
-    "NODES=10000 QUERIES=1000 KEYS=50000 search.py similar topk",
     "ARK_BENCH_QUESTIONS=16 trainer.py steps",
-    "ARK_BENCH_PROMPTS=2 rollout.py",
-    "PROMPTS=1 policy.py gradient",
-    "communities.py 40000",
+    "NODES=10000 QUERIES=1000 KEYS=50000 search.py similar topk",
     "ARK_BENCH_PAIRS=100 pairs.py score",
+    "ARK_BENCH_PROMPTS=2 rollout.py",
+    "PROMPTS=1 SAMPLES=4 policy.py gradient",
+    "communities.py 40000",
     "ROUNDS=3 LISTS=32 list_training.py",
     "ROUNDS=3 QUESTIONS=128 triple_training.py metaqa",
     "ROUNDS=3 SAMPLE=1000 QUERIES=500 triple_search.py embed topk",
     "QUESTIONS=12 ROUNDS=3 path_search.py beam",
     "ROUNDS=3 kg.py graph paths",
+    "KEYS=200000 search.py few",
+    "ARK_BENCH_BATCHES=64 pagerank.py hundred_thousand",
 )
 
 

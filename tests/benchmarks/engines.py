@@ -190,7 +190,7 @@ def main() -> None:
                 f"MiniLM, encode, {len(texts)} {work} [nDCG@10 of val beside ours]",
                 "texts",
                 len(texts),
-                race(runs, rounds=5),
+                race(runs, rounds=3),
                 least=at_roof(ours.cfg, lengths),
                 apart=lossy,
             )

@@ -168,8 +168,8 @@ def with_prefix(lm, theirs, pairs, size: int = BATCH) -> np.ndarray:
 
 
 def score() -> None:
-    """Pairs in both directions at 1, 4 and 16 questions a chunk, tokenisation and all."""
-    for questions, chunks, rounds in ((1, 4, 3), (4, 2, 3), (16, 1, 3)):
+    """Pairs in both directions at 1, 4 and 8 questions a chunk, tokenisation and all."""
+    for questions, chunks, rounds in ((1, 2, 3), (4, 1, 3), (8, 1, 3)):
         score_race(questions, chunks, rounds)
 
 
@@ -355,16 +355,17 @@ def by_transformers(
 
 def generate() -> None:
     """Greedy texts after the library's own prompts, tokenisation and all; ARK_BENCH_PROMPTS of each
-    kind (32).
+    kind (32), of up to ARK_BENCH_NEW tokens (256).
 
     The peer's best setting is the size of batch that is fastest in one pass: texts in order of
     length, torch tuned.
     """
     lm, theirs = models()
-    n = int(os.environ.get("ARK_BENCH_PROMPTS", "32"))
+    sizes = (("PROMPTS", "32"), ("NEW", "256"))
+    n, most = (int(os.environ.get(f"ARK_BENCH_{name}", default)) for name, default in sizes)
     for name, texts, limit in (
-        ("extract", extractions(n), 256),
-        ("rewrite", rewritings(n), 256),
+        ("extract", extractions(n), most),
+        ("rewrite", rewritings(n), most),
         ("read", readings(n), 32),
     ):
         peer = functools.partial(by_transformers, lm, theirs, texts, limit)
@@ -381,12 +382,11 @@ def generate() -> None:
         }
         texts_out = lm.generate(texts, max_new_tokens=limit)
         ids = lm.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        for sequences in (1, 8) if installed(*MODULES) else ():
-            for file, llama in llamas(sequences).items():
-                run = functools.partial(llama.generate, ids, limit, set(lm.stop_ids))
-                made = lm.tokenizer.batch_decode(run(), skip_special_tokens=True)
-                equal = sum(a == b for a, b in zip(texts_out, made, strict=True))
-                peers[f"llama.cpp, {file}, {sequences} at once ({equal} the same)"] = run
+        for file, llama in llamas(BATCH).items() if installed(*MODULES) else ():
+            run = functools.partial(llama.generate, ids, limit, set(lm.stop_ids))
+            made = lm.tokenizer.batch_decode(run(), skip_special_tokens=True)
+            equal = sum(a == b for a, b in zip(texts_out, made, strict=True))
+            peers[f"llama.cpp, {file}, {BATCH} at once ({equal} the same)"] = run
         same = sum(a == b for a, b in zip(texts_out, peer(BATCH, True), strict=True))
         count = sum(
             len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts_out
