@@ -3,15 +3,18 @@
 Runs each benchmark that has a peer, in a process of its own, and writes the table into README.md.
 speeds.jsonl keeps every row with its machine and day, so a run that was stopped goes on. Names of
 scripts run these alone. `--again` takes new figures, `--table` only writes the table. Needs `pip
-install -e '.[reference]'`, and the better part of an hour on a quiet machine.
+install -e '.[reference]'` and, for all peers, what README.md names; some 40 minutes of two quiet
+cores.
 """
 
 import argparse
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,39 +23,52 @@ from timing import ROWS, machine
 HERE = Path(__file__).parent
 README, KEPT = HERE / "README.md", HERE / "speeds.jsonl"
 BEGIN, END = "<!-- begin of all.py's table -->", "<!-- end of all.py's table -->"
-# A command, with the sizes at which it takes some minutes.
+LIMIT = 600  # seconds of a command
+# Commands, the most important one first, with the sizes at which they take some minutes.
 COMMANDS = (
-    "ARK_BENCH_TEXTS=200 models.py encode queries",
+    "ARK_BENCH_TEXTS=40 engines.py",
+    "language.py score",
     "models.py train",
-    "ARK_BENCH_QUESTIONS=16 trainer.py steps",
-    "language.py score generate",
-    "rollout.py",
-    "PROMPTS=2 policy.py gradient",
-    "pagerank.py thousand fb15k237 hundred_thousand",
-    "communities.py 40000",
-    "search.py similar topk late words",
     "ROUNDS=3 serve.py 128",
-    "kg.py graph paths",
-    "path_search.py beam",
-    "pairs.py score",
-    "LISTS=64 list_training.py",
-    "QUESTIONS=256 triple_training.py metaqa",
-    "SAMPLE=2000 triple_search.py embed topk",
+    "ARK_BENCH_PROMPTS=4 ARK_BENCH_NEW=64 language.py generate",
+    "ARK_BENCH_BATCHES=1,64 pagerank.py thousand fb15k237",
+    "ASKED=200 search.py words late",
+    "ARK_BENCH_QUESTIONS=16 trainer.py steps",
+    "NODES=10000 QUERIES=1000 KEYS=50000 search.py similar topk",
+    "ARK_BENCH_PAIRS=100 pairs.py score",
+    "ARK_BENCH_PROMPTS=2 rollout.py",
+    "PROMPTS=1 SAMPLES=4 policy.py gradient",
+    "communities.py 40000",
+    "ROUNDS=3 LISTS=32 list_training.py",
+    "ROUNDS=3 QUESTIONS=128 triple_training.py metaqa",
+    "ROUNDS=3 SAMPLE=1000 QUERIES=500 triple_search.py embed topk",
+    "QUESTIONS=12 ROUNDS=3 path_search.py beam",
+    "ROUNDS=3 kg.py graph paths",
+    "KEYS=200000 search.py few",
+    "ARK_BENCH_BATCHES=64 pagerank.py hundred_thousand",
 )
 
 
 def measure(command: str) -> list[dict]:
-    """The rows that a command's script reports."""
+    """The rows that a command's script reports, whether it ends well or not."""
     *settings, script, arguments = _parts(command)
     rows = HERE / f".{Path(script).stem}.jsonl"
     rows.unlink(missing_ok=True)
     environment = os.environ | dict(x.split("=", 1) for x in settings) | {ROWS: str(rows)}
+    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else it forks a process of JAX's threads
     print(f"\n## {command}", flush=True)
-    done = subprocess.run([sys.executable, HERE / script, *arguments.split()], env=environment)
+    start, line = time.monotonic(), [sys.executable, HERE / script, *arguments.split()]
+    process = subprocess.Popen(line, env=environment, start_new_session=True)
+    try:
+        status = f"ended with {process.wait(LIMIT)}"
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its own processes too
+        process.wait()
+        status = f"was stopped after {LIMIT / 60:.0f} minutes, its limit"
     found = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
     rows.unlink(missing_ok=True)
-    if done.returncode:
-        print(f"{command}: ended with {done.returncode}", file=sys.stderr)
+    minutes = (time.monotonic() - start) / 60
+    print(f"## {command} {status}: {len(found)} rows, {minutes:.1f} minutes", flush=True)
     day, kind = datetime.date.today().isoformat(), machine()
     return [{"command": command, "day": day, "machine": kind, **row} for row in found]
 
@@ -65,21 +81,26 @@ def _parts(command: str) -> list[str]:
 
 
 def table(rows: list[dict]) -> Iterator[str]:
-    """A line for each piece of work; where a peer is faster, its ratio is bold."""
+    """A line for each piece of work; where a contender is faster, its ratio is bold."""
     for kind, day in dict.fromkeys((row["machine"], row["day"]) for row in rows):
         yield f"\n{kind}, {day}:\n"
-        yield "| work | ours | peers, and how many times faster ours is | by |"
-        yield "|---|---|---|---|"
+        yield "| work | ours | roof | peer as shipped | peer at its best | others | by |"
+        yield "|---|---|---|---|---|---|---|"
         for row in (x for x in rows if (x["machine"], x["day"]) == (kind, day)):
-            seconds, ours = row["seconds"], row["ours"]
-            peers = [
-                f"{name} {_time(x)} ({_ratio(x / seconds[ours])})"
-                for name, x in seconds.items()
-                if name != ours
-            ]
-            mark = "" if row["clean"] else " *"
-            cells = (row["work"], _time(seconds[ours]) + mark, ", ".join(peers), row["command"])
-            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells[:3])} | `{cells[3]}` |"
+            yield f"| {' | '.join(cell.replace('|', '/') for cell in _cells(row))} |"
+
+
+def _cells(row: dict) -> list[str]:
+    """The cells of a row. The best peer is one that computes the same as the one as shipped."""
+    seconds, ours = row["seconds"], row["ours"]
+    show = lambda x: f"{x} {_time(seconds[x])} ({_ratio(seconds[x] / seconds[ours])})"
+    peers = [x for x in seconds if not x.startswith("ark_jax") and x not in row["apart"]]
+    shown = list(dict.fromkeys([peers[0], min(peers, key=seconds.__getitem__)]))
+    others = [show(x) for x in seconds if x not in (ours, *shown)]
+    roof = f"{row['roof']:.0%}" if row["roof"] else ""
+    mine = _time(seconds[ours]) + ("" if row["clean"] else " *")
+    best = "the same" if len(shown) == 1 else show(shown[1])
+    return [row["work"], mine, roof, show(shown[0]), best, ", ".join(others), f"`{row['command']}`"]
 
 
 def _time(seconds: float) -> str:
@@ -97,6 +118,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only writes the table")
     options = parser.parse_args()
     rows = [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+    rows = [row for row in rows if row["command"] in COMMANDS]
     for command in () if options.table else COMMANDS:
         if options.scripts and _parts(command)[-2] not in options.scripts:
             continue
@@ -106,12 +128,8 @@ def main() -> None:
             KEPT.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = README.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    ordered = sorted(rows, key=lambda row: _place(row["command"]))
-    README.write_text(f"{before}{BEGIN}\n{chr(10).join(table(ordered))}\n\n{END}{after}")
-
-
-def _place(command: str) -> int:
-    return COMMANDS.index(command) if command in COMMANDS else len(COMMANDS)
+    rows.sort(key=lambda row: COMMANDS.index(row["command"]))
+    README.write_text(f"{before}{BEGIN}\n{chr(10).join(table(rows))}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

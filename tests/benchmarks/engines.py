@@ -1,43 +1,40 @@
-"""Encoding on one core, ours against engines of ONNX files: `python tests/benchmarks/engines.py`.
+"""Encoding, ours against sentence-transformers and engines of ONNX files.
 
-Each engine embeds the same texts; its seconds are those of the processor, so that other programs
-disturb them little. nDCG@10 is of the 1,025 questions of FairytaleQA's val among all sections of
-its 23 stories. OpenVINO's files are compressed by nncf: weights alone (products in int8 by groups
-of 32 activations), and statically with calibration on stories of train. It and onnxruntime get our
-tokens and our batches of similar lengths; fastembed its own. Needs, beside .[reference],
-`pip install openvino nncf fastembed`, in an environment of its own.
+    python tests/benchmarks/engines.py
+
+All embed the same texts with MiniLM's weights. nDCG@10 is of the 1,025 questions of FairytaleQA's
+val among all sections of its 23 stories; a name says by how much it differs from ours, and no peer
+that loses more than .003 counts as its best. nncf compresses OpenVINO's file to int8, calibrated on
+stories of train. OpenVINO and onnxruntime get our tokens and our batches of similar lengths, the
+others choose their own. model2vec, distilled from MiniLM, looks vectors of tokens up: another
+trade-off. Peers that are not installed are left out; `pip install nncf fastembed model2vec` adds
+those that [reference] lacks. ARK_BENCH_TEXTS (200) sections and questions are embedded.
 """
 
+import copy
 import csv
 import dataclasses
+import functools
 import os
-import re
-import statistics
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
-CORE = max(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {CORE})  # before any library counts the cores
+import numpy as np
+from models import DATA, at_roof, minilm, under
+from timing import installed, machine, race, report
 
-import nncf  # noqa: E402
-import numpy as np  # noqa: E402
-import openvino  # noqa: E402
-import torch  # noqa: E402
-from fastembed import TextEmbedding  # noqa: E402
-from fastembed.common.model_description import ModelSource, PoolingType  # noqa: E402
-from models import DATA, PRECISIONS, minilm  # noqa: E402
-from timing import machine  # noqa: E402
-
-from ark_jax import Retriever  # noqa: E402
-from ark_jax.evaluate.retrieval import measure  # noqa: E402
-from ark_jax.integrations.onnx import save_onnx  # noqa: E402
-from ark_jax.models.onnx_retriever import FILES, OnnxRetriever  # noqa: E402
+from ark_jax import Retriever
+from ark_jax.demo.models import demo_models
+from ark_jax.evaluate.retrieval import measure
+from ark_jax.integrations.onnx import save_onnx
+from ark_jax.models.onnx_retriever import FILES, OnnxRetriever
 
 TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "200"))
-ROUNDS = 3
-FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 CALIBRATED = 100  # texts
+LOST = 0.003  # of nDCG@10; a peer that loses more is another trade-off
+ENGINES = {"onnx": "onnxruntime", "onnx-int8": "onnxruntime, int8", "openvino": "OpenVINO"}
+Encode = Callable[[list[str], str], np.ndarray]  # texts and their kind -> vectors
 
 
 def stories(split: str) -> dict[tuple[str, str], list[str]]:
@@ -60,81 +57,90 @@ def questions(split: str) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
 
 
-def by_openvino(model, **options):
-    """What computes the outputs of a model, for `OnnxRetriever`."""
-    options |= {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
-    compiled = openvino.Core().compile_model(model, "CPU", options)
-    return lambda name, feed: compiled(feed)[name].copy()
-
-
-def engines(folder: Path, calibration: list[str]) -> dict:
-    """Name of an engine -> a function that embeds texts of a kind."""
-    ours, peer = minilm()
-    save_onnx(ours, folder, int8=True)
-    onnx = {name: OnnxRetriever.open(folder, name) for name in FILES}
-    core, file = openvino.Core(), str(folder / FILES["onnx"])
-    rows = ours.tokenize(calibration, kind="document")
-    fed = [
-        {"input_ids": np.array([row], np.int64), "attention_mask": np.ones((1, len(row)), np.int64)}
-        for row in rows.tolist()
-    ]
-    static = nncf.quantize(
-        core.read_model(file),
-        nncf.Dataset(fed),
-        model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=len(fed),
+def by_sentence_transformers() -> dict[str, Encode]:
+    _, peer = minilm()
+    compiled = copy.deepcopy(peer)
+    compiled[0].auto_model.compile(dynamic=True)
+    encode = lambda model: (
+        lambda texts, kind: model.encode(texts, show_progress_bar=False, normalize_embeddings=True)
     )
-    weights = nncf.compress_weights(core.read_model(file), mode=nncf.CompressWeightsMode.INT8_SYM)
-    others = {
-        "openvino, float32": by_openvino(file, INFERENCE_PRECISION_HINT="f32"),
-        "openvino, int8 static": by_openvino(static),
-        "openvino, int8 by groups": by_openvino(weights, DYNAMIC_QUANTIZATION_GROUP_SIZE=32),
-    }
-    retrievers = {
-        "ark_jax": ours,
-        "ark_jax, compute=bfloat16": Retriever.from_pretrained(ours.base, compute="bfloat16"),
-        **{f"ark_jax, engine={name}": x for name, x in onnx.items()},
-        **{name: dataclasses.replace(onnx["onnx"], compute=x) for name, x in others.items()},
+    return {
+        "sentence-transformers": under("default", encode(peer)),
+        "the same, medium": under("tuned", encode(peer)),
+        "the same, medium, torch.compile": under("tuned", encode(compiled)),
     }
 
-    def of_peer(precision: str):
-        def encode(texts, kind):
-            torch.set_float32_matmul_precision(PRECISIONS[precision])
-            return peer.encode(texts, show_progress_bar=False, normalize_embeddings=True)
 
-        return encode
+def by_engines(folder: Path, calibration: list[str]) -> dict[str, Encode]:
+    """Our options of another engine, and OpenVINO in int8."""
+    out: dict[str, OnnxRetriever] = {}
+    for engine, name in ENGINES.items():
+        if installed(name.partition(",")[0].lower()):
+            out[f"{name} (engine={engine})"] = OnnxRetriever.open(folder, engine)
+    if installed("openvino", "nncf"):
+        import nncf
+        import openvino
 
-    def of_fastembed(tokens: int):
-        model = TextEmbedding("ours/minilm", specific_model_path=str(folder), threads=1)
-        model.model.tokenizer.enable_truncation(tokens)
-        return lambda texts, kind: np.stack([*model.embed(texts)])
+        known = OnnxRetriever.open(folder, "openvino")
+        fed = [
+            {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)}
+            for row in (
+                np.array(row) for row in known.tokenize(calibration, kind="document").tolist()
+            )
+        ]
+        static = nncf.quantize(
+            openvino.Core().read_model(folder / FILES["onnx"]),
+            nncf.Dataset(fed),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(fed),
+        )
+        options = {"INFERENCE_NUM_THREADS": os.cpu_count(), "PERFORMANCE_HINT": "LATENCY"}
+        run = openvino.compile_model(static, "CPU", options)
+        compute = lambda name, feed: run(feed)[name].copy()
+        out["OpenVINO, int8 of nncf"] = dataclasses.replace(known, compute=compute)
+    return {name: by_ours(retriever) for name, retriever in out.items()}
+
+
+def by_ours(retriever: Retriever) -> Encode:
+    return lambda texts, kind: retriever.encode(texts, kind=kind)
+
+
+def by_fastembed(folder: Path) -> dict[str, Encode]:
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
 
     TextEmbedding.add_custom_model(
         model="ours/minilm",
         pooling=PoolingType.MEAN,
         normalization=True,
         sources=ModelSource(hf="ours/minilm"),
-        dim=ours.width,
+        dim=384,
         model_file=FILES["onnx"],
     )
-    return {
-        **{
-            name: lambda texts, kind, x=x: x.encode(texts, kind=kind)
-            for name, x in retrievers.items()
-        },
-        **{f"sentence-transformers, {x}": of_peer(x) for x in PRECISIONS},
-        "fastembed, 128 tokens (its own)": of_fastembed(128),
-        "fastembed, 256 tokens": of_fastembed(256),
-    }
+    out = {}
+    for tokens in (128, 256):
+        model = TextEmbedding(
+            "ours/minilm", specific_model_path=str(folder), threads=os.cpu_count()
+        )
+        model.model.tokenizer.enable_truncation(tokens)
+        name = f"fastembed, {tokens} tokens" + " (its own)" * (tokens == 128)
+        out[name] = lambda texts, kind, model=model: np.stack([*model.embed(texts)])
+    return out
 
 
-def quality(encoders: dict) -> None:
-    """nDCG@10 of each engine, and how far its cosines are from ours."""
-    sections = stories("val")
+def by_model2vec() -> dict[str, Encode]:
+    from model2vec.distill import distill
+
+    model = distill(model_name=demo_models()["retriever"], pca_dims=256)
+    unit = lambda x: x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-9)
+    return {"model2vec": lambda texts, kind: unit(model.encode(texts))}
+
+
+def with_quality(encoders: dict[str, Encode]) -> tuple[dict[str, Encode], set[str]]:
+    """Encoders whose names say their nDCG@10, and the names of those that lose too much."""
+    sections, asked, own = stories("val"), questions("val"), None
     numbers = {key: i for i, key in enumerate(sections)}
-    asked = questions("val")
-    own = None
-    print("\nquality: nDCG@10, its difference, the largest difference of a cosine")
+    out, lossy = {}, set()
     for name, encode in encoders.items():
         passages = encode([" ".join(texts) for texts in sections.values()], "document")
         cosines = encode([text for text, _ in asked], "query") @ passages.T
@@ -145,43 +151,49 @@ def quality(encoders: dict) -> None:
             values.append(measure(ranked, gold, ["ndcg@10"])["ndcg@10"])
         own = own or (np.mean(values), cosines)
         difference, farthest = np.mean(values) - own[0], np.abs(cosines - own[1]).max()
-        print(f"  {name:<32} {np.mean(values):.4f} {difference:+.4f} {farthest:.1e}", flush=True)
-
-
-def compete(work: str, texts: list[str], kind: str, encoders: dict) -> None:
-    """Medians of the processor's seconds of rounds in which engines take turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in encoders}
-    for turn in range(ROUNDS + 1):  # the first warms up
-        for name, encode in encoders.items():
-            start = time.process_time()
-            encode(texts, kind)
-            seconds[name] += [time.process_time() - start] * bool(turn)
-    print(f"\n{work}, {len(texts)} texts, {ROUNDS} rounds")
-    own = next(iter(seconds.values()))
-    for name, values in seconds.items():
-        ratio = statistics.median(y / x for x, y in zip(own, values, strict=True))
-        rate = len(texts) / statistics.median(values)
-        print(f"  {name:<32} {rate:8,.1f} texts/s   ours is {ratio:.2f} x", flush=True)
+        print(f"  {name:<40} nDCG@10 {np.mean(values):.4f}, cosines {farthest:.1e}", flush=True)
+        if abs(difference) >= 5e-5:
+            name += f" [{difference:+.4f}]"
+        out[name] = encode
+        if difference < -LOST:
+            lossy.add(name)
+    return out, lossy
 
 
 def main() -> None:
-    info = Path("/proc/cpuinfo").read_text()
-    flags = set(re.findall(r"\w+", re.findall(r"flags\s*: (.*)", info)[0]))
-    print(f"{machine()}; one core; {', '.join(x for x in FLAGS if x in flags)}")
+    print(machine())
     ours, _ = minilm()
     sections = [text for texts in stories("train").values() for text in texts]
     every = lambda count: sections[:: max(len(sections) // count, 1)][:count]
-    words = " ".join(sections[:400]).split(" ")
-    rows = ours.tokenize(
-        [" ".join(words[i : i + 150]) for i in range(0, len(words), 150)], kind="document"
-    )
-    chunks = [ours.tokenizer.decode(row[1:127]) for row in rows.tolist() if len(row) > 127]
-    with tempfile.TemporaryDirectory() as folder:
-        encoders = engines(Path(folder), every(CALIBRATED))
-        compete("story sections", every(TEXTS), "document", encoders)
-        compete("chunks of 128 tokens", chunks[:TEXTS], "document", encoders)
-        compete("questions", [text for text, _ in questions("val")][:TEXTS], "query", encoders)
-        quality(encoders)
+    half = Retriever.from_pretrained(ours.base, compute="bfloat16")
+    encoders = {"ark_jax": by_ours(ours), "ark_jax, compute=bfloat16": by_ours(half)}
+    encoders |= by_sentence_transformers()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if installed("onnx", "onnxruntime"):
+            save_onnx(ours, folder, int8=True)
+            encoders |= by_engines(folder, every(CALIBRATED))
+            if installed("fastembed"):
+                encoders |= by_fastembed(folder)
+        if installed("model2vec"):
+            encoders |= by_model2vec()
+        print("\nquality, and the largest difference of a cosine")
+        encoders, lossy = with_quality(encoders)
+        asked = [text for text, _ in questions("val")][:TEXTS]
+        for work, texts, kind in (
+            ("story sections", every(TEXTS), "document"),
+            ("questions", asked, "query"),
+        ):
+            runs = {x: functools.partial(encode, texts, kind) for x, encode in encoders.items()}
+            lengths = [len(row) for row in ours.tokenize(texts, kind=kind)]
+            report(
+                f"MiniLM, encode, {len(texts)} {work} [nDCG@10 of val beside ours]",
+                "texts",
+                len(texts),
+                race(runs, rounds=3),
+                least=at_roof(ours.cfg, lengths),
+                apart=lossy,
+            )
 
 
 if __name__ == "__main__":

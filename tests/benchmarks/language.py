@@ -4,7 +4,7 @@
 SmolLM2-135M in float32 on the CPU, both sides with the same threads; the pairs are real: chunks of
 512 tokens of FairytaleQA stories, questions and answers of the same stories, both directions of the
 alignment score. The peer runs as shipped and with `torch.set_float32_matmul_precision("medium")`,
-faster on some CPUs.
+faster on some CPUs; llama.cpp with weights in float32 and as its file has them (llama.py).
 """
 
 import csv
@@ -21,8 +21,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import torch
+from llama import MODULES, llamas
 from models import DATA, PRECISIONS, under
-from timing import machine, race, report
+from timing import installed, machine, product_rate, race, report
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from ark_jax import LanguageModel, layout
@@ -167,8 +168,8 @@ def with_prefix(lm, theirs, pairs, size: int = BATCH) -> np.ndarray:
 
 
 def score() -> None:
-    """Pairs in both directions at 1, 4 and 16 questions a chunk, tokenisation and all."""
-    for questions, chunks, rounds in ((1, 4, 3), (4, 2, 3), (16, 1, 3)):
+    """Pairs in both directions at 1, 4 and 8 questions a chunk, tokenisation and all."""
+    for questions, chunks, rounds in ((1, 2, 3), (4, 1, 3), (8, 1, 3)):
         score_race(questions, chunks, rounds)
 
 
@@ -182,23 +183,39 @@ def score_race(questions: int, chunks: int, rounds: int) -> None:
         for name, run in (("batched", batched), ("with prefix", with_prefix))
         for p in PRECISIONS
     }
+    for name, llama in llamas(16).items() if installed(*MODULES) else ():
+        run = lambda llama=llama: llama.score(tokenised(lm, pairs))
+        away = np.abs(run() - ours).max()
+        peers[f"llama.cpp, with prefix, {name} (by {away:.0e})"] = run
     report(
         f"SmolLM2-135M, {chunks} chunks x {questions} questions x 2 directions "
         f"(largest difference {difference:.0e})",
         "pairs",
         len(pairs),
         race({"ark_jax": lambda: lm.log_likelihood(pairs), **peers}, rounds=rounds),
+        least=operations(lm, tokenised(lm, pairs))[0] / product_rate(2048, 576, 1536),
+        apart=[name for name in peers if "Q4_1" in name],
     )
+
+
+def operations(lm: LanguageModel, rows: Sequence[tuple[list[int], int]]) -> tuple[float, float]:
+    """FLOPs of scoring: with prefixes computed once, and without."""
+    parameters = sum(x.size for x in jax.tree.leaves(lm.model.blocks))
+    heads = 4 * lm.cfg.layers * lm.cfg.heads * lm.cfg.head_dim
+    logits = 2 * lm.cfg.vocab * lm.cfg.width * sum(n for _, n in rows)
+    causal = lambda n, before=0: 2 * parameters * n + heads * (n * before + n * n / 2)
+    shared = alone = logits
+    alone += sum(causal(len(ids)) for ids, _ in rows)
+    for group in prefix_groups.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
+        before = group.prefix_length
+        shared += causal(before)
+        shared += sum(causal(len(rows[i][0]) - before, before) for i in group.members)
+    return shared, alone
 
 
 def cost() -> None:
     """Draws cost.svg: seconds and operations of a pair, against the questions of a chunk."""
     lm = ours()
-    parameters = sum(x.size for x in jax.tree.leaves(lm.model.blocks))
-    heads, table = (
-        4 * lm.cfg.layers * lm.cfg.heads * lm.cfg.head_dim,
-        2 * lm.cfg.vocab * lm.cfg.width,
-    )
     points = []
     print(
         "\n| questions a chunk | seconds a pair | GFLOP a pair | GFLOP without sharing |"
@@ -213,15 +230,7 @@ def cost() -> None:
             ].median
             / count
         )
-        logits = table * sum(n for _, n in rows)
-        causal = lambda n, before=0: 2 * parameters * n + heads * (n * before + n * n / 2)
-        alone = logits + sum(causal(len(ids)) for ids, _ in rows)
-        shared = logits
-        for group in prefix_groups.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
-            shared += causal(group.prefix_length) + sum(
-                causal(len(rows[i][0]) - group.prefix_length, group.prefix_length)
-                for i in group.members
-            )
+        shared, alone = operations(lm, rows)
         points.append((questions, seconds, alone / shared))
         print(
             f"| {questions} | {seconds:.3f} | {shared / count / 1e9:.1f} "
@@ -346,16 +355,17 @@ def by_transformers(
 
 def generate() -> None:
     """Greedy texts after the library's own prompts, tokenisation and all; ARK_BENCH_PROMPTS of each
-    kind (32).
+    kind (32), of up to ARK_BENCH_NEW tokens (256).
 
     The peer's best setting is the size of batch that is fastest in one pass: texts in order of
     length, torch tuned.
     """
     lm, theirs = models()
-    n = int(os.environ.get("ARK_BENCH_PROMPTS", "32"))
+    sizes = (("PROMPTS", "32"), ("NEW", "256"))
+    n, most = (int(os.environ.get(f"ARK_BENCH_{name}", default)) for name, default in sizes)
     for name, texts, limit in (
-        ("extract", extractions(n), 256),
-        ("rewrite", rewritings(n), 256),
+        ("extract", extractions(n), most),
+        ("rewrite", rewritings(n), most),
         ("read", readings(n), 32),
     ):
         peer = functools.partial(by_transformers, lm, theirs, texts, limit)
@@ -371,6 +381,12 @@ def generate() -> None:
             f"transformers, {best} sorted, tuned": tuned[best],
         }
         texts_out = lm.generate(texts, max_new_tokens=limit)
+        ids = lm.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        for file, llama in llamas(BATCH).items() if installed(*MODULES) else ():
+            run = functools.partial(llama.generate, ids, limit, set(lm.stop_ids))
+            made = lm.tokenizer.batch_decode(run(), skip_special_tokens=True)
+            equal = sum(a == b for a, b in zip(texts_out, made, strict=True))
+            peers[f"llama.cpp, {file}, {BATCH} at once ({equal} the same)"] = run
         same = sum(a == b for a, b in zip(texts_out, peer(BATCH, True), strict=True))
         count = sum(
             len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts_out
@@ -389,6 +405,7 @@ def generate() -> None:
             "tokens",
             count,
             timings,
+            apart=[name for name in peers if "Q4_1" in name],
         )
 
 

@@ -1,49 +1,43 @@
-"""Encoders and decoders against torch: `python tests/benchmarks/models.py [encode] [queries]
-[train] [qwen3] [product]`.
+"""Training of an encoder against torch: `python tests/benchmarks/models.py [train] [product]`.
 
 Both sides compute the same numbers from the same weights on the CPU with the same threads; the
-differences are printed. The peer runs as shipped and with
-`torch.set_float32_matmul_precision("medium")`, faster on some CPUs.
+differences are printed. The peer runs as shipped, with
+`torch.set_float32_matmul_precision("medium")`, faster on some CPUs, and compiled.
 """
 
 import copy
 import csv
 import functools
-import itertools
 import os
 import statistics
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from timing import machine, race, report
-from transformers import Qwen3Config, Qwen3Model
+from timing import machine, product_rate, race, report
 
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
-from ark_jax.models import hf
-from ark_jax.models.pooling import VectorForm
-from ark_jax.train import contrastive, fit, optim
+from ark_jax.train import contrastive, fit, flops, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.config import ContrastiveConfig
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PRECISIONS = {"default": "highest", "tuned": "medium"}
 ROUNDS = 9  # of `product`
-TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "2000"))  # passages and questions to encode
 
 
 def under(precision: str, run):
     """`run` with torch set so; the setting is put before each run, since contenders take turns."""
 
-    def go():
+    def go(*arguments):
         torch.set_float32_matmul_precision(PRECISIONS[precision])
-        return run()
+        return run(*arguments)
 
     return go
 
@@ -58,6 +52,14 @@ def stories() -> tuple[list[str], list[str]]:
     return read("*-story.csv", "text"), read("*-questions.csv", "question")
 
 
+def at_roof(cfg, lengths: Sequence[int], *, training: bool = False) -> float:
+    """Seconds for texts if all of a model's operations ran as fast as a plain product of its
+    widest layer."""
+    pairs = flops.attention_pairs(cfg, lengths)
+    count = flops.forward(cfg, sum(lengths), pairs).sum() * (3 if training else 1)
+    return count / product_rate(2048, cfg.dims["d"], cfg.dims["f"])
+
+
 @functools.cache
 def minilm():
     from sentence_transformers import SentenceTransformer
@@ -66,41 +68,11 @@ def minilm():
     return Retriever.from_pretrained(folder), SentenceTransformer(folder, device="cpu")
 
 
-def encode() -> None:
-    """Whole `encode` of story passages, tokenisation and all."""
-    compete(f"MiniLM, encode, {TEXTS:,} story passages", stories()[0][:TEXTS], "document", 5)
-
-
-def queries() -> None:
-    """Whole `encode` of questions."""
-    compete(f"MiniLM, encode, {TEXTS:,} questions", stories()[1][:TEXTS], "query", 7)
-
-
-def compete(work: str, texts: list[str], kind: str, rounds: int) -> None:
-    ours, theirs = minilm()
-    run = functools.partial(
-        theirs.encode, texts, batch_size=32, show_progress_bar=False, normalize_embeddings=True
-    )
-    difference = np.abs(ours.encode(texts, kind=kind) - run()).max()
-    timings = race(
-        {
-            "ark_jax": lambda: ours.encode(texts, kind=kind),
-            **{f"sentence-transformers, {p}": under(p, run) for p in PRECISIONS},
-        },
-        rounds=rounds,
-    )
-    report(f"{work} (largest difference {difference:.0e})", "texts", len(texts), timings)
-
-
 def train() -> None:
-    """One step of contrastive training with 32 questions and 64 passages.
-
-    The passages have 128 tokens each, then their own lengths.
-    """
+    """One step of contrastive training with 32 questions and 64 passages of 128 tokens."""
     passages, questions = stories()
     alike = [" ".join([*text.split(), *passages[0].split()][:150]) for text in passages[:64]]
     train_on("64 passages x 128 tokens", questions[:32], alike, 128)
-    train_on("64 passages as long as they are", questions[:32], passages[:64], 256)
 
 
 def train_on(work: str, questions: list[str], passages: list[str], most: int) -> None:
@@ -139,10 +111,10 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
         x = encoder(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
         return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
-    tokens = sum(map(len, itertools.chain(*(side.values() for side in ids.values()))))
+    lengths = [len(row) for side in ids.values() for row in side.values()]
     race_steps(
         f"MiniLM, training step, 32 questions and {work}",
-        tokens,
+        lengths,
         objective,
         ours.model,
         make_batch(0, None).arrays,
@@ -152,12 +124,13 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
 
 
 def race_steps(
-    work: str, tokens: int, objective, model, batch, peer: torch.nn.Module, vectors
+    work: str, lengths: list[int], objective, model, batch, peer: torch.nn.Module, vectors
 ) -> None:
     """Steps of InfoNCE over all passages of a batch, of which the i-th is question i's, clipping
     and AdamW.
 
-    `vectors()` gives the peer's questions and passages.
+    `vectors()` gives the peer's questions and passages, by its method `forward`. `lengths` are in
+    tokens, of all texts.
     """
     optimizer = optim.adamw(weight_decay=0.01, clip=1.0)
     state = fit.State.create(jax.tree.map(jnp.copy, model), optimizer)
@@ -181,94 +154,21 @@ def race_steps(
         peer_optimizer.step()
         peers.append(float(loss.detach()))
 
-    timings = race(
-        {"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5
-    )
-    report(f"{work} (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens", tokens, timings)
+    def compiled_step():
+        peer.forward = compiled
+        peer_step()
+        peer.forward = plain
 
-
-def qwen3() -> None:
-    """The widths of Qwen3-0.6B in four layers, 8 x 512 tokens.
-
-    Hidden states in float32 and bfloat16, and a training step.
-    """
-    settings = Qwen3Config(
-        vocab_size=4096,
-        hidden_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        intermediate_size=3072,
-        rope_theta=1e6,
-        rms_norm_eps=1e-6,
-        tie_word_embeddings=True,
-        architectures=["Qwen3Model"],
-    )
-    torch.manual_seed(0)
-    reference = Qwen3Model(settings).eval()
-    random = np.random.default_rng(0)
-    ids, asked = (random.integers(0, 4096, shape).astype(np.int32) for shape in ((8, 512), (8, 8)))
-    with tempfile.TemporaryDirectory() as folder:
-        reference.save_pretrained(folder)
-        for kind in ("float32", "bfloat16"):
-            peer = copy.deepcopy(reference).to(getattr(torch, kind))
-            hidden_states(
-                hf.load_model(folder, dtype=kind, compute=kind, head=False), peer, ids, kind
-            )
-        steps(hf.load_model(folder, head=False), reference.train(), ids, asked)
-
-
-def hidden_states(loaded, theirs, ids: np.ndarray, kind: str) -> None:
-    model, cfg, _ = loaded
-    forward = jax.jit(lambda model, tokens, mask: model(tokens, mask, cfg, ids.size))
-    arrays = layout.rows(ids), layout.rows(np.ones_like(ids, bool))
-
-    @torch.no_grad()
-    def run():
-        return theirs(torch.from_numpy(ids).long(), use_cache=False).last_hidden_state
-
-    ours = lambda: jax.block_until_ready(forward(model, *arrays))
-    difference = np.abs(np.asarray(ours(), np.float32) - run().float().numpy()).max()
-    peers = {
-        f"transformers, {p}": under(p, run)
-        for p in (PRECISIONS if kind == "float32" else ("default",))
-    }
+    plain, compiled = peer.forward, torch.compile(peer.forward)
+    runs = {"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}
+    runs["torch, tuned, torch.compile"] = under("tuned", compiled_step)
+    timings = race(runs, rounds=5)
     report(
-        f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})",
+        f"{work} (first losses {losses[0]:.5f}, {peers[0]:.5f})",
         "tokens",
-        ids.size,
-        race({"ark_jax": ours, **peers}, rounds=5),
-    )
-
-
-def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
-    """Contrastive training of 8 questions of 8 tokens, each with its passage; clipping, AdamW."""
-    model, cfg, _ = loaded
-    texts = lambda x: (layout.rows(x), layout.rows(np.ones_like(x, bool)))
-    batch = {
-        "queries": texts(asked),
-        "passages": texts(ids),
-        "positive": layout.rows(np.eye(8, dtype=bool)),
-        "negative": layout.rows(~np.eye(8, dtype=bool)),
-    }
-    objective = contrastive.ContrastiveObjective(
-        cfg,
-        (VectorForm(("lasttoken",), cfg.width),) * 2,
-        pieces=1,
-        piece_tokens=(asked.size, ids.size),
-        temperature=0.05,
-        matryoshka=(),
-    )
-    last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
-    race_steps(
-        "Qwen3, 0.6B widths, 4 layers, training step, 8 x 512",
-        ids.size + asked.size,
-        objective,
-        model,
-        batch,
-        theirs,
-        lambda: [last(asked), last(ids)],
+        sum(lengths),
+        timings,
+        least=at_roof(objective.cfg, lengths, training=True),
     )
 
 
@@ -309,7 +209,5 @@ if __name__ == "__main__":
         f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads, "
         f"jax {jax.__version__}"
     )
-    for name in sys.argv[1:] or ["encode", "queries", "train", "qwen3"]:
-        {"encode": encode, "queries": queries, "train": train, "qwen3": qwen3, "product": product}[
-            name
-        ]()
+    for name in sys.argv[1:] or ["train"]:
+        {"train": train, "product": product}[name]()

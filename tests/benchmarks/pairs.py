@@ -13,7 +13,7 @@ import tempfile
 import jax
 import numpy as np
 import torch
-from models import PRECISIONS, stories, under
+from models import PRECISIONS, at_roof, stories, under
 from sentence_transformers import CrossEncoder
 from timing import machine, race, report
 
@@ -54,7 +54,9 @@ def compete(work: str, texts: list[tuple[str, str]]) -> None:
     difference = np.abs(ours.score(texts) - run()).max()
     peers = {f"CrossEncoder, {name}": under(name, run) for name in PRECISIONS}
     timings = race({"ark_jax": lambda: ours.score(texts), **peers}, rounds=5)
-    report(f"{work} (largest difference {difference:.0e})", "pairs", len(texts), timings)
+    least = at_roof(ours.cfg.body, [len(row) for row in ours.tokenize(texts).ids])
+    work += f" (largest difference {difference:.0e})"
+    report(work, "pairs", len(texts), timings, least=least)
 
 
 if __name__ == "__main__":

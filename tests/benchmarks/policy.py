@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import torch
 from language import models, ours, stories
+from models import at_roof
 from timing import machine, race, report
 
 from ark_jax import layout
@@ -160,7 +161,9 @@ def gradient() -> None:
     count = sum(len(g.prompt_ids) + len(c) for g in step for c in g.completions)
     shape = f"{len(step)} prompts x {SIZES['PROMPT']}, {SIZES['SAMPLES']} x {SIZES['COMPLETION']}"
     timings = race(runs, rounds=SIZES["ROUNDS"])
-    report(f"gradient, {shape} tokens", "repeated tokens", count, timings)
+    once = [len(g.prompt_ids) + sum(map(len, g.completions)) for g in step]
+    least = at_roof(ours().cfg, once, training=True)
+    report(f"gradient, {shape} tokens", "repeated tokens", count, timings, least=least)
 
 
 def peak(name: str) -> None:

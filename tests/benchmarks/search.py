@@ -3,10 +3,9 @@
     python tests/benchmarks/search.py [similar] [topk] [late] [codes] [words] [few]
 
 The vectors are random and of unit length; for `late` there are as many as MiniLM makes of story
-sections and questions of FairytaleQA, and its figures are CPU seconds, since other programs may
-run beside. `few` asks questions of KEYS vectors that MiniLM makes of the sentences of stories; what
-is lacking are these with noise of six tenths of their length. `codes` searches KEYS texts of 180
-random codes of 2 bits, and prints its memory.
+sections and questions of FairytaleQA. `few` asks questions of KEYS vectors that MiniLM makes of the
+sentences of stories; what is lacking are these with noise of six tenths of their length. `codes`
+searches KEYS texts of 180 random codes of 2 bits, and prints its memory.
 `similar` runs with two spectra. The first is flat, the
 worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
 quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
@@ -17,18 +16,15 @@ shipped and with
 """
 
 import functools
-import itertools
 import os
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
-from timing import machine, race, report
+from timing import installed, machine, product_rate, race, report
 
 from ark_jax import layout
 from ark_jax.retrieval import dense
@@ -188,6 +184,7 @@ def similar() -> None:
             "GFLOP",
             products / 1e9,
             race({**ours, **peers}, rounds=ROUNDS),
+            least=products / product_rate(2048, WIDTH, 2048),
         )
 
 
@@ -250,19 +247,12 @@ def topk() -> None:
     for name, run in ours.items():
         if (run()[0] != nearest).any():
             raise SystemExit(f"{name} has other keys")
-    product = jax.jit(lambda x, y: (x @ y.T)[0, 0])
-    pair = jax.device_put(queries[:1024]), jax.device_put(keys[:32768])
-    bare = race({"product": lambda: product(*pair).block_until_ready()}, rounds=ROUNDS)[
-        "product"
-    ].median
-    print(
-        f"a bare product of XLA's: {2 * pair[0].shape[0] * pair[1].size / bare / 1e9:.0f} GFLOP/s"
-    )
     report(
         f"{K} best of {KEYS:,} x {WIDTH} for {QUERIES:,} queries, the same for all",
         "GFLOP",
         2 * QUERIES * KEYS * WIDTH / 1e9,
         race({**ours, **peers}, rounds=ROUNDS),
+        least=2 * QUERIES * KEYS * WIDTH / product_rate(1024, WIDTH, 32_768),
     )
 
 
@@ -300,24 +290,21 @@ def late() -> None:
                 for name, size in sizes.items()
             },
         }
-        seconds = {name: [] for name in runs}
         expected = runs["ark_jax"]()
         for name, run in runs.items():
             away = np.abs(np.asarray(run()) - expected).max()
             if away > 1e-3:
                 raise SystemExit(f"{name} has other scores, by {away:.1e}")
-        for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
-            start = time.process_time()
-            run()
-            seconds[name].append(time.process_time() - start)
-        print(
-            f"\nMaxSim of {len(queries):,} questions ({len(queries.values):,} tokens) with "
-            f"{len(texts):,} sections ({len(texts.values):,} tokens), CPU seconds"
+        tokens = len(queries.values), len(texts.values)
+        report(
+            f"MaxSim of {len(queries):,} questions ({tokens[0]:,} tokens) with {len(texts):,} "
+            f"sections ({tokens[1]:,} tokens)",
+            "questions",
+            len(queries),
+            race(runs, rounds=ROUNDS),
+            least=2 * 384 * tokens[0] * tokens[1] / product_rate(1024, 384, 8192),
+            apart=["ark_jax, 16 bits"],
         )
-        first = statistics.median(seconds["ark_jax"])
-        for name, values in seconds.items():
-            median = statistics.median(values)
-            print(f"  {name:<44} {median:8.4f}   ours is {median / first:.2f} x", flush=True)
 
 
 def codes() -> None:
@@ -431,9 +418,10 @@ def few() -> None:
 
 
 def words() -> None:
-    """BM25 of bm25s, with numba if it is there, over texts of one to three sentences of stories."""
-    import importlib.util
+    """BM25 of bm25s, with numba if it is there, and of tantivy. A text has one to three sentences.
 
+    tantivy rounds lengths of texts to eight bits, so its scores are a little other ones.
+    """
     import bm25s
     from models import stories
 
@@ -448,7 +436,7 @@ def words() -> None:
         for _ in range(KEYS)
     ]
     index, of_texts, asked = count_bm25(texts), stems(texts), stems(questions[:ASKED])
-    backends = {"numpy": 1 << 60, **({"numba": 0} if importlib.util.find_spec("numba") else {})}
+    backends = {"numpy": 1 << 60, **({"numba": 0} if installed("numba") else {})}
     runs = {}
 
     def search(limit: int) -> list[np.ndarray]:
@@ -465,12 +453,37 @@ def words() -> None:
     for name, run in runs.items():
         for ours, theirs in zip(expected, run(), strict=True):
             np.testing.assert_allclose(theirs[: len(ours)], ours, rtol=1e-5, err_msg=name)
+    others = {"tantivy": by_tantivy(of_texts, asked)} if installed("tantivy") else {}
     report(
         f"{K} best of {KEYS:,} texts by BM25 for {len(asked):,} questions, scores the same",
         "questions",
         len(asked),
-        race(runs, rounds=ROUNDS),
+        race(runs | others, rounds=ROUNDS),
+        ours=f"ark_jax, {[*backends][-1]}",
+        apart=others,
     )
+
+
+def by_tantivy(texts: list[list[str]], asked: list[list[str]]):
+    """A search of an index in memory, of the same words, in one thread as ours."""
+    import tantivy
+
+    builder = tantivy.SchemaBuilder()
+    schema = builder.add_text_field("words", tokenizer_name="whitespace").build()
+    index = tantivy.Index(schema)
+    writer = index.writer(256 << 20)
+    for text in texts:
+        writer.add_document(tantivy.Document(words=" ".join(text)))
+    writer.commit()
+    writer.wait_merging_threads()
+    index.reload()
+    term = lambda word: tantivy.Query.term_query(schema, "words", word, "freq")
+    queries = [
+        tantivy.Query.boolean_query([(tantivy.Occur.Should, term(word)) for word in words])
+        for words in asked
+    ]
+    searcher = index.searcher()
+    return lambda: [searcher.search(query, K).hits for query in queries]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from models import stories
+from models import at_roof, stories
 from support import serving
 from timing import machine, race, report
 
@@ -153,13 +153,14 @@ def main() -> None:
                 timings = race(runs, rounds=ROUNDS)
         ours.work.close()
     print(machine())
-    tokens = sum(len(row) for row in index.retriever.tokenize(texts, kind="document"))
+    lengths = [len(row) for row in index.retriever.tokenize(texts, kind="document")]
     report(
-        f"{len(texts):,} requests to {path} of {CLIENTS} clients, {tokens / len(texts):.0f} tokens "
+        f"{len(texts):,} requests to {path} of {CLIENTS} clients, {np.mean(lengths):.0f} tokens "
         "a text on average",
         "requests",
         len(texts),
         timings,
+        least=at_roof(index.retriever.cfg, lengths),
     )
     for name, times in seconds.items():
         counted = times[len(texts) :]  # the first round warms up

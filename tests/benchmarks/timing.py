@@ -4,6 +4,8 @@ Contended samples are dropped; medians and ratios are printed.
 """
 
 import dataclasses
+import functools
+import importlib.util
 import json
 import os
 import platform
@@ -11,11 +13,18 @@ import re
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 SHARE = 0.06  # of all cores: what other processes may take of a sample that counts
 TICK = os.sysconf("SC_CLK_TCK")
+FLAGS = {
+    "AVX2": "avx2",
+    "AVX-512": "avx512f",
+    "VNNI": "avx(512)?_vnni",
+    "BF16": "avx512_bf16",
+    "AMX": "amx_tile",
+}
 ROWS = "ARK_BENCH_ROWS"  # a file that gets what is reported too, for `all.py`
 
 
@@ -83,10 +92,25 @@ def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7) -> 
 
 
 def report(
-    work: str, unit: str, amount: float, timings: Mapping[str, Timing], ours: str = "ark_jax"
+    work: str,
+    unit: str,
+    amount: float,
+    timings: Mapping[str, Timing],
+    ours: str = "ark_jax",
+    *,
+    least: float = 0.0,
+    apart: Collection[str] = (),
 ) -> None:
-    """One line a contender: median, rate, and how many times faster ours is."""
-    print(f"\n{work}")
+    """One line a contender: median, rate, and how many times faster ours is.
+
+    The first peer is the one as shipped.
+
+    Args:
+        least: seconds of ours if products or memory, which bound it, ran at this machine's rate.
+        apart: contenders whose results are others, such as less exact ones.
+    """
+    roof = least / timings[ours].median
+    print(f"\n{work}" + f" ({roof:.0%} of the roof)" * bool(least))
     for name, t in timings.items():
         ratio = "" if name == ours else f"   ours is {t.median / timings[ours].median:.2f} x"
         noise = "" if t.clean else "   (contended: not to be quoted)"
@@ -96,13 +120,42 @@ def report(
         medians = {name: t.median for name, t in timings.items()}
         clean = all(t.clean for t in timings.values())
         row = {"work": work, "seconds": medians, "ours": ours, "clean": clean}
+        row |= {"roof": roof, "apart": sorted(apart)}
         with Path(file).open("a") as rows:
             rows.write(json.dumps(row) + "\n")
+
+
+def installed(*modules: str) -> bool:
+    """Whether a peer can be imported; says so where it cannot."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"  left out, as it is not installed: {', '.join(missing)}", flush=True)
+    return not missing
+
+
+@functools.cache
+def product_rate(rows: int, inner: int, columns: int) -> float:
+    """FLOP/s of a plain product in float32, XLA's or torch's, whichever is faster."""
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    x, y = jnp.ones((rows, inner)), jnp.ones((inner, columns))
+    a, b, product = torch.ones(rows, inner), torch.ones(inner, columns), jax.jit(jnp.dot)
+    torch.set_float32_matmul_precision("highest")
+    runs = {"XLA": lambda: product(x, y).block_until_ready(), "torch": lambda: a @ b}
+    timings = race(runs, rounds=9)
+    return 2 * rows * inner * columns / min(t.median for t in timings.values())
 
 
 def machine() -> str:
     """What the figures were taken on."""
     info = Path("/proc/cpuinfo").read_text()
-    names = re.findall(r"model name\s*: (.*)", info) or [platform.processor()]
-    vectors = "AVX-512" if "avx512f" in info else "AVX2" if "avx2" in info else "no AVX2"
-    return f"{names[0]}, {os.cpu_count()} cores, {vectors}, Python {platform.python_version()}"
+    field = lambda name: (re.findall(rf"{name}\s*: (.*)", info) or [platform.processor()])[0]
+    kind = f"{field('model name')} (family {field('cpu family')}, model {field('model')})"
+    flags = [
+        name if re.search(rf"\b{flag}\b", info) else f"no {name}" for name, flag in FLAGS.items()
+    ]
+    numba = "numba" if importlib.util.find_spec("numba") else "no numba"
+    parts = (kind, f"{os.cpu_count()} cores", *flags, f"Python {platform.python_version()}", numba)
+    return ", ".join(parts)

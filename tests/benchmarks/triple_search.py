@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from timing import machine, race, report
+from models import at_roof
+from timing import machine, product_rate, race, report
 
 from ark_jax import Retriever, Triples, layout
 from ark_jax.demo.models import demo_models
@@ -74,6 +75,7 @@ def embed() -> None:
         "triples",
         SAMPLE,
         race(contenders, rounds=ROUNDS),
+        least=at_roof(ours.cfg, lengths),
     )
 
 
@@ -114,6 +116,7 @@ def topk() -> None:
         "questions",
         QUERIES,
         race(contenders, rounds=ROUNDS),
+        least=2 * QUERIES * keys.size / product_rate(QUERIES, WIDTH, 32_768),
     )
 
 
