@@ -114,19 +114,37 @@ def test_maxsim_of_codes_equals_that_of_the_vectors_they_stand_for(bits, cosine,
     assert np.vecdot(codes.restore(codes.pack(texts, bits), 64), texts).mean() > cosine
 
 
+@pytest.mark.parametrize("first", [None, 32])
 @pytest.mark.parametrize("bits", codes.BITS)
-def test_signs_screen_as_a_loop_over_all_pairs(bits, tokens, mesh, monkeypatch):
+def test_signs_screen_as_a_loop_over_all_pairs(bits, first, tokens, mesh, monkeypatch):
     monkeypatch.setattr(screen, "SIGNS", late.TOKENS)
     queries = random(0, [3, 0, 1, 17, 20], 40)
     texts = random(1, [2, 0, 5, 1, *[9] * 30, 40], 40)
     signs = [[np.sign(codes.rotate(x)) for x in side] for side in (queries, texts)]
-    apart = np.full((5, 35), 0.0)
-    for i, query in enumerate(signs[0]):
-        for j, text in enumerate(signs[1]):
-            products = query @ text.T
-            apart[i, j] = ((40 - products.max(1)) / 2).sum() if products.size else 20 * len(query)
-    expected = np.sort(np.argsort(apart, axis=1, kind="stable")[:, :9], axis=1)
-    np.testing.assert_array_equal(screen.screen(queries, packed(texts, bits), 9), expected)
+
+    def apart(width):
+        """How many of the first signs differ; an empty text has half of the others'."""
+        numbers = np.full((5, 35), 0.0)
+        for i, query in enumerate(signs[0]):
+            for j, text in enumerate(signs[1]):
+                products = query[:, :width] @ text[:, :width].T
+                fewest = (width - products.max(1)) / 2 if products.size else [width // 2] * len(query)
+                numbers[i, j] = np.sum(fewest)
+        return numbers
+
+    whole = apart(40)
+    if first:  # these signs choose 24 texts
+        monkeypatch.setattr(screen, "FIRST", first)
+        monkeypatch.setattr(screen, "WHOLE", 24)
+        beyond = np.argsort(apart(first), axis=1, kind="stable")[:, 24:]
+        np.put_along_axis(whole, beyond, np.inf, axis=1)
+    expected = np.sort(np.argsort(whole, axis=1, kind="stable")[:, :6], axis=1)
+    found = screen.screen(queries, packed(texts, bits), 6)
+    np.testing.assert_array_equal(found, expected)
+    scope = np.arange(0, 35, 2)  # few enough to compare all signs
+    found = screen.screen(queries, packed(texts, bits), 2, scope)
+    expected = np.argsort(apart(40)[:, scope], axis=1, kind="stable")[:, :2]
+    np.testing.assert_array_equal(found, np.sort(expected, axis=1))
 
 
 @pytest.mark.parametrize("by_columns", [True, False])
