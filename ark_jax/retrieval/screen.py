@@ -60,14 +60,14 @@ def screen(
     """The `count` texts whose signs are nearest to each query's, lower numbers first.
 
     Each token of a query takes the token of the text with the fewest other signs. Of equally near
-    texts those with lower numbers are taken. Of more texts than `WHOLE`, only those with the
-    nearest first signs count. `scope` is as for `late.nearest`.
+    texts those with lower numbers are taken. Of many more texts than `WHOLE`, only those
+    with the nearest first signs count. `scope` is as for `late.nearest`.
     """
     signs = TokenVectors(codes.pack(queries.values, 1), queries.offsets)
     number = len(texts) if scope is None else len(scope)
     wide = max(WHOLE, number // SHARE, 4 * count)
     width = queries.values.shape[1]
-    if number <= wide or width <= FIRST:
+    if number < 3 * wide or width <= FIRST:  # the first signs would leave out too little
         return _fewest(_apart(signs, texts, width), count, scope)
     chosen = _fewest(_apart(signs, texts, FIRST), wide, scope)
     stored = TokenVectors(texts.values[:, : codes.columns(width, 1)], texts.offsets)

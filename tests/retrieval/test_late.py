@@ -128,18 +128,20 @@ def test_signs_screen_as_a_loop_over_all_pairs(bits, first, tokens, mesh, monkey
         for i, query in enumerate(signs[0]):
             for j, text in enumerate(signs[1]):
                 products = query[:, :width] @ text[:, :width].T
-                fewest = (width - products.max(1)) / 2 if products.size else [width // 2] * len(query)
+                fewest = (
+                    (width - products.max(1)) / 2 if products.size else [width // 2] * len(query)
+                )
                 numbers[i, j] = np.sum(fewest)
         return numbers
 
     whole = apart(40)
-    if first:  # these signs choose 24 texts
+    if first:  # these signs choose 11 texts
         monkeypatch.setattr(screen, "FIRST", first)
-        monkeypatch.setattr(screen, "WHOLE", 24)
-        beyond = np.argsort(apart(first), axis=1, kind="stable")[:, 24:]
+        monkeypatch.setattr(screen, "WHOLE", 11)
+        beyond = np.argsort(apart(first), axis=1, kind="stable")[:, 11:]
         np.put_along_axis(whole, beyond, np.inf, axis=1)
-    expected = np.sort(np.argsort(whole, axis=1, kind="stable")[:, :6], axis=1)
-    found = screen.screen(queries, packed(texts, bits), 6)
+    expected = np.sort(np.argsort(whole, axis=1, kind="stable")[:, :2], axis=1)
+    found = screen.screen(queries, packed(texts, bits), 2)
     np.testing.assert_array_equal(found, expected)
     scope = np.arange(0, 35, 2)  # few enough to compare all signs
     found = screen.screen(queries, packed(texts, bits), 2, scope)
@@ -181,3 +183,14 @@ def test_every_finite_float16_is_widened_exactly():
     wide = late._half_to_float32(numbers)
     np.testing.assert_array_equal(wide, numbers.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(wide), np.signbit(numbers))
+
+
+def test_similar_tokens_of_a_text_are_pooled():
+    texts = random(5, [1, 2, 3, 7, 0], WIDTH)
+    assert late.pool(texts, 1) is texts
+    assert late.pool(texts, 2).lengths.tolist() == [1, 2, 2, 4, 0]
+    twice = np.concatenate([texts[3][:1], texts[3][1:], texts[3][:0:-1]])
+    pooled = late.pool(TokenVectors(twice, np.array([0, 13])), 2)[0]
+    np.testing.assert_array_equal(pooled[0], texts[3][0])
+    order = [np.argsort(x[:, 0]) for x in (pooled[1:], texts[3][1:])]
+    np.testing.assert_allclose(pooled[1:][order[0]], texts[3][1:][order[1]], atol=1e-6)
