@@ -1,9 +1,10 @@
 """What an index takes: `python tests/benchmarks/index.py [CHUNKS] [--embed] [--tokens]`.
 
 As many documents of one passage are made of words as frequent as natural ones (Zipf's law). They
-are indexed, a hundredth of them changes, as many are added, and questions are asked. Each step
-prints its seconds and its peak memory: of the process, and its parts. Pages of mapped files are
-memory that the system takes back when it needs some. The process may have LIMIT GiB of data.
+are indexed, a hundredth of them changes and another is deleted, as many are added, and questions
+are asked. Each step prints its seconds and its peak memory: of the process, and its parts. Pages of
+mapped files are memory that the system takes back when it needs some. The process may have LIMIT
+GiB of data.
 
 The encoder is MiniLM's first layer on the first TOKENS tokens, since all of MiniLM would embed a
 million passages in a CPU day; with --embed it does. With --tokens each passage has PASSAGE_TOKENS
@@ -57,9 +58,11 @@ def documents(count: int, seed: int) -> Iterator[Document]:
 
 
 def write_corpus(path: Path, count: int, changed: int = 0) -> None:
-    """Writes documents, of which the last ones have another text."""
+    """Writes documents, of which the last ones have another text and the first are left out."""
     with path.open("w") as file:
         for number, document in enumerate(documents(count, seed=0)):
+            if number < changed:
+                continue
             text = document.text + " Changed." * (number >= count - changed)
             file.write(json.dumps(vars(document) | {"text": text, "sections": []}) + "\n")
 
@@ -143,7 +146,7 @@ def main() -> None:
         with step("build"):
             ark.Index.build(folder, model, corpus, rules=RULES)
         write_corpus(corpus, count, changed=part)
-        with step(f"build again, {part:,} changed"):
+        with step(f"build again, {part:,} changed, {part:,} deleted"):
             ark.Index.build(folder, model, corpus, rules=RULES)
         with step(f"add {part:,}"):
             ark.Index.open(folder).add(documents(part, seed=1))

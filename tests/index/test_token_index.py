@@ -18,7 +18,7 @@ from ark_jax.data import readers
 from ark_jax.data.records import Document
 from ark_jax.demo import models as demo
 from ark_jax.models.multi_vector import MultiVectorRetriever
-from ark_jax.retrieval import codes, late, vector_files
+from ark_jax.retrieval import codes, late, screen, vector_files
 from ark_jax.retrieval.late import maxsim
 from ark_jax.runtime import storage
 from ark_jax.text.token_vectors import TokenVectors
@@ -276,18 +276,19 @@ def test_models_of_both_kinds_search_the_same_chunks(name, models, built, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_screen_misses_hardly_any_of_the_ten_best_real_passages():
-    """MiniLM's tokens of story passages of some 60 tokens, as many as eleven screens hold."""
+def test_the_screen_misses_hardly_any_of_the_ten_best_real_passages(monkeypatch):
+    """MiniLM's tokens of story passages of some 50 tokens, of which first signs choose 400."""
+    monkeypatch.setattr(screen, "WHOLE", 0)
     if not (DATA / "fairytaleqa").exists():
         pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
     read = readers.load(DATA / "fairytaleqa" / "section-stories" / "val")
-    passages = [text for story in read.documents for text in wrap(story.text, 250)]
+    passages = [text for story in read.documents for text in wrap(story.text, 200)]
     folder = demo.prepare(demo.DEMO["retriever"], storage.cache_folder())
     retriever = MultiVectorRetriever.from_pretrained(folder)
-    texts = retriever.encode(passages[: 11 * late.SCREENED], kind="document")
+    texts = retriever.encode(passages[: 13 * late.SCREENED], kind="document")
     queries = retriever.encode([x.question for x in read.questions[::20]], kind="query")
     stored = TokenVectors(codes.pack(texts.values, 2), texts.offsets)
     best = np.argsort(-maxsim(queries, stored), axis=1, kind="stable")[:, :10]
     found, _ = late.nearest(queries, stored, 10)
     recall = np.mean([len(set(x) & set(y)) / 10 for x, y in zip(found, best, strict=True)])
-    assert len(stored) == 11 * late.SCREENED and recall >= 0.99, recall
+    assert len(stored) == 13 * late.SCREENED and recall >= 0.99, recall
