@@ -43,6 +43,9 @@ class Index(ReadingFlags):
         "of a stored component; default: 2 if each token has a vector, else 32 (or 16)",
         0,
     )
+    pool: int = flag(
+        "--pool=N", "of so many tokens' vectors of a passage one stays; 2 halves the index", 1
+    )
     chunk_tokens: int = flag(
         "--chunk-tokens=N", "length of a passage; default: what the model reads, at most 512", 0
     )
@@ -123,6 +126,7 @@ class Index(ReadingFlags):
                 self.corpus,
                 rules=rules,
                 bits=self.bits,
+                pool=self.pool,
                 reranker=self.reranker,
                 reading=self.reading(),
                 engine=self.engine,

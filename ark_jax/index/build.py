@@ -21,12 +21,12 @@ from ark_jax.models.hf import resolve
 from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import fingerprints
-from ark_jax.retrieval import codes, vector_files
+from ark_jax.retrieval import codes, late, vector_files
 from ark_jax.retrieval.bm25_index import TOKENIZER, write_bm25
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.runtime.log import say
-from ark_jax.text.token_vectors import Vectors
+from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 FLOATS = (16, 32)  # bits of a component that is no code
 
@@ -42,11 +42,14 @@ class Settings:
     reranker: str = ""
     engine: str = "jax"
     tokenizer: str = TOKENIZER
+    pool: int = 1
 
     def __post_init__(self):
         if self.bits not in (0, *codes.BITS, *FLOATS):
             choices = ", ".join(map(str, (*codes.BITS, *FLOATS)))
             raise ValueError(f"bits={self.bits}: must be one of {choices}")
+        if self.pool < 1:
+            raise ValueError(f"pool={self.pool}: must be at least 1")
 
 
 def build(
@@ -63,7 +66,7 @@ def build(
             return
         documents, chunks = read_corpus(corpus, reading)
         retriever = open_retriever(settings.model, engine=settings.engine)
-        made_with = vectors_made_with(retriever, settings.bits)
+        made_with = vectors_made_with(retriever, settings.bits, settings.pool)
         origin = (made_with["model"], settings.rules)
         is_same = before and (before.made_with["model"], before.rules) == origin
         stored = tables.Stored(folder / before.folder) if is_same else None
@@ -93,9 +96,10 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         if before is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         bits = stored_bits(before.made_with)
-        kept = before.reranker, before.engine, before.tokenizer
+        pool = before.made_with.get("pool", 1)
+        kept = before.reranker, before.engine, before.tokenizer, pool
         settings = Settings(model, before.rules, bits, before.fusion, *kept)
-        made_with = vectors_made_with(retriever, bits)
+        made_with = vectors_made_with(retriever, bits, pool)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
             documents = list(documents)
@@ -151,9 +155,10 @@ def _write_index(
             bits = stored_bits(made_with)
             say(f"  index {folder}: its vectors of 32 bits a component are converted to {bits}")
     elif before:
-        changed = next(name for name, x in made_with.items() if before.made_with.get(name) != x)
+        names = [*made_with, *before.made_with]
+        changed = next(x for x in names if before.made_with.get(x) != made_with.get(x))
         say(f"  index {folder}: made with another {changed}; all chunks are embedded again")
-    embed = embedder(retriever, chunks)
+    embed = embedder(retriever, chunks, made_with)
     vector_files.extend_vectors(
         folder, earlier, keys, embed, made_with, new / folders.VECTORS, "embed chunks"
     )
@@ -174,14 +179,15 @@ def _write_index(
     return folders.publish(folder, new, facts)
 
 
-def vectors_made_with(retriever: Retriever, bits: int = 0) -> dict:
+def vectors_made_with(retriever: Retriever, bits: int = 0, pool: int = 1) -> dict:
     """The properties that decide the vectors of chunks; see `Manifest.made_with`.
 
     Args:
         bits: of a component; 0: 2 where each token has a vector, else 32.
+        pool: vectors of a text's tokens that become one, see `late.pool`.
 
     Raises:
-        ValueError: so few bits need a vector for each token.
+        ValueError: so few bits, or pooling, need a vector for each token.
     """
     is_of_tokens = isinstance(retriever, MultiVectorRetriever)
     bits = bits or (2 if is_of_tokens else 32)
@@ -193,7 +199,11 @@ def vectors_made_with(retriever: Retriever, bits: int = 0) -> dict:
                 f"bits={bits}: this model has one vector for each text, whose components take 16 "
                 "or 32; fewer need a vector for each token, as ark_jax.MultiVectorRetriever gives"
             )
-    kind = vector_files.OF_TOKENS if is_of_tokens else {}
+    kind: dict = {**vector_files.OF_TOKENS} if is_of_tokens else {}
+    if pool > 1:
+        kind["pool"] = pool
+        if not is_of_tokens:
+            raise ValueError(f"pool={pool}: this model has one vector for each text; leave it out")
     return {"model": retriever.digest("document"), **form, "width": retriever.width, **kind}
 
 
@@ -202,13 +212,15 @@ def stored_bits(made_with: Mapping) -> int:
     return made_with.get("bits") or 8 * np.dtype(made_with["dtype"]).itemsize
 
 
-def embedder(retriever: Retriever, chunks: StoredChunks) -> vector_files.Embed:
+def embedder(retriever: Retriever, chunks: StoredChunks, made_with: Mapping) -> vector_files.Embed:
     """A function: positions of chunks `[b]` -> their unit vectors."""
+    factor = made_with.get("pool", 1)
 
     def embed(positions: np.ndarray) -> Vectors:
         passages = [chunks[int(i)].passage for i in positions]
         chunks.forget()
-        return retriever.encode(passages, kind="document")
+        vectors = retriever.encode(passages, kind="document")
+        return late.pool(vectors, factor) if isinstance(vectors, TokenVectors) else vectors
 
     return embed
 

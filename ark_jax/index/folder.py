@@ -48,7 +48,7 @@ class Manifest:
         model: folder or hub name of the retriever.
         made_with: properties that decide the vectors: "model", the digest of the retriever,
             "dtype", "width", for vectors of tokens `vector_files.OF_TOKENS`, and for their codes
-            "bits" and "rotation", its seed.
+            "bits" and "rotation", its seed; "pool", if tokens share vectors.
         rules: how documents were cut.
         fusion: how rankings are joined.
         source: the fingerprint of input, model and rules; empty if it was not made from files.

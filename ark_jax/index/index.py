@@ -92,6 +92,7 @@ class Index:
         *,
         rules: ChunkRules | None = None,
         bits: int = 0,
+        pool: int = 1,
         fusion: Fusion | None = None,
         reranker: str | Path = "",
         reading: Reading | None = None,
@@ -113,6 +114,7 @@ class Index:
             bits: of a stored component: 16 or 32 (float16, float32) or, if each token has a vector,
                 1, 2, 4 or 8 too (`retrieval.codes`). 0: 32, or 2 of a token's. An index of 32 bits
                 is converted.
+            pool: of so many tokens' vectors of a passage one stays, see `late.pool`.
             fusion: how rankings are joined by a search; None: as the model's folder
                 says, see `retriever_fusion`.
             reranker: folder or hub name of a pair scorer that orders what a search finds, see
@@ -124,7 +126,7 @@ class Index:
         Raises:
             BadInput: the corpus has problems; it lists all of them.
             ValueError: no document has text, `folder` holds other things or is in a bucket,
-                `bits` is another number, or `reranker` scores no pairs.
+                `bits` or `pool` does not fit the model, or `reranker` scores no pairs.
             RuntimeError: another program is changing the index, or the engine is not installed.
             OSError: the index cannot be written. It is then as it was.
         """
@@ -133,7 +135,8 @@ class Index:
         name = absolute_model(model)
         scorer = absolute_model(reranker) if reranker else ""
         fusion = fusion or retriever_fusion(name)
-        settings = build.Settings(name, rules or ChunkRules(), bits, fusion, scorer, engine)
+        rules = rules or ChunkRules()
+        settings = build.Settings(name, rules, bits, fusion, scorer, engine, pool=pool)
         folder = storage.local_path(folder)
         build.build(folder, settings, corpus, reading or Reading())
         return cls.open(folder)
@@ -351,15 +354,16 @@ class Index:
         from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 
         retriever = open_retriever(absolute_model(model))
-        bits = 0  # as by default, unless the index has the same kind of vectors
+        bits, pool = 0, 1  # as by default, unless the index has the same kind of vectors
         if isinstance(self.vectors, TokenVectors) == isinstance(retriever, MultiVectorRetriever):
             bits = build.stored_bits(self.manifest.made_with)
-        made_with = build.vectors_made_with(retriever, bits)
+            pool = self.manifest.made_with.get("pool", 1)
+        made_with = build.vectors_made_with(retriever, bits, pool)
         place = self.folder / folders.COMPARED / fingerprints.fingerprint(made_with)[:16]
         vectors = open_vectors(
             place,
             tables.chunk_keys(self.chunks),
-            build.embedder(retriever, self.chunks),
+            build.embedder(retriever, self.chunks, made_with),
             made_with,
             "embed chunks",
         )

@@ -135,6 +135,31 @@ def _maxsim_of_block(queries: TokenVectors, texts: TokenVectors) -> Float[np.nda
     return scores
 
 
+def pool(texts: TokenVectors, factor: int) -> TokenVectors:
+    """Leaves one vector for every `factor` of a text: unit means of Ward's clusters.
+
+    The first vector stays as it is, as in ColBERT's pooling (Clavié et al. 2024).
+    """
+    if factor == 1:
+        return texts
+    pooled = (_pool_text(text, factor) for text in texts)
+    return TokenVectors.from_texts(pooled, texts.values.shape[1])
+
+
+def _pool_text(vectors: Float[np.ndarray, "t e"], factor: int) -> Float[np.ndarray, "c e"]:
+    """As `pool`, of one text."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    first, rest = vectors[:1], vectors[1:]
+    if len(rest) < 2:
+        return vectors
+    tree = linkage(rest.astype(np.float64), "ward")
+    numbers = fcluster(tree, -(-len(rest) // factor), "maxclust") - 1
+    means = np.zeros((numbers.max() + 1, vectors.shape[1]), np.float32)
+    np.add.at(means, numbers, rest)
+    return np.concatenate([first, means / np.linalg.norm(means, axis=1, keepdims=True)])
+
+
 def _as_float32(vectors: TokenVectors) -> TokenVectors:
     """The same finite numbers in 32 bits."""
     values = np.asarray(vectors.values)

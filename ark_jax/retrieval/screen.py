@@ -1,4 +1,7 @@
-"""Chooses texts by the signs of their vectors' components, which fit into caches."""
+"""Chooses texts by the signs of their vectors' components, which fit into caches.
+
+Of a large corpus of tokens, the first signs choose the texts whose other signs are read.
+"""
 
 import functools
 from collections.abc import Iterator
@@ -12,6 +15,8 @@ from ark_jax.retrieval import codes
 from ark_jax.text.token_vectors import TokenVectors
 
 SIGNS = 1 << 15  # tokens of texts whose signs are compared at once, so that they stay in a cache
+FIRST = 128  # signs of a token that are compared first
+WHOLE = 1 << 12  # texts of tokens, at least, whose whole signs are compared; else one of SHARE
 PAIRED = 16  # tokens of questions that they are compared with at once
 SHARE, LEAST = 64, 1 << 14  # vectors that signs choose: one of SHARE, and at least LEAST
 SAMPLED = 16  # one vector of so many tells how many other signs the chosen ones may have
@@ -55,28 +60,53 @@ def screen(
     """The `count` texts whose signs are nearest to each query's, lower numbers first.
 
     Each token of a query takes the token of the text with the fewest other signs. Of equally near
-    texts those with lower numbers are taken. `scope` is as for `late.nearest`.
+    texts those with lower numbers are taken. Of many more texts than `WHOLE`, only those
+    with the nearest first signs count. `scope` is as for `late.nearest`.
     """
-    words = codes.columns(queries.values.shape[1], 1)
-    signs = np.zeros((-(-len(queries.values) // PAIRED) * PAIRED, words), codes.DTYPE)
-    signs[: len(queries.values)] = codes.pack(queries.values, 1)
+    signs = TokenVectors(codes.pack(queries.values, 1), queries.offsets)
+    number = len(texts) if scope is None else len(scope)
+    wide = max(WHOLE, number // SHARE, 4 * count)
+    width = queries.values.shape[1]
+    if number < 3 * wide or width <= FIRST:  # the first signs would leave out too little
+        return _fewest(_apart(signs, texts, width), count, scope)
+    chosen = _fewest(_apart(signs, texts, FIRST), wide, scope)
+    stored = TokenVectors(texts.values[:, : codes.columns(width, 1)], texts.offsets)
+    for i, rows in enumerate(chosen):
+        near = stored[rows if scope is None else scope[rows]]
+        chosen[i, :count] = rows[_fewest(_apart(signs[i : i + 1], near, width), count)[0]]
+    return chosen[:, :count]
+
+
+def _apart(signs: TokenVectors, texts: TokenVectors, width: int) -> Int[np.ndarray, "q n"]:
+    """How many of the first `width` signs differ, added up over the tokens of each query."""
+    words = codes.columns(width, 1)
+    asked = np.zeros((-(-len(signs.values) // PAIRED) * PAIRED, words), codes.DTYPE)
+    asked[: len(signs.values)] = signs.values[:, :words]
     # An empty text is as far as one whose cosines are 0.
-    apart = np.repeat(queries.lengths[:, None], len(texts), 1) * (queries.values.shape[1] // 2)
-    asking = np.flatnonzero(queries.lengths)
-    block = np.zeros((words, max(SIGNS, int(texts.lengths.max()))), codes.DTYPE)
-    for part in texts.slices(SIGNS):
+    apart = np.repeat(signs.lengths[:, None], len(texts), 1) * (width // 2)
+    asking = np.flatnonzero(signs.lengths)
+    size = SIGNS * signs.values.shape[1] // words  # fewer signs of more tokens
+    block = np.zeros((words, max(size, int(texts.lengths.max()))), codes.DTYPE)
+    for part in texts.slices(size):
         members = texts[part]
         filled = np.flatnonzero(members.lengths)
         if not len(filled) or not len(asking):
             continue
         tokens = len(members.values)
         block[:, :tokens] = members.values[:, :words].T
-        parts = signs.reshape(-1, PAIRED, words)
+        parts = asked.reshape(-1, PAIRED, words)
         differences = (_differences(rows, block)[:, :tokens] for rows in parts)
         fewest = [np.minimum.reduceat(x, members.offsets[filled], axis=1) for x in differences]
-        least = np.concatenate(fewest)[: len(queries.values)]
-        sums = np.add.reduceat(least, queries.offsets[asking], axis=0, dtype=int)
+        least = np.concatenate(fewest)[: len(signs.values)]
+        sums = np.add.reduceat(least, signs.offsets[asking], axis=0, dtype=int)
         apart[np.ix_(asking, part.start + filled)] = sums
+    return apart
+
+
+def _fewest(
+    apart: Int[np.ndarray, "q n"], count: int, scope: Int[np.ndarray, " n"] | None = None
+) -> Int[np.ndarray, "q count"]:
+    """The places of the lowest numbers of each row, in order; of equal ones the first."""
     apart = apart if scope is None else apart[:, scope]
     number = apart.shape[1]
     keys = apart * number + np.arange(number)
@@ -103,8 +133,9 @@ def _host() -> jax.Device:
 @jax.jit
 def _count_differences(signs: jax.Array, block: jax.Array) -> jax.Array:
     """As `_differences`. A sum of words, not a reduction, is what XLA vectorises."""
+    dtype = jnp.uint8 if codes.WORD * len(block) < 256 else jnp.uint16
     words = (
-        jax.lax.population_count(theirs ^ ours[:, None])
+        jax.lax.population_count(theirs ^ ours[:, None]).astype(dtype)
         for theirs, ours in zip(block, signs.T, strict=True)
     )
-    return functools.reduce(jnp.add, words).astype(jnp.uint16)
+    return functools.reduce(jnp.add, words)

@@ -51,10 +51,20 @@ class TokenVectors(Sequence[np.ndarray]):
         try:
             number = operator.index(index)
         except TypeError:
-            numbers = np.asarray(index, np.int64)
-            return TokenVectors.from_texts((self[i] for i in numbers), self.values.shape[1])
+            return self._chosen(np.asarray(index, np.int64))
         start, end = self.offsets[: len(self)][number], self.offsets[1:][number]
         return self.values[start:end]
+
+    def _chosen(self, numbers: np.ndarray) -> "TokenVectors":
+        """The texts of these numbers."""
+        lengths = self.lengths[numbers]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        starts = self.offsets[: len(self)][numbers]
+        rows = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        # Of codes, whose columns lie one after another, a column is read at a time.
+        by_columns = self.values.flags.f_contiguous and not self.values.flags.c_contiguous
+        values = self.values.T.take(rows, 1).T if by_columns else self.values[rows]
+        return TokenVectors(np.asarray(values), offsets)
 
     def slices(self, tokens: int) -> Iterator[slice]:
         """Slices of texts with at most `tokens` tokens together, or of one text that has more."""

@@ -1,12 +1,14 @@
-"""What an index takes: `python tests/benchmarks/index.py [CHUNKS] [--embed]`.
+"""What an index takes: `python tests/benchmarks/index.py [CHUNKS] [--embed] [--tokens]`.
 
 As many documents of one passage are made of words as frequent as natural ones (Zipf's law). They
-are indexed, a hundredth of them changes, as many are added, and questions are asked. Each step
-prints its seconds and its peak memory: of the process, and its parts. Pages of mapped files are
-memory that the system takes back when it needs some. The process may have LIMIT GiB of data.
+are indexed, a hundredth of them changes and another is deleted, as many are added, and questions
+are asked. Each step prints its seconds and its peak memory: of the process, and its parts. Pages of
+mapped files are memory that the system takes back when it needs some. The process may have LIMIT
+GiB of data.
 
 The encoder is MiniLM's first layer on the first TOKENS tokens, since all of MiniLM would embed a
-million passages in a CPU day; with --embed it does.
+million passages in a CPU day; with --embed it does. With --tokens each passage has PASSAGE_TOKENS
+vectors in two bits, and these codes are drawn at random in place of encoding.
 """
 
 import contextlib
@@ -28,11 +30,15 @@ from timing import machine
 import ark_jax as ark
 from ark_jax.data.records import Document
 from ark_jax.demo.models import demo_models
+from ark_jax.models.multi_vector import MultiVectorRetriever
+from ark_jax.retrieval import codes
 from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.text.token_vectors import TokenVectors
 
 LIMIT = 4  # GiB
 WORDS, VOCABULARY = 30, 400_000  # of a passage, and of all
 TOKENS = 8  # that the small encoder reads
+PASSAGE_TOKENS = 180
 RULES = ChunkRules(tokens=512)
 QUESTION = "Which word w17 stands beside word w4211 and w90210?"
 KINDS = {"all": "VmRSS", "own": "RssAnon", "mapped": "RssFile"}
@@ -52,9 +58,11 @@ def documents(count: int, seed: int) -> Iterator[Document]:
 
 
 def write_corpus(path: Path, count: int, changed: int = 0) -> None:
-    """Writes documents, of which the last ones have another text."""
+    """Writes documents, of which the last ones have another text and the first are left out."""
     with path.open("w") as file:
         for number, document in enumerate(documents(count, seed=0)):
+            if number < changed:
+                continue
             text = document.text + " Changed." * (number >= count - changed)
             file.write(json.dumps(vars(document) | {"text": text, "sections": []}) + "\n")
 
@@ -72,6 +80,22 @@ def small_encoder(folder: Path) -> Path:
     later = re.compile(r"encoder\.layer\.[1-9]")
     early_weights = {name: value for name, value in weights.items() if not later.search(name)}
     save_file(early_weights, folder / "model.safetensors")
+    return folder
+
+
+def draw_codes(model: Path, folder: Path) -> Path:
+    """A model of tokens in a folder of its own; passages get random codes from now on."""
+    MultiVectorRetriever.from_pretrained(model).save_pretrained(folder)
+    random, encode = np.random.default_rng(2), MultiVectorRetriever.encode
+
+    def draw(self, texts, *, kind, **options):
+        if kind == "query":
+            return encode(self, texts, kind=kind, **options)
+        offsets = np.arange(len(texts) + 1) * PASSAGE_TOKENS
+        shape = int(offsets[-1]), codes.columns(self.width, 2)
+        return TokenVectors(random.integers(0, 1 << 32, shape, codes.DTYPE), offsets)
+
+    MultiVectorRetriever.encode = draw
     return folder
 
 
@@ -116,11 +140,13 @@ def main() -> None:
         corpus, folder = Path(place) / "documents.jsonl", Path(place) / "index"
         embeds = "--embed" in sys.argv
         model = demo_models()["retriever"] if embeds else small_encoder(Path(place) / "model")
+        if "--tokens" in sys.argv:
+            model = draw_codes(model, Path(place) / "tokens")
         write_corpus(corpus, count)
         with step("build"):
             ark.Index.build(folder, model, corpus, rules=RULES)
         write_corpus(corpus, count, changed=part)
-        with step(f"build again, {part:,} changed"):
+        with step(f"build again, {part:,} changed, {part:,} deleted"):
             ark.Index.build(folder, model, corpus, rules=RULES)
         with step(f"add {part:,}"):
             ark.Index.open(folder).add(documents(part, seed=1))

@@ -1,11 +1,12 @@
 """Near pairs, exact top-k, late interaction and BM25 against their peers.
 
-    python tests/benchmarks/search.py [similar] [topk] [late] [codes] [words] [few]
+    python tests/benchmarks/search.py [similar] [topk] [late] [codes] [recall] [words] [few]
 
 The vectors are random and of unit length; for `late` there are as many as MiniLM makes of story
 sections and questions of FairytaleQA. `few` asks questions of KEYS vectors that MiniLM makes of the
 sentences of stories; what is lacking are these with noise of six tenths of their length. `codes`
-searches KEYS texts of 180 random codes of 2 bits, and prints its memory.
+searches KEYS texts of 180 random codes of 2 bits, and prints its memory; `recall` says how many of
+the ten best of KEYS story passages, encoded by MiniLM, a search of codes finds.
 `similar` runs with two spectra. The first is flat, the
 worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
 quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
@@ -30,7 +31,7 @@ from ark_jax import layout
 from ark_jax.retrieval import dense
 from ark_jax.retrieval.dense import near_pairs, top_k
 from ark_jax.retrieval.late import maxsim
-from ark_jax.text.token_vectors import TokenVectors
+from ark_jax.text.token_vectors import TokenVectors, join
 
 NODES, QUERIES, KEYS, WIDTH, ROUNDS = (
     int(os.environ.get(name, value))
@@ -342,6 +343,37 @@ def codes() -> None:
             )
 
 
+def recall() -> None:
+    """The ten best of all passages in 2 bits, found by all signs, and where first signs choose."""
+    from textwrap import wrap
+
+    from models import stories
+
+    from ark_jax import MultiVectorRetriever
+    from ark_jax.demo.models import demo_models
+    from ark_jax.retrieval import late, screen
+    from ark_jax.retrieval.codes import pack
+
+    sections, questions = stories()
+    passages = [text for section in sections for text in wrap(section, 250)][:KEYS]
+    encode = MultiVectorRetriever.from_pretrained(demo_models()["retriever"]).encode
+    queries, parts = encode(questions[::50], kind="query"), []
+    for first in range(0, len(passages), 1024):
+        vectors = encode(passages[first : first + 1024], kind="document")
+        parts.append(TokenVectors(pack(vectors.values, 2), vectors.offsets))
+    texts = join(parts)
+    best = np.argsort(-maxsim(queries, texts), axis=1, kind="stable")[:, :10]
+    print(f"\n{len(texts):,} passages, {len(queries):,} questions, recall of the ten best")
+    for chosen in (len(texts), 4096, 1024, 512):
+        screen.WHOLE = chosen
+        found = late.nearest(queries, texts, 10)[0]
+        pairs = zip(found, best, strict=True)
+        part = np.mean([len(np.intersect1d(*pair)) / 10 for pair in pairs])
+        print(
+            f"  first signs choose {chosen:6,}, if of three times as many: {part:.4f}", flush=True
+        )
+
+
 def few() -> None:
     """One question and FEW of them, of many vectors: exact, by signs, and peers at their recall."""
     import importlib.util
@@ -489,6 +521,7 @@ def by_tantivy(texts: list[list[str]], asked: list[list[str]]):
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(f"{machine()}; OPENBLAS_CORETYPE={os.environ.get('OPENBLAS_CORETYPE', 'unset')}")
-    for name in sys.argv[1:] or ["similar", "topk", "late", "codes", "words", "few"]:
-        tables = {"similar": similar, "topk": topk, "late": late, "codes": codes, "words": words}
-        (tables | {"few": few})[name]()
+    tables = (similar, topk, late, codes, recall, words, few)
+    runs = {table.__name__: table for table in tables}
+    for name in sys.argv[1:] or runs:
+        runs[name]()

@@ -114,19 +114,39 @@ def test_maxsim_of_codes_equals_that_of_the_vectors_they_stand_for(bits, cosine,
     assert np.vecdot(codes.restore(codes.pack(texts, bits), 64), texts).mean() > cosine
 
 
+@pytest.mark.parametrize("first", [None, 32])
 @pytest.mark.parametrize("bits", codes.BITS)
-def test_signs_screen_as_a_loop_over_all_pairs(bits, tokens, mesh, monkeypatch):
+def test_signs_screen_as_a_loop_over_all_pairs(bits, first, tokens, mesh, monkeypatch):
     monkeypatch.setattr(screen, "SIGNS", late.TOKENS)
     queries = random(0, [3, 0, 1, 17, 20], 40)
     texts = random(1, [2, 0, 5, 1, *[9] * 30, 40], 40)
     signs = [[np.sign(codes.rotate(x)) for x in side] for side in (queries, texts)]
-    apart = np.full((5, 35), 0.0)
-    for i, query in enumerate(signs[0]):
-        for j, text in enumerate(signs[1]):
-            products = query @ text.T
-            apart[i, j] = ((40 - products.max(1)) / 2).sum() if products.size else 20 * len(query)
-    expected = np.sort(np.argsort(apart, axis=1, kind="stable")[:, :9], axis=1)
-    np.testing.assert_array_equal(screen.screen(queries, packed(texts, bits), 9), expected)
+
+    def apart(width):
+        """How many of the first signs differ; an empty text has half of the others'."""
+        numbers = np.full((5, 35), 0.0)
+        for i, query in enumerate(signs[0]):
+            for j, text in enumerate(signs[1]):
+                products = query[:, :width] @ text[:, :width].T
+                fewest = (
+                    (width - products.max(1)) / 2 if products.size else [width // 2] * len(query)
+                )
+                numbers[i, j] = np.sum(fewest)
+        return numbers
+
+    whole = apart(40)
+    if first:  # these signs choose 11 texts
+        monkeypatch.setattr(screen, "FIRST", first)
+        monkeypatch.setattr(screen, "WHOLE", 11)
+        beyond = np.argsort(apart(first), axis=1, kind="stable")[:, 11:]
+        np.put_along_axis(whole, beyond, np.inf, axis=1)
+    expected = np.sort(np.argsort(whole, axis=1, kind="stable")[:, :2], axis=1)
+    found = screen.screen(queries, packed(texts, bits), 2)
+    np.testing.assert_array_equal(found, expected)
+    scope = np.arange(0, 35, 2)  # few enough to compare all signs
+    found = screen.screen(queries, packed(texts, bits), 2, scope)
+    expected = np.argsort(apart(40)[:, scope], axis=1, kind="stable")[:, :2]
+    np.testing.assert_array_equal(found, np.sort(expected, axis=1))
 
 
 @pytest.mark.parametrize("by_columns", [True, False])
@@ -163,3 +183,14 @@ def test_every_finite_float16_is_widened_exactly():
     wide = late._half_to_float32(numbers)
     np.testing.assert_array_equal(wide, numbers.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(wide), np.signbit(numbers))
+
+
+def test_similar_tokens_of_a_text_are_pooled():
+    texts = random(5, [1, 2, 3, 7, 0], WIDTH)
+    assert late.pool(texts, 1) is texts
+    assert late.pool(texts, 2).lengths.tolist() == [1, 2, 2, 4, 0]
+    twice = np.concatenate([texts[3][:1], texts[3][1:], texts[3][:0:-1]])
+    pooled = late.pool(TokenVectors(twice, np.array([0, 13])), 2)[0]
+    np.testing.assert_array_equal(pooled[0], texts[3][0])
+    order = [np.argsort(x[:, 0]) for x in (pooled[1:], texts[3][1:])]
+    np.testing.assert_allclose(pooled[1:][order[0]], texts[3][1:][order[1]], atol=1e-6)
