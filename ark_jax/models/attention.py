@@ -258,7 +258,7 @@ def _attend_by_distance(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t n h"],
     v: Float[Array, "b t n h"],
-    mask: Bool[Array, "b #t t"],
+    mask: Bool[Array, "b rows t"],
     tables: tuple[Array, ...],
     rows: Int[np.ndarray, "t t"],
 ) -> Float[Array, "b t n h"]:
@@ -284,7 +284,7 @@ def _attend_in_blocks(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
     v: Float[Array, "b t k h"],
-    mask: Bool[Array, "b #t t"],
+    mask: Bool[Array, "b rows t"],
 ) -> Float[Array, "b t n h"]:
     """Causal attention in blocks of queries, each with the keys up to its end.
 
@@ -304,7 +304,7 @@ def _attend(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b s k h"],
     v: Float[Array, "b s k h"],
-    mask: Bool[Array, "b #t s"],
+    mask: Bool[Array, "b rows s"],
 ) -> Float[Array, "b t n h"]:
     """Softmax attention. The query heads of a key head are folded into its rows.
 
