@@ -225,12 +225,17 @@ def over_tokens(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax
     return function(flat).reshape(x.shape, out_sharding=spec)
 
 
-def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+def einsum(
+    equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = None, kind: str = ""
+) -> jax.Array:
     """A product of activations and one weight, plus a bias. The output's letters say its sharding.
 
     While multiplying, the axes `b t` are one axis `a`: for the weight gradient, XLA:CPU would copy
     a transposed three-dimensional activation (27 % of a training step). Products accumulate in
     float32 whatever the compute type, which also lets XLA:CPU use its bfloat16 kernels.
+
+    Args:
+        kind: the type of both factors; the output has x's. "": x's.
     """
     inputs, output = equation.split("->")
     left, right = inputs.split(",")
@@ -245,7 +250,7 @@ def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = N
         x = x.reshape(len(x), -1, out_sharding=activation_spec("a f"))
         w = w.reshape(-1, w.shape[-1], out_sharding=weight_spec("f d"))
         left, right = "af", "fd"
-    y = _product(f"{left},{right}->{output}", x, w)
+    y = _product(f"{left},{right}->{output}", x.astype(kind or x.dtype), w)
     y = checkpoint_name((y if bias is None else y + bias).astype(x.dtype), SAVED)
     if tokens:
         y = y.reshape(

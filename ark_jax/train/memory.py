@@ -145,7 +145,7 @@ def step_memory(
     # Keys and values of prefixes wait with their gradient.
     saved = 2 * sum(x.prefixes * x.after for x in texts) * _cache_numbers(cfg)
     saved += sum(_numbers(cfg, remat, x) for x in texts)
-    size = jnp.dtype(cfg.compute).itemsize
+    size = jnp.dtype(getattr(cfg, "between", cfg.compute)).itemsize
     # A TPU's compiler does not put a layer's arrays where the logits were.
     working = working + logits if device_in_use().platform == "tpu" else max(working, logits)
     return StepMemory(weights, size * cfg.layers * saved, working)
@@ -206,7 +206,9 @@ def _working_bytes(cfg: Any, remat: str, texts: Texts) -> float:
     pairs = texts.rows * query_block * texts.length
     if texts.after and platform != "cpu":
         pairs = texts.tokens * (texts.after + texts.length)
-    weights = pairs * dims["n"] / tensor * (2 * 4 + 1)
+    # A mask of keys alone is no array of pairs, and is added within the softmax.
+    is_fused = platform == "cpu" and not (cfg.causal or cfg.local or cfg.distances)
+    weights = pairs * dims["n"] / tensor * (4 if is_fused else 2 * 4 + 1)
     attention = weights if _kernel(cfg, texts) == "xla" else 0
     if platform != "cpu":
         # The layer's products, read or computed again, and their gradients. A TPU's compiler

@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from support import tiny
 from support.paths import REPOSITORY
 
 from ark_jax import __main__, layout
 from ark_jax.models import decoder, encoder, families
 from ark_jax.models.rotary import Rotary
+from ark_jax.runtime.accelerator import Device, assuming
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -61,6 +63,20 @@ def test_norms_of_sharded_texts_equal_norms_of_single_tokens(any_mesh):
     for ours, expected in zip(jax.tree.leaves(texts), jax.tree.leaves(tokens), strict=True):
         expected = np.asarray(expected).reshape(ours.shape)
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_on_a_cpu_bfloat16_is_for_products_alone(mesh):
+    """Other devices keep all in bfloat16."""
+    hidden = {}
+    for compute in ("float32", "bfloat16"):
+        cfg = encoder.Config.from_hf(tiny.config("bert"), compute=compute)
+        model, arrays = encoder.Encoder(cfg, rngs=nnx.Rngs(0)), map(layout.rows, (TOKENS, MASK))
+        hidden[compute] = jax.jit(encoder.Encoder.__call__, static_argnums=3)(model, *arrays, cfg)
+        with assuming(Device("gpu")):
+            assert cfg.between == compute
+    exact, ours = hidden.values()
+    assert ours.dtype == jnp.float32
+    assert 0 < jnp.abs(ours - exact).max() < 0.002  # .03 with all in bfloat16
 
 
 def test_gelu_matches_jax(mesh):
