@@ -95,13 +95,11 @@ def chosen(available: float, remat: str = "auto", pieces: int = 0) -> memory.Cho
 # MB of a device -> what is chosen for it.
 GOLDEN = {
     150: ("products", 1),
-    80: ("all", 1),
-    60: ("products", 2),
-    45: ("products", 4),
+    60: ("all", 1),
+    45: ("products", 2),
     30: ("products", 4),
-    25: ("products", 8),
     18: ("products", 8),
-    16: ("all", 8),
+    13: ("all", 8),
     1: ("all", 8),
 }
 
@@ -112,7 +110,7 @@ def test_the_fastest_setting_that_fits_is_chosen(mesh):
     assert [size for size, x in choices.items() if not x.fits] == [1]
     described = {size: x.describe() for size, x in choices.items()}
     assert described[150].endswith("0.1 GiB, of which 80% may be filled: the fastest, and it fits")
-    assert described[16].endswith(": the fastest that fits")
+    assert described[13].endswith(": the fastest that fits")
     assert described[1].endswith(": nothing fits, and this takes least")
     assert described[1].startswith(
         "remat=all, 8 pieces, 5 forward passes, nothing over links: about 0.0 GiB "
