@@ -387,15 +387,16 @@ def few() -> None:
     lines = list(dict.fromkeys(x for section in sections for x in section.split(". ")))
     embed = Retriever.from_pretrained(demo_models()["retriever"]).encode
     rng = np.random.default_rng(4)
-    queries, real = embed(questions[::97], kind="query"), embed(lines, kind="document")
+    queries = embed(questions[::97], kind="query")
+    real = embed(lines[: KEYS // 4], kind="document")
     keys = np.resize(real, (KEYS, real.shape[1]))
     noise = rng.standard_normal((max(KEYS - len(real), 0), real.shape[1]), np.float32)
     keys[len(real) :] += noise * np.float32(0.6 / real.shape[1] ** 0.5)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
     kept, (wanted, _) = dense.Keys(keys), top_k(queries, keys, 10)
     runs = {
+        "ark_jax": lambda asked: top_k(asked, kept, 10)[0],
         "ark_jax, exact": lambda asked: top_k(asked, keys, 10)[0],
-        "ark_jax, signs": lambda asked: top_k(asked, kept, 10)[0],
     }
     if importlib.util.find_spec("faiss"):
         import faiss
@@ -434,19 +435,18 @@ def few() -> None:
 
         for effort in (128, 256, 512):
             runs[f"usearch, {effort}"] = functools.partial(by_usearch, effort)
-    print(f"\n{KEYS:,} vectors ({len(real):,} of them of sentences), CPU ms and ms, recall@10")
+    recalls = {}
     for name, run in runs.items():
         blocks = [run(queries[i : i + 16]) for i in range(0, len(queries), 16)]
         pairs = zip(np.concatenate(blocks), wanted, strict=True)
-        recall = np.mean([len(np.intersect1d(*pair)) / 10 for pair in pairs])
-        for asked in (queries[:1], queries[:16]):
-            clocks = []
-            for _ in range(ROUNDS + 1):
-                start = time.process_time(), time.perf_counter()
-                run(asked)
-                clocks.append((time.process_time() - start[0], time.perf_counter() - start[1]))
-            cpu, wall = 1e3 * np.median(clocks[1:], axis=0)
-            print(f"  {name:<28} {len(asked):3} asked {cpu:8.1f} {wall:8.1f}   {recall:.4f}")
+        recalls[name] = np.mean([len(np.intersect1d(*pair)) / 10 for pair in pairs])
+    for asked in (queries[:1], queries[:16]):
+        asking = {name: functools.partial(run, asked) for name, run in runs.items()}
+        timings = race(asking, rounds=ROUNDS)
+        named = {f"{name} [{recalls[name]:.3f}]": timing for name, timing in timings.items()}
+        work = f"10 best of {KEYS:,} vectors for {len(asked)} questions [recall@10]"
+        inexact = {f"{name} [{x:.3f}]" for name, x in recalls.items() if x < 0.999}
+        report(work, "questions", len(asked), named, next(iter(named)), apart=inexact)
 
 
 def words() -> None:
