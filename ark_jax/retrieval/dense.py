@@ -41,7 +41,7 @@ GROUP = 32  # keys that are represented by their maximum until the best groups a
 WORD = 32  # columns of a mask that share an integer
 MANY = 200_000  # keys from which on their signs choose those that are compared with
 SOME = 128  # queries, at most, of which one product on a CPU's host is faster: it copies no keys
-FEW = 16  # queries, at most, for which signs choose: a product of all keys serves more at once
+SHARED = 50_000  # keys for each query from which on signs choose: one product serves all queries
 PROBED = 64  # keys whose nearest ones the signs must find
 FOUND = 0.999  # of their ten nearest
 KEPT = 1 / 8  # of a device's memory, at most, holds keys for the next search
@@ -144,7 +144,7 @@ def top_k(
     if n <= count or len(queries) * keys.size <= HOST_WORK:
         return top_k_on_host(queries, keys, k)
     if on_host and len(queries) <= SOME:
-        if sent and len(queries) <= FEW and sent.signs:
+        if sent and len(queries) * SHARED <= n and sent.signs:
             return _top_k_of_chosen(queries, sent, k, sent.signs)
         return top_k_on_host(queries, keys, k, sent.longest if sent else 0)
     layout.enter_mesh()

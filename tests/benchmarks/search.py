@@ -375,7 +375,7 @@ def recall() -> None:
 
 
 def few() -> None:
-    """One question and FEW of them, of many vectors: exact, by signs, and peers at their recall."""
+    """One question, and 16, of many vectors: by signs, exactly, and peers at their recall."""
     import importlib.util
 
     from models import stories

@@ -251,8 +251,7 @@ def steps() -> None:
         f"1 positive and {HARD} hard negatives "
         f"(mean losses {first_losses})"
     )
-    for name in ("ark_jax, shuffled", "ark_jax"):
-        report(work, "examples", QUESTIONS, timings, ours=name)
+    report(work, "examples", QUESTIONS, timings)
 
 
 def versions(n: int = 10) -> list[str]:

@@ -82,6 +82,7 @@ def few_are_many(monkeypatch):
     for name, value in settings.items():
         monkeypatch.setattr(f"ark_jax.retrieval.screen.{name}", value)
     monkeypatch.setattr(dense, "MANY", 5000)
+    monkeypatch.setattr(dense, "SHARED", 1000)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
