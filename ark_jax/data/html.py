@@ -18,6 +18,7 @@ DROPPED = frozenset(
     )
 )
 DROPPED_ROLES = frozenset(("navigation", "banner", "contentinfo", "search"))
+DROPPED_CLASSES = ("navheader", "navfooter")  # the links around a page of DocBook
 MARGINS = ("header", "footer")  # boilerplate of a page, but not of an article
 ARTICLES = ("article", "main")
 # An empty line before and after, or a line break.
@@ -209,6 +210,8 @@ def _first_text(element) -> str:
 def _is_dropped(element, tag: str, articles: int) -> bool:
     """Whether an element is boilerplate or invisible; so many articles are around it."""
     if tag in DROPPED or element.get("role") in DROPPED_ROLES or element.get("hidden") is not None:
+        return True
+    if element.get("class") in DROPPED_CLASSES:
         return True
     if tag in MARGINS:
         return not articles
