@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from pathlib import Path
 
 import pytest
 from support.paths import DATA, REPOSITORY
@@ -82,7 +83,7 @@ def test_each_arm_of_the_study_uses_the_questions_of_its_name(monkeypatch):
 def test_a_manual_is_trained_on_other_questions_than_its_test(name, monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
     config = runpy.run_path(str(REPOSITORY / "configs" / "manuals.py"))["get_config"](name)
-    read = lambda path: [json.loads(line) for line in open(path, encoding="utf-8")]
+    read = lambda path: list(map(json.loads, Path(path).read_text(encoding="utf-8").splitlines()))
     replies, test = read(config.questions.replies), read(config.data.questions)
     texts = [row["reply"]["choices"][0]["message"]["content"] for row in replies]
     pairs = [pair for text in texts for pair in parse_pairs(text)]
