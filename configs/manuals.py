@@ -10,6 +10,15 @@ The data are pages of Debian's packages git-doc, postgresql-doc-15 and python3.1
     cp --parents $(cat .../recordings/manuals/git.pages) $ARK_DATA/manuals/git
 
 Words after the colon: git, postgresql or python; tokens, for a vector for each token.
+
+nDCG@10 on questions in a user's words, one seed:
+
+                    git  postgresql
+    BM25           .247        .257
+    MiniLM         .372        .387
+    BM25 + MiniLM  .375        .385
+    tuned          .408        .408
+    BM25 + tuned   .402        .404    ships
 """
 
 import os
