@@ -9,25 +9,23 @@ from lxml import etree, html
 from ark_jax.data.records import Heading, Page, Unreadable, titled_page
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
-# Elements are named in one string each, for a list of them would fill a page.
+_words = re.compile(r"\w+").findall  # of one string, for a list of names would fill a page
 DROPPED = frozenset(
-    re.findall(
-        r"\w+",
+    _words(
         "script style nav template noscript iframe object svg math canvas head form button select "
-        "input textarea audio video",
+        "input textarea audio video"
     )
 )
 DROPPED_ROLES = frozenset(("navigation", "banner", "contentinfo", "search"))
+DROPPED_CLASSES = ("navheader", "navfooter")  # the links around a page of DocBook
 MARGINS = ("header", "footer")  # boilerplate of a page, but not of an article
 ARTICLES = ("article", "main")
 # An empty line before and after, or a line break.
-APART = frozenset(re.findall(r"\w+", "p pre table blockquote figure section article hr"))
-APART |= HEADINGS.keys()
+APART = HEADINGS.keys() | _words("p pre table blockquote figure section article hr")
 LINES = frozenset(
-    re.findall(
-        r"\w+",
+    _words(
         "html body main div li dt dd tr ul ol dl br aside details summary figcaption caption "
-        "header footer address fieldset thead tbody tfoot center hgroup",
+        "header footer address fieldset thead tbody tfoot center hgroup"
     )
 )
 FEW = 100  # elements that are looked at around or in another one; a file may nest a million
@@ -208,7 +206,8 @@ def _first_text(element) -> str:
 
 def _is_dropped(element, tag: str, articles: int) -> bool:
     """Whether an element is boilerplate or invisible; so many articles are around it."""
-    if tag in DROPPED or element.get("role") in DROPPED_ROLES or element.get("hidden") is not None:
+    is_around = element.get("role") in DROPPED_ROLES or element.get("class") in DROPPED_CLASSES
+    if tag in DROPPED or is_around or element.get("hidden") is not None:
         return True
     if tag in MARGINS:
         return not articles

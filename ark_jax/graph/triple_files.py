@@ -258,13 +258,14 @@ def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
         return False
     # A table of documents or questions names its columns; a text has few lines of three fields.
-    triple_lines = [line for line in lines[:20] if len(line.split(separator)) == 3]
-    sentences = [line for line in triple_lines if _is_sentence(line.split(separator)[1])]
+    rows = [line.split(separator) for line in lines[:20]]
+    triples = [row for row in rows if len(row) == 3 and all(map(str.strip, row))]  # not indented
+    sentences = [row for row in triples if _is_sentence(row[1])]
     named = {"id", "_id", "text", "title", "question", "query-id", "answer", "answers"}
     return (
         not named & set(first)
-        and 2 * len(triple_lines) > len(lines[:20])
-        and 2 * len(sentences) <= len(triple_lines)
+        and 2 * len(triples) > len(rows)
+        and 2 * len(sentences) <= len(triples)
         and not is_questions(path)
     )
 

@@ -365,6 +365,7 @@ def test_a_file_of_questions_is_refused_as_a_graph(tmp_path):
         ("a.txt", "A man rides.\tHe is outdoors, it seems.\tHe is at home.\n" * 2),
         ("a.tsv", "a tide\tthe sea that rises and falls twice a day\tthe moon\n" * 2),
         ("a.tsv", "潮とは\t海は一日に二度満ちる。\t月は丸い。\n"),
+        ("a.txt", "git-add(1)\n'git add' [-v]\n\t\t[--force | -f]\n\t\t[--patch]\n\t\t[--edit]\n"),
     ],
 )
 def test_documents_are_not_recognised_as_a_graph(name, text, tmp_path):

@@ -346,18 +346,25 @@ SHARDS = "shard-*.parquet"
 LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
 
+def needs_scores(config) -> bool:
+    """Whether scores decide anything. Runs that spare negatives share them, also if marks train."""
+    spares = config.mine.spare > 0 or config.train.kind == "cross"
+    return spares or config.score.supervision != "gold"
+
+
 def score(context: Context, folder: Path, *, number: int = 1) -> dict:
     """Scores how likely a language model finds answer and question beside each candidate.
 
-    A question without answers has no scores. If nothing is left to score, no model is loaded. A
-    later round takes S_f and S_b from the round before where it scored the same candidates.
+    A question without answers has no scores; where marks alone train, none has. If nothing is left
+    to score, no model is loaded. A later round takes S_f and S_b from the round before where it
+    scored the same candidates.
 
     Args:
         number: of the round.
     """
     config, limit = context.config, context.config.score.candidates or None
     chunks = training_chunks(context).by_id
-    answered = [question for question in load_questions(context, "train") if question.answers]
+    answered = [q for q in load_questions(context, "train") if q.answers and needs_scores(config)]
     questions = sorted(answered, key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
     nearest, known = load_candidates(context, number), SCHEMA.empty_table()
@@ -452,11 +459,9 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     """Groups of at least `size` questions; questions over the same documents stay together."""
     shards: list[list[Question]] = []
     for question in questions:
-        same_documents = (
-            shards and question.documents and shards[-1][-1].documents == question.documents
-        )
-        if shards and (len(shards[-1]) < size or same_documents):
-            shards[-1].append(question)
+        last = shards[-1] if shards else []
+        if last and (len(last) < size or question.documents == last[-1].documents != ()):
+            last.append(question)
         else:
             shards.append([question])
     return shards
@@ -484,10 +489,7 @@ def choose_positives(context: Context, folder: Path, *, number: int = 1) -> dict
     chunks = training_chunks(context).by_document
     # Only training by marked chunks keeps a question without answers.
     marked = with_documents(evidence_chunks(context, questions, chunks), questions, chunks)
-    evidence = {
-        question: {chunk for holders in passages for chunk in holders}
-        for question, passages in marked.items()
-    }
+    evidence = {question: set().union(*passages) for question, passages in marked.items()}
     if settings.supervision == "gold":
         positives = _marked_positives(evidence)
         rows = pa.concat_tables([rows, _unscored_rows(rows, positives)])
@@ -518,11 +520,8 @@ def _marked_positives(evidence: Mapping[str, set[str]]) -> dict[str, list[str]]:
 
 def _unscored_rows(rows: pa.Table, positives: Mapping[str, Sequence[str]]) -> pa.Table:
     """Rows for positives that were not scored, with the score -inf."""
-    known = {
-        (row["question"], row["chunk"])
-        for row in _scored_chunks(rows)
-        if row["chunk"] in positives.get(row["question"], ())
-    }
+    scored = ((row["question"], row["chunk"]) for row in _scored_chunks(rows))
+    known = {(id, chunk) for id, chunk in scored if chunk in positives.get(id, ())}
     unscored = [
         {"question": question, "chunk": chunk, "score": -np.inf}
         for question, chunks in positives.items()

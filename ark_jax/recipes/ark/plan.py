@@ -15,6 +15,7 @@ from ark_jax.evaluate.significance import detectable_difference
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import curriculum, extract
+from ark_jax.recipes.ark.alignment import needs_scores
 from ark_jax.recipes.ark.graph import SEEDS, in_round, join_by_community
 from ark_jax.recipes.core.ask import llm_settings, section_of
 from ark_jax.recipes.core.models import WARM_READER, keeps_tokens
@@ -130,7 +131,7 @@ class _Sizes:
             documents=len({question.documents for question in train}),
             found=len(retrieve.searched_chunks(context, held_out, chunks)[0]),
             pool=pool,
-            scored=min(config.score.candidates or candidates, candidates),
+            scored=needs_scores(config) * min(config.score.candidates or candidates, candidates),
             kept=math.ceil(len(train) * share),
             passage=passage,
             learned=measure(config.retriever.path, learned, plan.PASSAGE),

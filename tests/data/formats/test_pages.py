@@ -86,7 +86,8 @@ def test_the_text_of_plain_files_is_kept_exactly(tmp_path_factory, texts):
 def test_boilerplate_of_html_is_dropped(tmp_path):
     page = """<!doctype html><html><head><title>T</title><style>x{}</style></head><body>
     <header>Site</header><nav><a href="/">Home</a></nav><div role="search">Find</div>
-    <main><header><h1>Tide  tables<a class="headerlink" href="#t">¶</a></h1></header>
+    <main><div class="navheader">Prev | Next</div>
+    <header><h1>Tide  tables<a class="headerlink" href="#t">¶</a></h1></header>
     <script>var x = "no";</script><!-- no -->At <b>noon</b>, high&nbsp;tide.<p>Low
     tide<br>at six.</p><pre>a
       b</pre><ul><li>one<li>two</ul><table><tr><th>k<th>v<tr><td>1<td>2</table></main>

@@ -1,6 +1,8 @@
-"""The recorded questions of study 2 answer today's prompts, hold, and repeat none of the test."""
+"""The recorded questions of studies answer today's prompts, hold, and repeat none of the test."""
 
+import json
 import runpy
+from pathlib import Path
 
 import pytest
 from support.paths import DATA, REPOSITORY
@@ -19,7 +21,8 @@ from ark_jax.recipes.documents.written_questions import (
 )
 from ark_jax.runtime.log import Metrics
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs $ARK_DATA/fairytaleqa")
+MANUALS = REPOSITORY / "configs" / "recordings" / "manuals"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs $ARK_DATA/fairytaleqa")
 
 
 def same_words(text: str) -> str:
@@ -32,6 +35,7 @@ def read_study(monkeypatch) -> dict:
     return runpy.run_path(str(REPOSITORY / "configs" / "fairytale.py"))
 
 
+@needs_data
 @pytest.mark.slow
 @pytest.mark.network
 def test_the_recording_answers_all_prompts_for_any_seed(real_models, monkeypatch, tmp_path):
@@ -61,6 +65,7 @@ def test_the_recording_answers_all_prompts_for_any_seed(real_models, monkeypatch
     assert [x for row in test if (x := same_words(row["question"])) in asked] == []
 
 
+@needs_data
 def test_each_arm_of_the_study_uses_the_questions_of_its_name(monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
     study = read_study(monkeypatch)
@@ -72,3 +77,17 @@ def test_each_arm_of_the_study_uses_the_questions_of_its_name(monkeypatch):
         assert bool(c.questions.replies) == (source in ("recorded", "both"))
         assert (c.score.supervision == "alignment") == ("scored" in name or source == "both")
         assert c.data.held_out_documents == study["HELD_OUT"]
+
+
+@pytest.mark.parametrize("name", ["git", "postgresql", "python"])
+def test_a_manual_is_trained_on_other_questions_than_its_test(name, monkeypatch):
+    monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
+    config = runpy.run_path(str(REPOSITORY / "configs" / "manuals.py"))["get_config"](name)
+    read = lambda path: list(map(json.loads, Path(path).read_text(encoding="utf-8").splitlines()))
+    replies, test = read(config.questions.replies), read(config.data.questions)
+    texts = [row["reply"]["choices"][0]["message"]["content"] for row in replies]
+    pairs = [pair for text in texts for pair in parse_pairs(text)]
+    asked = {same_words(pair.question) for pair in pairs}
+    assert len(replies) == config.questions.passages and len(asked) == len(pairs) >= 98
+    assert asked.isdisjoint(same_words(row["question"]) for row in test)
+    assert all(row["answers"] and row["evidence"] for row in test)
