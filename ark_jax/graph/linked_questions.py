@@ -109,6 +109,10 @@ class Mentions:
             names += self._find_in_batch(texts[start : start + _QUESTIONS])
         return names
 
+    def nodes_in(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """The nodes whose names are in each text, ascending."""
+        return [_sorted_union(nodes_of.values()) for nodes_of in self.find(texts)]
+
     def _find_in_batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         """As `find`, for all texts at once."""
         tokens = [_TOKEN.findall(text) for text in texts]

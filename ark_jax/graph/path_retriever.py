@@ -158,10 +158,7 @@ class PathRetriever:
 
     def topics_in(self, questions: Sequence[str]) -> list[tuple[int, ...]]:
         """The nodes whose names are in each question, ascending, by the rule of `Mentions`."""
-        names = self._mentions.find(questions)
-        return [
-            tuple(sorted({n for nodes in by_name.values() for n in nodes})) for by_name in names
-        ]
+        return self._mentions.nodes_in(questions)
 
     @functools.cached_property
     def _mentions(self) -> Mentions:

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ark_jax.graph.linked_questions import Mentions
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triples import By, Triples
 from ark_jax.models.towers import DualEncoder
@@ -28,7 +29,7 @@ class WalkRules:
     """
 
     hops: int = 3
-    share: float = 0.8
+    share: float = 0.9
     starts: int = 20
     hub: int = 1000
 
@@ -39,39 +40,45 @@ def walk(
     rows: Int[np.ndarray, " n"],
     scores: Float[np.ndarray, " n"],
     rules: WalkRules,
+    named: Set[int] = frozenset(),
 ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
     """All triples that were retrieved or reached, best first, with their scores.
 
     A triple that continues a chain of score s has `share` · s + (1 - `share`) · its own cosine. Its
-    score is the best of all chains that reach it, and of its cosine. Equal scores keep the order of
-    the rows.
+    score is the best of all chains that reach it, and of its cosine. The triples of a named entity
+    continue the best one. Equal scores keep the order of the rows.
 
     Args:
         cosines_of: rows of the graph -> cosines of these triples with the question.
         rows, scores: the triples nearest to the question, at least `starts` of them, with cosines.
+        named: nodes that the question names. Chains begin at them, and none leads through them.
     """
     known, best = rows.astype(np.int64), scores.astype(np.float64)
     degrees = graph.degrees()
+
+    def triples_of(nodes: Set[int]) -> np.ndarray:
+        """The triples of all nodes but hubs."""
+        parts = [graph.rows(node) for node in nodes if not rules.hub or degrees[node] <= rules.hub]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def with_chains(reached: np.ndarray, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All triples, those too that continue chains of these scores, and their best scores."""
+        cosines = cosines_of(reached).astype(np.float64)
+        continued = rules.share * chain + (1 - rules.share) * cosines
+        return _merge_best(known, best, reached, np.maximum(cosines, continued))
+
+    beginning = np.unique(triples_of(named))
+    known, best = with_chains(beginning, np.full(len(beginning), best.max()))
     for _ in range(rules.hops - 1):
         starts = np.lexsort((known, -best))[: rules.starts]
-        neighbours = [
-            _adjacent_triples(graph, int(row), degrees, rules.hub) for row in known[starts]
-        ]
+        ends = np.stack([graph.head[known[starts]], graph.tail[known[starts]]], axis=1).tolist()
+        neighbours = [triples_of(set(pair) - named) for pair in ends]
         reached, numbers = np.unique(np.concatenate(neighbours), return_inverse=True)
         chain = np.full(len(reached), -np.inf)
         np.maximum.at(chain, numbers, np.repeat(best[starts], list(map(len, neighbours))))
-        cosines = cosines_of(reached).astype(np.float64)
-        continued = rules.share * chain + (1 - rules.share) * cosines
-        known, best = _merge_best(known, best, reached, np.maximum(cosines, continued))
+        known, best = with_chains(reached, chain)
     order = np.lexsort((known, -best))
     return known[order], best[order].astype(np.float32)
-
-
-def _adjacent_triples(graph: Triples, row: int, degrees: np.ndarray, hub: int) -> np.ndarray:
-    """The triples that share an entity with a triple, itself included, but not through hubs."""
-    ends = {int(graph.head[row]), int(graph.tail[row])}
-    parts = [graph.rows(node) for node in ends if not hub or degrees[node] <= hub]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _merge_best(
@@ -157,14 +164,19 @@ class TripleRetriever:
         rows, scores = self.index.search(queries, max(k, rules.starts))
         if rules.hops > 1 and len(questions):
             cosines = [functools.partial(self.index.cosines, query) for query in queries]
+            named = map(frozenset, self._mentions.nodes_in(questions))
             results = [
-                walk(self.graph, cosines_of, *nearest, rules)
-                for cosines_of, *nearest in zip(cosines, rows, scores, strict=True)
+                walk(self.graph, cosines_of, *nearest, rules, names)
+                for cosines_of, *nearest, names in zip(cosines, rows, scores, named, strict=True)
             ]
             # Each walk returns at least the triples that it began with.
             rows = np.stack([best[:k] for best, _ in results])
             scores = np.stack([best[:k] for _, best in results])
         return rows[:, :k], scores[:, :k]
+
+    @functools.cached_property
+    def _mentions(self) -> Mentions:
+        return Mentions(self.graph.nodes)
 
     def search(
         self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = ALONG_THE_GRAPH

@@ -8,6 +8,7 @@ from support import tiny
 import ark_jax
 from ark_jax import layout
 from ark_jax.data.records import BadInput
+from ark_jax.graph.linked_questions import look_up
 from ark_jax.graph.triple_retriever import Triple, TripleRetriever, WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import Retriever
@@ -68,10 +69,11 @@ def test_the_retriever_ranks_named_triples_by_cosine(folder, mesh):
 
 
 def test_a_search_of_two_hops_walks_the_graph(folder, mesh):
-    """Its scores are those of `walk` over the cosines of all triples."""
+    """Its scores are those of `walk` over the cosines of all triples, from what is named."""
     graph = Triples.from_triples(ROWS, NAMES)
     retriever = TripleRetriever.from_pretrained(folder, graph)
     rows, cosines = retriever.search_rows(QUESTIONS, k=3, rules=WalkRules(hops=1))
+    named = frozenset(look_up(["Kismet"], graph.nodes).nodes["Kismet"])
     for share in (0.7, 0.2):
         rules = WalkRules(2, share)
         hits, scores = retriever.search_rows(QUESTIONS, k=2, rules=rules)
@@ -79,7 +81,8 @@ def test_a_search_of_two_hops_walks_the_graph(folder, mesh):
         for place in range(2):
             of_row = np.empty(3)
             of_row[rows[place]] = cosines[place]
-            wanted, best = walk(graph, lambda r, c=of_row: c[r], rows[place], cosines[place], rules)
+            nearest = (rows[place], cosines[place])
+            wanted, best = walk(graph, lambda r, c=of_row: c[r], *nearest, rules, named)
             assert hits[place].tolist() == wanted[:2].tolist()
             np.testing.assert_allclose(scores[place], best[:2], atol=1e-6)
 

@@ -99,7 +99,7 @@ class SearchSection:
         minimum=1,
     )
     share: float = field(
-        0.8,
+        0.9,
         "Weight of the triples before in the score of one that continues a chain.",
         minimum=0,
         maximum=1,
