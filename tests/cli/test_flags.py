@@ -135,7 +135,7 @@ def test_the_help_lists_words_before_own_and_shared_flags():
 @pytest.mark.parametrize("name", verbs.VERBS)
 def test_a_flag_has_the_name_of_its_field(name):
     """A flag whose name Python keeps for itself, or that says less, is the exception."""
-    others = {"--to": "database", "--from": "database"}
+    others = {"--to": "database", "--from": "database", "--where": "filter"}
     shown = specs(verbs.class_of(name), name)
     for field, spec in shown.items():
         if spec.is_flag and not spec.name.startswith("--config."):

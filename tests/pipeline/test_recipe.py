@@ -132,6 +132,7 @@ def ark_stage_names() -> set[str]:
     """The stages that ARK alone has; data, evaluate, export and the like are every recipe's."""
     c = config.ark()
     c.train.merge, c.judge.repeats, c.mine.by = 0.5, 1, "rewritten"
+    c.train.stages = (1, 2, 3)
     common = {"data", "baselines", "evaluate", "judge", "export", "report"}
     whole = {stage.name for stage in stages(c)}
     c.train.stages = (0,)

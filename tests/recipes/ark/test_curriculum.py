@@ -94,6 +94,7 @@ def store_inputs(context: engine.Context, folder: Path) -> dict:
 
 def settings(retriever: Path):
     c = config.ark()
+    c.train.stages = (1, 2, 3)
     c.retriever.path, c.mesh = str(retriever), (1, 1, 1)
     c.mine.by, c.mine.top, c.mine.negatives = "rewritten", 3, 2
     c.mine.margin = 0.0  # a random model finds all chunks alike

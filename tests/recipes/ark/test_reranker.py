@@ -71,6 +71,7 @@ def classifier(tmp_path_factory):
 
 def settings(retriever: Path, classifier: Path):
     c = config.ark()
+    c.train.stages = (1, 2, 3)
     c.retriever.path, c.mesh, c.train.kind = str(retriever), (1, 1, 1), "cross"
     c.reranker.path = str(classifier)
     c.train.batch, c.train.save_every = 2, 16

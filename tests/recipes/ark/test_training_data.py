@@ -30,6 +30,7 @@ def workdir(tmp_path):
     """
     (tmp_path / "input.jsonl").write_text("")
     c = config.ark()
+    c.train.stages = (1, 2, 3)
     c.data.path, c.retriever.path, c.generator.path = (
         str(tmp_path / "input.jsonl"),
         "nobody/retriever",
@@ -183,6 +184,7 @@ def test_the_export_command_writes_training_files_for_a_trainer(workdir, tmp_pat
 from ark_jax.recipes.ark import config
 def get_config():
     c = config.ark()
+    c.train.stages = (1, 2, 3)
     c.data.path = {c.data.path!r}
     c.retriever.path, c.generator.path = "nobody/retriever", "nobody/generator"
     return c
