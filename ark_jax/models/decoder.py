@@ -85,6 +85,11 @@ class Config:
     distances = ""
 
     @property
+    def between(self) -> str:
+        """The type of what is no factor of a product with weights."""
+        return self.compute
+
+    @property
     def norms_behind(self) -> bool:
         """Whether a norm takes a layer's last product."""
         return self.gemma

@@ -145,7 +145,7 @@ def step_memory(
     # Keys and values of prefixes wait with their gradient.
     saved = 2 * sum(x.prefixes * x.after for x in texts) * _cache_numbers(cfg)
     saved += sum(_numbers(cfg, remat, x) for x in texts)
-    size = jnp.dtype(getattr(cfg, "between", cfg.compute)).itemsize
+    size = jnp.dtype(cfg.between).itemsize
     # A TPU's compiler does not put a layer's arrays where the logits were.
     working = working + logits if device_in_use().platform == "tpu" else max(working, logits)
     return StepMemory(weights, size * cfg.layers * saved, working)
