@@ -117,7 +117,7 @@ def test_an_installed_wheel_can_plan_a_run_on_its_corpus(program):
     made = call(program, "init", str(corpus))
     assert made.returncode == 0, made.stdout + made.stderr
     shown = call(program, "status", "--config=config.py", "--workdir=run")
-    assert shown.returncode == 0 and shown.stdout.count(" missing") == 14, shown.stderr
+    assert shown.returncode == 0 and shown.stdout.count(" missing") == 12, shown.stderr
     models = (
         "--config.retriever.path=Qwen/Qwen3-Embedding-0.6B",
         "--config.generator.path=HuggingFaceTB/SmolLM2-135M-Instruct",
