@@ -106,18 +106,18 @@ def compared(study: dict) -> bool:
 
 
 def table_of_method(method: str, page: str) -> str:
-    """A column for each result of the studies of a method, and below who is ahead."""
+    """A line for each result of the studies of a method, which ends with who is ahead."""
     known = [x for x in studies().values() if x["method"] == method and compared(x)]
-    columns = [(study, heading) for study in known for heading in verdicts(study)]
-    if not columns:
+    results = [(study, heading) for study in known for heading in verdicts(study)]
+    if not results:
         return ""
-    table = [[method, *(f"{link(study, page)}: {heading}" for study, heading in columns)]]
+    columns = [[method, *(f"{link(study, page)}: {heading}" for study, heading in results)]]
     for kind, name in KINDS.items():
-        values = [named_value(best(study, kind), heading) for study, heading in columns]
+        values = [named_value(best(study, kind), heading) for study, heading in results]
         if kind != "part" and any(values):
-            table.append([name, *values])
-    table.append(["ahead", *(verdicts(study)[heading] for study, heading in columns)])
-    return markdown(table)
+            columns.append([name, *values])
+    columns.append(["ahead", *(verdicts(study)[heading] for study, heading in results)])
+    return markdown([list(row) for row in zip(*columns, strict=True)])
 
 
 def measured(study: dict, page: str) -> str:
