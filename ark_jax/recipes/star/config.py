@@ -41,7 +41,8 @@ class DataSection(GraphInput):
     validation: float = field(
         0.0,
         "Share of the training questions, drawn by a hash of their topics, that is not trained on: "
-        "the epoch after which their hit@1 is highest gives the scorer; 0: the last epoch does.",
+        "the epoch after which their hit@1 is highest gives the scorer; 0: the last epoch does. "
+        "`few` limits them in proportion.",
         unit="fraction of topics",
         minimum=0,
         maximum=1,
