@@ -79,8 +79,9 @@ class MineSection:
     positives: str = field(
         "similar",
         "Shortest paths to learn: those at least as similar to the question as the mean "
-        "(algorithm 1), or all.",
-        choices=("similar", "all"),
+        "(algorithm 1), or all; weighted: all, each by the F1 of what it reaches against the "
+        "answers, as a share of the question's best.",
+        choices=("similar", "all", "weighted"),
     )
     negatives: int = field(7, "Negatives of a list.", unit="paths", minimum=1)
     pool: str = field(
@@ -328,6 +329,7 @@ def study(config: ConfigDict) -> dict[str, dict]:
     """Runs that compare `config` with its competitors, over three seeds: run -> changed fields."""
     return {
         "dual": DUAL,
+        "dual-weighted": DUAL | {"mine.positives": "weighted"},
         "cross": PLAIN | {"train.head": "linear"},
         "cross-hard": {"train.head": "linear", "train.weights": "none"},
         "cross-hard-weights": {"train.head": "linear"},
