@@ -1,6 +1,6 @@
 """Beam search for relation paths against a loop in torch, and what it costs.
 
-    python tests/benchmarks/path_search.py [beam] [cost] [twostep]
+    python tests/benchmarks/path_search.py [beam] [cost] [twostep] [ceiling]
 
 `beam` searches MetaQA with a cross-encoder of MiniLM's size. The peer has the same weights, graph
 and rules in transformers, and goes as SRTK and RD-P do: one question at a time, a padded forward
@@ -9,6 +9,8 @@ for each path of the beam; in its best form one for all paths of a hop.
 `twostep` ranks WebQSP's relation paths, whose first step has some 700 candidates, with and without
 a prefilter, and counts the questions whose gold paths the prefilter's best 64 lack. SCORER=FOLDER
 takes a trained pair scorer in place of MiniLM's cosines.
+`ceiling` says what a chooser of shortest paths would have on the held-out questions of the run of
+STAR in RUN=DIR, and which part of the run's lost F1 is due to the choice among them.
 QUESTIONS and ROUNDS make it smaller.
 """
 
@@ -25,14 +27,20 @@ from pathlib import Path
 
 import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 from timing import machine, race, report
 
 from ark_jax import CrossEncoder, Triples
 from ark_jax.demo.models import demo_models
-from ark_jax.graph.beam import BeamResult, BeamRules, search
+from ark_jax.graph.beam import BeamResult, BeamRules, FoundPath, search
 from ark_jax.graph.linked_questions import link
 from ark_jax.graph.steps import END, Steps, path_text, remove_node
 from ark_jax.graph.triple_questions import read_questions
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.star.data import load_paths, load_questions, load_steps
+from ark_jax.recipes.star.evaluate import found_paths
+from ark_jax.recipes.star.search import TUNED, measure
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kg"
 QUESTIONS, ROUNDS = (
@@ -286,8 +294,45 @@ def first_relations(questions, steps: Steps, prefilter) -> list[list[str]]:
     return [names[order].tolist() for order in np.argsort(-scores, axis=1, kind="stable")]
 
 
+def ceiling() -> None:
+    run = Path(os.environ["RUN"])
+    context = Context(ConfigDict(json.loads((run / "config.json").read_text("utf-8"))), run, None)
+    steps, gold = load_steps(context), load_paths(context, "test")
+    questions = {question.id: question for question in load_questions(context, "test")}
+    names, k = ("hit@1", "f1", "answer_coverage"), context.config.search.k
+    of_paths = lambda question, paths: measure(steps, question, (), paths[:k], names)
+    rng, scores = np.random.default_rng(0), {}
+    for question in questions.values():
+        paths = [FoundPath(path.topic, path.steps, 0.0) for path in gold.get(question.id, ())]
+        draws = [[paths[i] for i in rng.permutation(len(paths))] for _ in range(20)]
+        precision = dict(zip(paths, (-x.precision for x in gold.get(question.id, ())), strict=True))
+        f1 = {path: -of_paths(question, [path])["f1"] for path in paths}
+        scores[question.id] = {
+            "drawn": np.mean([[*of_paths(question, drawn).values()] for drawn in draws], axis=0),
+            "precision": [*of_paths(question, sorted(paths, key=precision.get)).values()],
+            "F1": [*of_paths(question, sorted(paths, key=f1.get)).values()],
+        }
+    print(f"\nShortest paths of {len(questions)} questions, chosen by")
+    for chooser in ("drawn", "precision", "F1"):
+        means = np.mean([of_question[chooser] for of_question in scores.values()], axis=0)
+        print(f"  {chooser:<10}", *(f"{n} {x:.3f}" for n, x in zip(names, means, strict=True)))
+    lost, counts = dict.fromkeys(("miss", "detour", "shortest"), 0.0), {"other than the best": 0}
+    for row in load_rows(run / "evaluate" / "questions.parquet"):
+        if row["system"] == TUNED:
+            shortest = {(path.topic, path.steps) for path in gold.get(row["question"], ())}
+            first = {(path.topic, path.steps) for path in found_paths(row)[:1]}
+            kind = "miss" if not row["hit@1"] else "shortest" if first & shortest else "detour"
+            short = scores[row["question"]]["F1"][1] - row["f1"]
+            lost[kind] += short / len(questions)
+            counts["other than the best"] += kind == "shortest" and short > 1e-9
+    print(
+        "  F1 below the best shortest path's:", *(f"{n} {x:.3f}" for n, x in lost.items()), counts
+    )
+
+
 if __name__ == "__main__":
     parts = {"beam": beam, "cost": cost, "twostep": twostep}
+    parts |= {"ceiling": ceiling} if "RUN" in os.environ else {}
     print(machine())
     for part in sys.argv[1:] or parts:
         parts[part]()

@@ -41,7 +41,8 @@ class DataSection(GraphInput):
     validation: float = field(
         0.0,
         "Share of the training questions, drawn by a hash of their topics, that is not trained on: "
-        "the epoch after which their hit@1 is highest gives the scorer; 0: the last epoch does.",
+        "the epoch after which their hit@1 is highest gives the scorer; 0: the last epoch does. "
+        "`few` limits them in proportion.",
         unit="fraction of topics",
         minimum=0,
         maximum=1,
@@ -78,8 +79,9 @@ class MineSection:
     positives: str = field(
         "similar",
         "Shortest paths to learn: those at least as similar to the question as the mean "
-        "(algorithm 1), or all.",
-        choices=("similar", "all"),
+        "(algorithm 1), or all; weighted: all, each by the F1 of what it reaches against the "
+        "answers, as a share of the question's best.",
+        choices=("similar", "all", "weighted"),
     )
     negatives: int = field(7, "Negatives of a list.", unit="paths", minimum=1)
     pool: str = field(
@@ -327,6 +329,7 @@ def study(config: ConfigDict) -> dict[str, dict]:
     """Runs that compare `config` with its competitors, over three seeds: run -> changed fields."""
     return {
         "dual": DUAL,
+        "dual-weighted": DUAL | {"mine.positives": "weighted"},
         "cross": PLAIN | {"train.head": "linear"},
         "cross-hard": {"train.head": "linear", "train.weights": "none"},
         "cross-hard-weights": {"train.head": "linear"},

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +63,9 @@ def ingest(context: Context, folder: Path) -> dict:
     )
     _check_parts(usable, validation, test, len(read), context.config)
     usable = _draw_few(usable, settings.few)
+    if settings.few and validation:  # in proportion, or choosing would cost more than training
+        odds = settings.validation / (1 - settings.validation)
+        validation = _draw_few(validation, math.ceil(settings.few * odds))
     for part, questions in (("train", usable), ("test", test), ("validation", validation)):
         if questions or part in PARTS:
             save_rows(questions, folder / _questions_file(part), PathQuestion)

@@ -40,6 +40,7 @@ class PathList:
         kinds: of each negative, see KINDS.
         count: how many gold paths of all questions have these steps.
         counts: of each negative, how many lists have it after the same steps.
+        share: F1 of what the gold path reaches, as a share of that of the question's best path.
     """
 
     question: str
@@ -50,6 +51,7 @@ class PathList:
     kinds: tuple[str, ...]
     count: int = 0
     counts: tuple[int, ...] = ()
+    share: float = 1.0
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -72,6 +74,7 @@ class ListRules:
     """How negatives are taken; most fields have the names of `config.mine`.
 
     Attributes:
+        weighted: whether positives have shares, see `PathList`.
         pool: "graph", steps that leave the nodes reached come first; "all", they do not.
         choose: "similar", the k nearest to the right step and k drawn ones; "random", drawn ones.
         spare: a step is spared if at least this share of what it leads to is right.
@@ -85,6 +88,7 @@ class ListRules:
     spare: float
     hops: int
     seed: int
+    weighted: bool = False
 
 
 class ListMaker:
@@ -116,7 +120,9 @@ class ListMaker:
             positives: the paths to learn.
             gold: all paths of the question, also those that are not learned.
         """
-        lists = []
+        lists, total = [], len(set(answers))
+        f1 = lambda path: 2 * path.correct / (path.reached + total)
+        best = max(map(f1, gold))
         for path in positives:
             right = {
                 (*gold_path.steps, END)[: n + 1]
@@ -128,7 +134,12 @@ class ListMaker:
                 self._step_list(question, path, taken, right, np.unique(answers))
                 for taken in range(len(path.steps) + 1)
             ]
-            lists += [path_list for path_list in step_lists if path_list.negatives]
+            share = f1(path) / best if self.rules.weighted else 1.0
+            lists += [
+                dataclasses.replace(path_list, share=share)
+                for path_list in step_lists
+                if path_list.negatives
+            ]
             self.left_out["lists_without_negative"] += sum(
                 not path_list.negatives for path_list in step_lists
             )
@@ -298,7 +309,7 @@ def pair_lists(
         PairList(
             questions[path_list.question],
             tuple(steps.text(path_list.topic, path) for path in path_list.candidates),
-            (float(gold), *map(float, of_negatives)),
+            (float(gold) * path_list.share, *map(float, of_negatives)),
             required=path_list.kinds.count("end"),
         )
         for path_list, gold, of_negatives in zip(
@@ -333,6 +344,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
         config.mine.spare,
         config.paths.hops,
         config.seed,
+        config.mine.positives == "weighted",
     )
     positives = _learned_paths(context, questions, gold, steps)
     maker = ListMaker(steps, _nearest_steps(context, steps), rules)
@@ -372,7 +384,7 @@ def _learned_paths(
 ) -> dict[str, list[GoldPath]]:
     """question -> its paths that are learned."""
     answerable = [question for question in questions if question.id in gold]
-    if context.config.mine.positives == "all":
+    if context.config.mine.positives != "similar":
         return {question.id: gold[question.id] for question in answerable}
     cosines = similarities(
         context,

@@ -86,6 +86,9 @@ def test_a_limited_number_of_questions_is_drawn_evenly_over_groups(world):
     groups = collections.Counter(q.group for q in data.load_questions(more, "train"))
     assert groups == {"a": 8, "b": 8, "c": 4}
     assert ids(few, "train") < ids(more, "train")
+    # At a quarter, a third as many as are trained on choose the epoch.
+    _, counts, _ = run(world, **{"data.few": 9, "data.held_out": 0.0, "data.validation": 0.25})
+    assert (counts["train_questions"], counts["validation_questions"]) == (9, 3)
 
 
 def test_all_questions_of_a_topic_are_in_one_part(world):

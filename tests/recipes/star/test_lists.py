@@ -250,6 +250,22 @@ def test_pair_lists_hold_the_texts_of_search_and_their_weights(weights):
     assert all(len(one.rights) == len(one.weights) for one in pairs)
 
 
+def test_weighted_positives_weigh_by_the_f1_of_what_they_reach():
+    """Of b's two actors one path reaches both, the other one of them among four: F1 1 and 1/3."""
+    whole = dataclasses.replace(path("b", ["starred"]), reached=2, correct=2)
+    loose = dataclasses.replace(path("b", ["directed by"]), reached=4, correct=1)
+    plain, _ = lists_of([whole, loose], ["Cy", "Di"])
+    lists, _ = lists_of([whole, loose], ["Cy", "Di"], weighted=True)
+    assert [dataclasses.replace(one, share=1.0) for one in lists] == plain
+    shares = {one.path: one.share for one in lists}
+    assert shares == pytest.approx({whole.steps: 1, loose.steps: 1 / 3})
+    # Beside a path of F1 1/3 alone there is no better one.
+    assert {one.share for one in lists_of([loose], ["Cy", "Di"], weighted=True)[0]} == {1}
+    settings = {"weights": "none", "weight_range": (0.5, 2.0), "weight_scale": "log"}
+    pairs = pair_lists(with_counts(lists), {"q1": "who?"}, STEPS, **settings)
+    assert [pair.weights[0] for pair in pairs] == [shares[one.path] for one in lists]
+
+
 def test_paths_are_written_as_in_search():
     assert STEPS.text(NODE["a"], (STEP["starred"], END)) == "a, starred, end"
     assert STEPS.text(NODE["a"], ()) == "a"

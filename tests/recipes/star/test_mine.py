@@ -137,6 +137,8 @@ def test_positives_can_be_all_shortest_paths_or_only_similar_ones(tmp_path, base
     assert similar["positive_paths"] < every["positive_paths"]
     # Every question keeps one path at least: some path is as similar as the mean.
     assert {one.question for one in load_lists(context)} == set(load_paths(context, "train"))
+    _, weighted, _ = mined(tmp_path / "weighted", base, mine__positives="weighted")
+    assert weighted == every
 
 
 def test_mined_lists_do_not_depend_on_training_weights(tmp_path, base, mesh):

@@ -67,6 +67,9 @@ def test_the_export_is_the_trained_scorer(finished, mesh):
     trained = CrossEncoder.from_pretrained(workdir / "train" / "model")
     pairs = [("Where was Lettice Dray born?", "Lettice Dray, place of birth, end")]
     assert exported.score(pairs).tolist() == trained.score(pairs).tolist()
+    # Its body is a retriever, by which a later run's search can preselect.
+    body = CrossEncoder.from_pretrained(workdir / "export" / "body", head="cosine")
+    assert body.score(pairs).tolist() == exported.score(pairs).tolist()
     assert StepSettings.read(workdir / "export") == StepSettings(inverse=True, by="last")
     assert (workdir / "export" / "path_steps.json").is_file()
     card = (workdir / "export" / "README.md").read_text()
