@@ -218,6 +218,10 @@ class GoldPath:
         """The share of answers among the nodes that it leads to."""
         return self.correct / self.reached
 
+    def f1(self, answers: int) -> float:
+        """F1 of the nodes that it leads to, against a question's number of answers."""
+        return 2 * self.correct / (self.reached + answers)
+
 
 def shortest_paths(
     steps: Steps, topics: Sequence[int], answers: Sequence[int] | np.ndarray, limits: PathLimits

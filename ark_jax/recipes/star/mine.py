@@ -71,14 +71,14 @@ class PathList:
 
 @dataclasses.dataclass(frozen=True)
 class ListRules:
-    """How negatives are taken; most fields have the names of `config.mine`.
+    """How lists are made; most fields have the names of `config.mine`.
 
     Attributes:
-        weighted: whether positives have shares, see `PathList`.
         pool: "graph", steps that leave the nodes reached come first; "all", they do not.
         choose: "similar", the k nearest to the right step and k drawn ones; "random", drawn ones.
         spare: a step is spared if at least this share of what it leads to is right.
         hops: most steps of a path.
+        weighted: whether positives have shares, see `PathList`.
     """
 
     negatives: int
@@ -120,9 +120,8 @@ class ListMaker:
             positives: the paths to learn.
             gold: all paths of the question, also those that are not learned.
         """
-        lists, total = [], len(set(answers))
-        f1 = lambda path: 2 * path.correct / (path.reached + total)
-        best = max(map(f1, gold))
+        lists, unique = [], np.unique(answers)
+        best = max(path.f1(len(unique)) for path in gold)
         for path in positives:
             right = {
                 (*gold_path.steps, END)[: n + 1]
@@ -131,10 +130,10 @@ class ListMaker:
                 for n in range(len(gold_path.steps) + 1)
             }
             step_lists = [
-                self._step_list(question, path, taken, right, np.unique(answers))
+                self._step_list(question, path, taken, right, unique)
                 for taken in range(len(path.steps) + 1)
             ]
-            share = f1(path) / best if self.rules.weighted else 1.0
+            share = path.f1(len(unique)) / best if self.rules.weighted else 1.0
             lists += [
                 dataclasses.replace(path_list, share=share)
                 for path_list in step_lists
