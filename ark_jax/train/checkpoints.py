@@ -40,10 +40,11 @@ class Checkpoints:
         self._pending_save = None
         # Compression frees a tenth of the disk, takes more time than the disk, and leaves the
         # process with buffers of the state's size.
-        saving = ocp.options.ArrayOptions.Saving(use_compression=False)
+        context = ocp.Context()
+        context.array.saving.use_compression = False
         self._orbax = ocp.training.Checkpointer(
             folder,
-            context=ocp.Context(array_options=ocp.options.ArrayOptions(saving=saving)),
+            context=context,
             preservation_policy=ocp.training.preservation_policies.LatestN(MAX_TO_KEEP),
             cleanup_tmp_directories=True,
         )

@@ -47,6 +47,14 @@ def abstract_small_state():
     )
 
 
+def test_states_are_stored_uncompressed_and_without_a_warning(mesh, tmp_path, caplog):
+    zeros = {"w": jnp.zeros(10**6)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, zeros)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) > 4e6
+    assert not caplog.records
+
+
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # what Orbax leaves of a reading that failed
