@@ -77,11 +77,11 @@ class MineSection:
     """Lists to train on: a positive path of a question and hard negatives."""
 
     positives: str = field(
-        "similar",
-        "Shortest paths to learn: those at least as similar to the question as the mean "
-        "(algorithm 1), or all; weighted: all, each by the F1 of what it reaches against the "
-        "answers, as a share of the question's best.",
-        choices=("similar", "all", "weighted"),
+        "weighted",
+        "Shortest paths to learn: all, each weighted by the F1 of what it reaches against the "
+        "answers, as a share of the question's best; all of equal weight; or those at least as "
+        "similar to the question as the mean (algorithm 1).",
+        choices=("weighted", "all", "similar"),
     )
     negatives: int = field(7, "Negatives of a list.", unit="paths", minimum=1)
     pool: str = field(
@@ -90,17 +90,12 @@ class MineSection:
         "all of the graph (algorithm 2).",
         choices=("graph", "all"),
     )
-    choose: str = field(
-        "similar",
-        "Which candidates become negatives: those most similar to the question, or drawn ones.",
-        choices=("similar", "random"),
-    )
     by: str = field(
-        "base",
-        "What judges which candidates are most similar: the retriever before training, once; the "
-        "scorer itself, after each epoch; or a function of one's own, see "
-        "ark_jax/recipes/ark/README.md.",
-        choices=("base", "previous"),
+        "random",
+        "What chooses the negatives among the candidates: a draw; their similarity to the "
+        "question, by the retriever before training (base) or after each epoch by the scorer "
+        "itself (previous); or a function of one's own, see ark_jax/recipes/ark/README.md.",
+        choices=("random", "base", "previous"),
         importable=True,
     )
     spare: float = field(
@@ -131,9 +126,9 @@ class TrainSection(AdapterConfig):
         importable=True,
     )
     weights: str = field(
-        "both",
-        "Which paths weigh more the rarer they are: positives and negatives, positives, or none.",
-        choices=("both", "positive", "none"),
+        "none",
+        "Which paths weigh more the rarer they are: none, positives, or positives and negatives.",
+        choices=("none", "positive", "both"),
     )
     weight_range: tuple[float, float] = field(
         (0.5, 2.0), "Smallest and largest weight of a path.", above=0
@@ -251,8 +246,7 @@ PAPER = Source(
         "paths.seconds": Row(150.0, "not given", "RD-P's"),
         "mine.positives": Row("similar", "section 4.1: at least the mean; algorithm 1"),
         "mine.pool": Row("all", "section 4.1: the entire relation set; algorithm 2"),
-        "mine.choose": Row("similar", "section 4.1: the highest-scoring incorrect paths"),
-        "mine.by": Row("base", "section 4.1: prior to model training"),
+        "mine.by": Row("base", "section 4.1: highest-scoring, prior to model training"),
         "mine.negatives": Row(7, "section 5.1: lost", "ours"),
         "mine.spare": Row(1.0, "section 4.1: incorrect paths"),
         "train.head": Row("star", "section 4.1: cross-attentive architecture"),
@@ -310,10 +304,13 @@ PAPER = Source(
 )
 SOURCES = {"paper": PAPER}  # preset -> the source that it follows
 PRESETS = {"default": {}, **values(SOURCES)}
-# All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
-PLAIN = {"mine.positives": "all", "mine.choose": "random", "train.weights": "none"}
-# The plain way to train a retriever of paths: RD-P's dual encoder.
+# All shortest paths alike, drawn negatives, no weights. With cosines it is the plain way to train a
+# retriever of paths, RD-P's dual encoder.
+PLAIN = {"mine.positives": "all", "mine.by": "random", "train.weights": "none"}
 DUAL = PLAIN | {"train.head": "cosine"}
+# The publication's: positives and negatives that are similar to the question, and weights.
+HARD_PATHS = {"mine.positives": "similar", "mine.by": "base", "train.weights": "none"}
+HARD = HARD_PATHS | {"train.weights": "both"}
 
 
 def star(preset: str = "default") -> ConfigDict:
@@ -327,14 +324,13 @@ def star(preset: str = "default") -> ConfigDict:
 
 def study(config: ConfigDict) -> dict[str, dict]:
     """Runs that compare `config` with its competitors, over three seeds: run -> changed fields."""
+    arms = {"dual": DUAL, "hard": HARD}
     return {
-        "dual": DUAL,
-        "dual-weighted": DUAL | {"mine.positives": "weighted"},
+        **arms,
         "cross": PLAIN | {"train.head": "linear"},
-        "cross-hard": {"train.head": "linear", "train.weights": "none"},
-        "cross-hard-weights": {"train.head": "linear"},
+        "cross-hard": HARD_PATHS | {"train.head": "linear"},
         **{f"seed{seed}": {"seed": seed} for seed in (1, 2)},
-        **{f"dual-seed{seed}": DUAL | {"seed": seed} for seed in (1, 2)},
+        **{f"{name}-seed{seed}": arms[name] | {"seed": seed} for name in arms for seed in (1, 2)},
     }
 
 
@@ -342,21 +338,21 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     """Runs that change one part each: run -> changed fields."""
     return {
         "star-head": {"train.head": "star"},
-        "random-negatives": {"mine.choose": "random"},
-        "all-relations": {"mine.pool": "all"},
-        "all-positives": {"mine.positives": "all"},
+        "hard-negatives": {"mine.by": "base"},
         "mined-by-itself": {"mine.by": "previous"},
+        "all-relations": {"mine.pool": "all"},
+        "similar-positives": {"mine.positives": "similar"},
         "positive-weights": {"train.weights": "positive"},
-        "no-weights": {"train.weights": "none"},
+        "weights": {"train.weights": "both"},
     }
 
 
-# Tables 3 and 4 of the publication, whose last rows are the run of the config itself. Its plain
+# Tables 3 and 4 of the publication, for its preset, whose own run is their last row. Their plain
 # arms learn one shortest path against random walks; here all of them, against drawn relations.
 ABLATIONS = {
     "similarity-based": DUAL,
     "cross-attentive": PLAIN,
-    "hard-paths": {"train.weights": "none"},
+    "hard-paths": HARD_PATHS,
     "weights": PLAIN | {"train.weights": "both"},
 }
 SWEEPS = {"study": study(star()), "switches": switches(star()), "ablations": ABLATIONS}

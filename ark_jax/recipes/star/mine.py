@@ -75,7 +75,7 @@ class ListRules:
 
     Attributes:
         pool: "graph", steps that leave the nodes reached come first; "all", they do not.
-        choose: "similar", the k nearest to the right step and k drawn ones; "random", drawn ones.
+        similar: whether the k nearest to the right step are candidates, beside k drawn ones.
         spare: a step is spared if at least this share of what it leads to is right.
         hops: most steps of a path.
         weighted: whether positives have shares, see `PathList`.
@@ -83,7 +83,7 @@ class ListRules:
 
     negatives: int
     pool: str
-    choose: str
+    similar: bool
     k: int
     spare: float
     hops: int
@@ -175,7 +175,7 @@ class ListMaker:
         self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
     ) -> Iterator[tuple[int, str]]:
         """(step, kind) of what may be a negative; a step may come several times."""
-        k, similar = self.rules.k, self.rules.choose == "similar"
+        k, similar = self.rules.k, self.rules.similar
         if taken and positive != END:
             yield END, "end"
         near = self.near[positive]  # END is -1, the last row
@@ -338,7 +338,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
     rules = ListRules(
         config.mine.negatives,
         config.mine.pool,
-        config.mine.choose,
+        config.mine.by != "random",
         CANDIDATES,
         config.mine.spare,
         config.paths.hops,
@@ -410,7 +410,7 @@ def _nearest_steps(context: Context, steps: Steps) -> np.ndarray:
 
     int64 `[steps + 1, near]`, see `ListMaker`; nothing is near if negatives are drawn at random.
     """
-    if context.config.mine.choose == "random":
+    if context.config.mine.by == "random":
         return np.zeros((len(steps) + 1, 0), np.int64)
     vectors = encode(context, "base", [*steps.names, END_TEXT], "document")
     near = []
@@ -431,7 +431,7 @@ def _order_negatives(
     """The lists with their best negatives, best first; all if the scorer chooses them later."""
     judge = context.config.mine.by
     limit = 0 if judge == "previous" else rules.negatives
-    if rules.choose == "random":
+    if judge == "random":
         return [
             with_order(path_list, [0.0] * len(path_list.negatives), rules, limit)
             for path_list in lists

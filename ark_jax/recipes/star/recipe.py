@@ -15,7 +15,6 @@ from ark_jax import schema
 from ark_jax.estimate.work import Texts, Work, measure
 from ark_jax.graph.beam import BeamRules, search
 from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps
-from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes import graphs
@@ -48,11 +47,6 @@ def check_star(config) -> None:
         raise ValueError(
             f"config.train.weight_range={(low, high)}: the smallest weight is above the largest; "
             "swap them"
-        )
-    if config.mine.choose == "random" and own_functions.is_own(config.mine.by):
-        raise ValueError(
-            f"config.mine.by={config.mine.by!r} chooses negatives, and config.mine.choose=random "
-            "draws them: set config.mine.choose=similar"
         )
     if config.data.held_out == 1:
         raise ValueError(

@@ -98,8 +98,3 @@ def test_a_miner_with_wrong_parameters_is_refused_before_mining(world, own, tmp_
     with pytest.raises(ValueError, match=r"nothing'.* is called with \(task\)"):
         run(world, tmp_path, "nothing")
     assert not (tmp_path / "w").exists()
-
-
-def test_a_miner_with_random_choice_is_refused(own, tmp_path):
-    with pytest.raises(ValueError, match=r"nearest' chooses negatives, .*mine\.choose=similar"):
-        run(star_world, tmp_path, "nearest", **{"mine.choose": "random"})

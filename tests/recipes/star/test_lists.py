@@ -37,7 +37,7 @@ STEPS = Steps(Triples.from_triples(FACTS), inverse=True, by="last")
 NODE = {STEPS.graph.nodes.name(n): n for n in range(len(STEPS.graph.nodes))}
 STEP = {name: step for step, name in enumerate(STEPS.names)}
 BACK = "inverse of directed by"
-RULES = ListRules(negatives=4, pool="graph", choose="similar", k=6, spare=1.0, hops=3, seed=7)
+RULES = ListRules(negatives=4, pool="graph", similar=True, k=6, spare=1.0, hops=3, seed=7)
 # Any order will do as nearness: here by number, from the right step on.
 NEAR = np.array([np.roll(np.arange(len(STEPS)), -1 - i)[:-1] for i in range(len(STEPS) + 1)])
 
@@ -66,12 +66,12 @@ COLLEAGUES = path("a", ["directed by", BACK, "in language"])  # -> Urdu: wrong t
 
 
 @pytest.mark.parametrize("pool", ["graph", "all"])
-@pytest.mark.parametrize("choose", ["similar", "random"])
+@pytest.mark.parametrize("similar", [True, False])
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_end_is_a_negative_at_every_inner_step_of_a_path(pool, choose, limit):
+def test_end_is_a_negative_at_every_inner_step_of_a_path(pool, similar, limit):
     """Without it beams end at once: 2-hop hit@1 was 0 in a prototype."""
-    lists, _ = lists_of([COLLEAGUES], ["Di"], pool=pool, choose=choose)
-    rules = dataclasses.replace(RULES, pool=pool, choose=choose)
+    lists, _ = lists_of([COLLEAGUES], ["Di"], pool=pool, similar=similar)
+    rules = dataclasses.replace(RULES, pool=pool, similar=similar)
     assert [one.taken for one in lists] == [0, 1, 2, 3]
     for one in lists:
         scores = [-9.0 if step == END else 1.0 for step in one.negatives]
@@ -150,10 +150,10 @@ def test_a_wide_frontier_gives_its_nearest_step_first():
     assert len(options) == 3 and lists[0].negatives[0] == near
 
 
-@pytest.mark.parametrize("choose", ["similar", "random"])
-def test_lists_depend_only_on_seed_and_question(choose):
+@pytest.mark.parametrize("similar", [True, False])
+def test_lists_depend_only_on_seed_and_question(similar):
     make = lambda **changes: lists_of(
-        [COLLEAGUES], ["Di"], choose=choose, pool="all", k=2, **changes
+        [COLLEAGUES], ["Di"], similar=similar, pool="all", k=2, **changes
     )[0]
     assert make() == make()
     assert make(seed=8) != make()
@@ -163,13 +163,13 @@ def test_lists_depend_only_on_seed_and_question(choose):
 
 def test_random_negatives_need_no_nearest_relations():
     nothing = np.zeros((len(STEPS) + 1, 0), np.int64)
-    lists, _ = lists_of([COLLEAGUES], ["Di"], choose="random", near=nothing)
+    lists, _ = lists_of([COLLEAGUES], ["Di"], similar=False, near=nothing)
     assert set(lists[1].kinds) <= {"end", "frontier", "drawn"}
 
 
 def test_a_list_without_negatives_is_left_out():
     steps = Steps(Triples.from_triples([("a", "r", "b"), ("c", "r", "d")]), inverse=False)
-    rules = dataclasses.replace(RULES, choose="random")
+    rules = dataclasses.replace(RULES, similar=False)
     maker = ListMaker(steps, np.zeros((2, 0), np.int64), rules)
     topic, answer = map(steps.graph.nodes.index, "ab")
     gold = shortest_paths(steps, [topic], [answer], PathLimits())[0]

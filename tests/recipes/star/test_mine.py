@@ -105,9 +105,9 @@ def test_the_counts_of_mining_describe_its_lists(tmp_path, base, mesh):
 
 
 def test_mining_is_deterministic(tmp_path, base, mesh):
-    mined(tmp_path / "a", base)
-    mined(tmp_path / "b", base)
-    mined(tmp_path / "c", base, mine__choose="random")
+    mined(tmp_path / "a", base, mine__by="base")
+    mined(tmp_path / "b", base, mine__by="base")
+    mined(tmp_path / "c", base)
     files = [(tmp_path / run / "mine" / "lists.parquet").read_bytes() for run in "abc"]
     assert files[0] == files[1] != files[2]
 
@@ -116,7 +116,7 @@ def test_the_hardest_negatives_are_kept_in_order(tmp_path, base, mesh):
     from ark_jax.models.retriever import Retriever
 
     settings = {"mine__negatives": 3, "mine__pool": "all"}
-    few, _, context = mined(tmp_path / "few", base, **settings)
+    few, _, context = mined(tmp_path / "few", base, mine__by="base", **settings)
     pool, _, _ = mined(tmp_path / "all", base, mine__by="previous", **settings)
     steps, retriever = load_steps(context), Retriever.from_pretrained(base)
     questions = {row.id: row.question for row in load_questions(context, "train")}
@@ -132,24 +132,24 @@ def test_the_hardest_negatives_are_kept_in_order(tmp_path, base, mesh):
 
 def test_positives_can_be_all_shortest_paths_or_only_similar_ones(tmp_path, base, mesh):
     _, every, _ = mined(tmp_path / "all", base, mine__positives="all")
-    _, similar, context = mined(tmp_path / "similar", base)
+    _, similar, context = mined(tmp_path / "similar", base, mine__positives="similar")
     assert every["other_shortest_paths"] == 0
     assert similar["positive_paths"] < every["positive_paths"]
     # Every question keeps one path at least: some path is as similar as the mean.
     assert {one.question for one in load_lists(context)} == set(load_paths(context, "train"))
-    _, weighted, _ = mined(tmp_path / "weighted", base, mine__positives="weighted")
+    _, weighted, _ = mined(tmp_path / "weighted", base)
     assert weighted == every
 
 
 def test_mined_lists_do_not_depend_on_training_weights(tmp_path, base, mesh):
     lists, _, _ = mined(tmp_path / "a", base)
-    again, _, _ = mined(tmp_path / "b", base, train__weights="none")
+    again, _, _ = mined(tmp_path / "b", base, train__weights="both")
     assert lists == again
 
 
 def test_nothing_to_learn_is_refused(tmp_path, base, mesh):
     """Of one relation, which leads from the answer to itself."""
-    context = make_context(tmp_path, base, mine__choose="random", paths__inverse=False)
+    context = make_context(tmp_path, base, paths__inverse=False)
     graph = Triples.from_triples([("a", "r", "b"), ("b", "r", "b")])
     topic, answer = map(graph.nodes.index, "ab")
     graph.save(tmp_path / "data" / "graph")
@@ -160,7 +160,7 @@ def test_nothing_to_learn_is_refused(tmp_path, base, mesh):
         mine_lists(context, tmp_path / "mine")
 
 
-@pytest.mark.parametrize("by", ["base", "previous"])
+@pytest.mark.parametrize("by", ["random", "previous"])
 def test_the_trained_scorer_can_be_loaded(tmp_path, base, by, mesh):
     settings = {"mine__negatives": 3, "mine__pool": "all", "train__epochs": 3}
     _, _, context = mined(tmp_path, base, mine__by=by, **settings)

@@ -23,9 +23,8 @@ PAPER = {
     "mine.positives": "similar",
     # 4.1: "relations randomly sampled from the entire relation set"
     "mine.pool": "all",
-    # 4.1: "the highest-scoring incorrect paths selected from the generated hard and normal"
-    "mine.choose": "similar",
-    # 4.1: "construct these challenging examples prior to model training"
+    # 4.1: "the highest-scoring incorrect paths selected from the generated hard and normal";
+    # "construct these challenging examples prior to model training"
     "mine.by": "base",
     # 5.1: "a unified sampling size of" - lost
     "mine.negatives": 7,
