@@ -94,6 +94,9 @@ def test_a_file_of_results_is_complete_and_named_where_its_section_stands(name):
     assert [path for path in configs if not (REPOSITORY / path).exists()] == []
     headings = {heading for row in study["rows"] for heading in row["figures"]}
     assert {study["measure"], *study.get("verdicts", ())} <= headings
+    seeded = {f"{heading} of each seed" for heading in headings}
+    systems = {row["system"] for row in study["rows"]}
+    assert set(study.get("omitted", ())) <= headings | seeded | systems
     assert {row["kind"] for row in study["rows"]} <= set(DRAW["KINDS"])
     figures = [x for row in study["rows"] for x in row["figures"].values() if isinstance(x, dict)]
     assert [x for x in figures if not x.get("low", x["mean"]) <= x["mean"]] == []

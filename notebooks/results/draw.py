@@ -1,7 +1,14 @@
 """Writes the tables of results into README.md and notebooks/README.md, and results.svg.
 
-`python notebooks/results/draw.py` reads the JSON files beside it, which notebooks/README.md
-describes ("The results").
+`python notebooks/results/draw.py` reads the JSON files beside it, one for each table. Their keys:
+
+- `rows`: each a `system`, its `kind` (`KINDS`) and `figures`, by heading a text, a count, or the
+  `mean` over questions, `low` and `high` of its 95 % interval, the values of all `seeds`, and
+  whether it `differs` from the plain row (`*`);
+- `command`, `data`, `source`: how the figures were made, of what, and whether they come from a
+  run's files or from a published table; `intervals`: what the intervals are over;
+- `measure`: the heading that notebook 5 draws; `verdicts`: heading -> who is ahead there;
+- `omitted`: systems and headings that the README's table leaves out; `notes`: further findings.
 """
 
 import json
@@ -73,8 +80,9 @@ def markdown(rows: list[list[str]]) -> str:
 
 
 def table_of_study(study: dict) -> str:
-    """All rows. Values of seeds stand in a column after the others."""
-    rows = study["rows"]
+    """Rows and columns but those `omitted`. Values of seeds stand in a column after the others."""
+    omitted = study.get("omitted", ())
+    rows = [row for row in study["rows"] if row["system"] not in omitted]
     longest = max((row["figures"] for row in rows), key=len)
     headings = list(dict.fromkeys([*longest, *(x for row in rows for x in row["figures"])]))
     seeded = [x for x in headings if any(seeds(row, x) for row in rows)]
@@ -85,7 +93,8 @@ def table_of_study(study: dict) -> str:
         cells += [" ".join(map(number, seeds(row, x))) for x in seeded]
         bold = row["kind"] == "ours"
         table.append([f"**{row['system']}**" if bold else row["system"], *cells])
-    return markdown(table)
+    columns = [x for x in zip(*table, strict=True) if x[0] not in omitted]
+    return markdown([list(row) for row in zip(*columns, strict=True)])
 
 
 def best(study: dict, kind: str) -> dict | None:
@@ -147,10 +156,10 @@ def filled(document: str) -> str:
         if kind == "measured":
             content = measured(studies()[name], page)
         elif kind == "table":
-            content = f"\n\n{table_of_study(studies()[name])}\n\n"
+            content = f"\n{table_of_study(studies()[name])}\n"
         else:
             tables = [table_of_method(x, page) for x in METHODS if name in ("all", x)]
-            content = "\n\n" + "\n\n".join(filter(None, tables)) + "\n\n"
+            content = "\n" + "\n\n".join(filter(None, tables)) + "\n"
         return f"<!-- {kind} {name} -->{content}<!-- /{kind} -->"
 
     return MARKED.sub(text, (REPOSITORY / document).read_text("utf-8"))
