@@ -8,7 +8,8 @@
 - `command`, `data`, `source`: how the figures were made, of what, and whether they come from a
   run's files or from a published table; `intervals`: what the intervals are over;
 - `measure`: the heading that notebook 5 draws; `verdicts`: heading -> who is ahead there;
-- `omitted`: systems and headings that the README's table leaves out; `notes`: further findings.
+- `omitted`: systems and headings that the table and notebook 5 leave out; `notes`: further
+  findings.
 """
 
 import json
