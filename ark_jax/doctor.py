@@ -96,14 +96,14 @@ def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
         states.append("problem")
     roles = recipe.roles(config) if recipe else ()
     look("packages", packages, any(config[role].backend == "openai" for role in roles))
-    before = len(states)
+    start = len(states)
     look("devices", devices, seconds=START + DISK)
-    after = len(states)
+    end = len(states)
     look("memory", memory)
     for name in CACHES:
         look(name, writable_folder, name, workdir)
     if recipe:
-        _look_at_config(look, recipe, config, reads_models="problem" not in states[before:after])
+        _look_at_config(look, recipe, config, reads_models="problem" not in states[start:end])
     counts = {state: states.count(state) for state in ("problem", "warning")}
     texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
     show(f"{', '.join(texts) or 'no problem found'}\n")
@@ -229,7 +229,7 @@ def devices() -> Iterator[Finding]:
     quiet = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [sys.executable, "-c", "from ark_jax import doctor; doctor.probe()"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -244,14 +244,14 @@ def devices() -> Iterator[Finding]:
             "$ARK_COORDINATOR or a pod joins processes, run this on all of them at once",
         )
         return
-    if done.returncode:
-        last_line = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    if process.returncode:
+        last_line = (process.stderr.strip().splitlines() or [f"status {process.returncode}"])[-1]
         yield problem(
             f"devices: jax, or a module that a run imports, does not start: {last_line[:500]}",
             "mend the versions above, else pip install --force-reinstall what is named here",
         )
         return
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = json.loads(process.stdout.splitlines()[-1])
     memory = f", {seen['memory'] / GIB:.1f} GiB each" if seen["memory"] else ""
     yield ok(
         f"devices: {seen['count']} {seen['platform']} ({seen['kind']}){memory}, "
@@ -341,8 +341,8 @@ def file(field: str, path: str) -> Iterator[Finding]:
         yield ok(f"{field}: {path}")
         return
     places = [str(Path(part).expanduser()) for part in readers.split_paths(path)]
-    found = [glob.glob(place, recursive=True) or [place] for place in places]
-    size = sum(Path(name).stat().st_size for names in found for name in names)
+    file_lists = [glob.glob(place, recursive=True) or [place] for place in places]
+    size = sum(Path(name).stat().st_size for names in file_lists for name in names)
     yield ok(f"{field}: {path}, {size:,} bytes")
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ark_jax.runtime import storage
+
 if TYPE_CHECKING:
     from ark_jax.data.problems import Reading
     from ark_jax.data.records import Question
@@ -78,9 +80,9 @@ def _draft_for_documents(data: str, questions: str, reading: "Reading | None") -
     reading = reading or readers.AS_IT_IS
     corpus, problems = readers.read(data, questions, reading)
     lines = list(map(str, (*corpus.remarks, *problems)))
-    fields = {"data.path": _absolute(data)}
+    fields = {"data.path": storage.absolute(data)}
     if questions:
-        fields["data.questions"] = _absolute(questions)
+        fields["data.questions"] = storage.absolute(questions)
     names = ("columns", "encoding", "tolerate")
     flags = {f"data.{name}": getattr(reading, name) for name in names}
     fields |= {field: value for field, value in flags.items() if value}
@@ -139,7 +141,9 @@ def _draft_for_graph(data: str, files: Mapping[str, str], encoding: str) -> Conf
     if "questions" not in files and _has_questions(Path(data)):
         files = {**files, "questions": data}
     lines, good = triple_check.check(data, **files, encoding=encoding)
-    fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
+    fields = {
+        f"data.{name}": storage.absolute(path) for name, path in {"path": data, **files}.items()
+    }
     if encoding:
         fields["data.encoding"] = encoding
     return ConfigDraft("star" if "questions" in files else "gpr", fields, _split_lines(lines), good)
@@ -161,11 +165,6 @@ def _has_questions(path: Path) -> bool:
 
         return "question" in pq.read_schema(path).names
     return '"question"' in head_text(path)
-
-
-def _absolute(path: str) -> str:
-    """The absolute path; an address of a bucket stays as it is."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def config_text(draft: ConfigDraft, name: str) -> str:

@@ -197,10 +197,10 @@ def sections(schema: type) -> dict[str, type]:
 
 def all_sections(schema: type, prefix: str = "") -> dict[str, type]:
     """The sections of a schema and of its sections, by dotted name."""
-    found = {}
+    by_name = {}
     for name, kind in sections(schema).items():
-        found |= {f"{prefix}{name}": kind, **all_sections(kind, f"{prefix}{name}.")}
-    return found
+        by_name |= {f"{prefix}{name}": kind, **all_sections(kind, f"{prefix}{name}.")}
+    return by_name
 
 
 def fields(schema: type, prefix: str = "") -> Iterator[FieldSpec]:

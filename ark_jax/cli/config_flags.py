@@ -211,8 +211,8 @@ def locate_config(named: str) -> str:
 def _without_sweep(located: str) -> str:
     """`FILE:WORDS` without the name of a sweep, which is for `ark-jax sweep`."""
     file, _, words = located.partition(":")
-    rest = ",".join(word for word in words.split(",") if not word.startswith("sweep="))
-    return f"{file}:{rest}" if rest else file
+    parts = ",".join(word for word in words.split(",") if not word.startswith("sweep="))
+    return f"{file}:{parts}" if parts else file
 
 
 def _words_not_taken_message(named: str) -> str:

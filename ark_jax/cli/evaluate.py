@@ -1,8 +1,8 @@
 """`ark-jax evaluate` and `baselines`: systems on a test set, without a run."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from ark_jax.cli import runs
 from ark_jax.cli.check import ReadingFlags
@@ -50,13 +50,8 @@ class Comparing(ReadingFlags):
         names_config = any(map(runs.NAMES_CONFIG.match, args))
         return runs.Stage.parse(verb, args) if names_config else super().parse(verb, args)
 
-    def make_comparison(self) -> "Comparison":
-        """The comparison that the flags ask for.
-
-        Raises:
-            ValueError: a flag has a bad value.
-        """
-        raise NotImplementedError
+    # The comparison that the flags ask for; raises ValueError if one has a bad value.
+    make_comparison: ClassVar[Callable[..., "Comparison"]]
 
     def compare(self, models: Sequence[str], **options: object) -> "Comparison":
         """Compares systems on the test set of the flags; the rest are arguments of `compare`."""

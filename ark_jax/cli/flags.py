@@ -72,9 +72,7 @@ class Flags:
     def __init_subclass__(cls):
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
-    def run(self) -> int:
-        """Does the work; returns the exit status."""
-        raise NotImplementedError
+    run: typing.ClassVar[Callable[..., int]]  # does the work of a verb; returns the exit status
 
     @classmethod
     def parse(cls, verb: str, args: Sequence[str]) -> typing.Self:
@@ -147,12 +145,12 @@ def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str])
     Raises:
         ValueError: there are too many words, or a flag or word is missing.
     """
-    values, words, rest = dict(values), list(words), _rest_field(verb_class)
+    values, words, rest_field = dict(values), list(words), _rest_field(verb_class)
     for field, spec in specs(verb_class).items():
-        if words and not spec.is_flag and field is not rest:
+        if words and not spec.is_flag and field is not rest_field:
             values[field.name] = words.pop(0)
-    if rest:
-        values[rest.name], words = tuple(words), []
+    if rest_field:
+        values[rest_field.name], words = tuple(words), []
     if words:
         raise ValueError(
             f"ark-jax {verb}: unexpected {words[0]!r}; put quotes around a question or a path "
@@ -225,15 +223,15 @@ def read_folder(text: str, name: str) -> Path | None:
 
 def usage(verb_class: type[Flags], verb: str) -> str:
     """The usage line behind the verb: words, needed flags, and [FLAGS] if there are others."""
-    parts, others = [], ""
+    parts, ending = [], ""
     for field, spec in specs(verb_class, verb).items():
         if field.default is MISSING or field.name in verb_class.needed:
             parts.append(spec.label)
         elif spec.is_flag:
-            others = " [FLAGS]"
+            ending = " [FLAGS]"
         else:
             parts.append(f"[{spec.label}]")
-    return (" ".join(parts) + others).lstrip()
+    return (" ".join(parts) + ending).lstrip()
 
 
 def describe_flags(verb_class: type[Flags], verb: str) -> str:

@@ -107,12 +107,7 @@ class Retrieve(Flags):
         """The folder of the triples' vectors: in the cache, unless --index names another."""
         if self.index:
             return storage.local_path(self.index)
-        model = self.model if storage.is_hub_name(self.model) else _absolute(self.model)
-        names = json.dumps([model, _absolute(self.graph)])
+        model = self.model if storage.is_hub_name(self.model) else storage.absolute(self.model)
+        names = json.dumps([model, storage.absolute(self.graph)])
         digest = hashlib.sha256(names.encode()).hexdigest()[:16]
         return storage.cache_folder() / "triple_indices" / digest
-
-
-def _absolute(path: str) -> str:
-    """The absolute path; an address of a bucket stays as it is."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())

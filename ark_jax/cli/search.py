@@ -252,8 +252,8 @@ class Asking(IndexFlags):
         prepare_environment()
         from ark_jax.index.index import Index
 
-        few = self.question is not None
-        opened = Index.open(self.index, model=self.model, few=few, engine=self.engine)
+        is_single = self.question is not None
+        opened = Index.open(self.index, model=self.model, few=is_single, engine=self.engine)
         if self.filter:
             opened.metadata.passing(self.filter)  # refuses a wrong filter before models are loaded
         return opened
@@ -360,11 +360,11 @@ class Ask(Asking):
             )
             sources = range(answer.read)
         text = printable(answer.text) or "(no answer)"
-        rest = text[len(shown) :] if text.startswith(shown) else f"\n{text}"
+        ending = text[len(shown) :] if text.startswith(shown) else f"\n{text}"
         numbers = "".join(f" [{i + 1}]" for i in answer.sources)
         view = self.view(question, answer.text, similar)
         lines = table({i + 1: hits[i] for i in sources}, view)
-        _show_lines([f"{rest}{numbers}", "", heading, *lines])
+        _show_lines([f"{ending}{numbers}", "", heading, *lines])
 
 
 class Search(Asking):
@@ -393,13 +393,13 @@ class Search(Asking):
                 nearest = functools.partial(database.nearest, self.url, opened.manifest.folder)
                 opened = dataclasses.replace(opened, nearest=nearest)
             reader = self.open_reader() if self.expand == HYDE else None
-            name, others = Path(opened.model).name, {}
+            name, indices_by_name = Path(opened.model).name, {}
             if self.compare:
                 compared = opened.with_model(self.compare)
-                other = Path(compared.model).name
-                others = {self.compare if other == name else other: compared}
+                other_name = Path(compared.model).name
+                indices_by_name = {self.compare if other_name == name else other_name: compared}
         for question in self.questions():
-            self._search(others | {name: opened}, question, reader)
+            self._search(indices_by_name | {name: opened}, question, reader)
         return 0
 
     def _search(

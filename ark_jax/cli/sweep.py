@@ -95,8 +95,8 @@ class Sweep(Flags):
         if all(row["state"] == "done" for row in rows):
             store.clear(shared)
         if table:
-            done = {row["run"] for row in rows if row["state"] == "done"}
-            finished = {run.name: run.workdir for run in series.runs if run.name in done}
+            names_done = {row["run"] for row in rows if row["state"] == "done"}
+            finished = {run.name: run.workdir for run in series.runs if run.name in names_done}
             write_text(self.workdir / "table.md", as_markdown(table, finished))
         shown = "table.md" if table else "results.md"
         show((self.workdir / shown).read_text(encoding="utf-8"))

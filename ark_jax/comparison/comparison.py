@@ -231,15 +231,15 @@ def _rank_all(
         most_chunks(excluded),
     )
     searching = [system for system in systems if system.ranks and not system.file]
-    found, remarks = rank(task, searching, depth + spare, reader and reader.write), []
+    id_lists, remarks = rank(task, searching, depth + spare, reader and reader.write), []
     rankings = {}
     for system in systems:
         if system.by == RUN:
-            found[system.name], remark = imported.join_rankings(
+            id_lists[system.name], remark = imported.join_rankings(
                 system, outputs[system.name], task.questions, task.index, depth, spare
             )
             remarks.append(remark)
-        lists = found.get(system.name, [[]] * len(task.questions))
+        lists = id_lists.get(system.name, [[]] * len(task.questions))
         ranked = [
             ids_except(ids, unwanted, depth) for ids, unwanted in zip(lists, own_of, strict=True)
         ]

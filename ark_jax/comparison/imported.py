@@ -96,21 +96,21 @@ def join_rankings(
         ids = ranking(rankings.get(question.id, {}))[: depth + spare]
         chunks = [_chunk_id(id, system, question, index) for id in ids]
         unknown.update(id for id, chunk in zip(ids, chunks, strict=True) if chunk is None)
-        found = [id if chunk is None else chunk for id, chunk in zip(ids, chunks, strict=True)]
-        if len(set(found)) < len(found):
+        entries = [id if chunk is None else chunk for id, chunk in zip(ids, chunks, strict=True)]
+        if len(set(entries)) < len(entries):
             raise ValueError(
                 f"{system.file}: the question {question.id!r} ranks a passage both by its id and "
                 "by its document's; name it once"
             )
-        joined.append(found)
-    listed = {id for found in joined for id in found}
+        joined.append(entries)
+    listed = {id for entries in joined for id in entries}
     if listed and not listed - unknown:
         raise ValueError(
             f"{system.file}: none of its documents, such as {min(unknown)!r}, is in the corpus, "
             f"which has {next(iter(index.chunks.by_document))!r}; rankings and corpus must use the "
             "same ids"
         )
-    short = sum(0 < len(found) < depth for found in joined)
+    short = sum(0 < len(entries) < depth for entries in joined)
     counts = {
         f"{len(unknown):,} of {len(listed):,} ranked documents are not in the corpus": unknown,
         f"{short:,} rankings have fewer than {depth} documents": short,
@@ -162,20 +162,20 @@ def score(answer: str, references: Sequence[str], metrics: Sequence[str]) -> dic
 
 
 def _check_questions(
-    system: System, found: Mapping[str, object], questions: Sequence[Question]
+    system: System, rows: Mapping[str, object], questions: Sequence[Question]
 ) -> None:
-    if not any(question.id in found for question in questions):
+    if not any(question.id in rows for question in questions):
         raise ValueError(
-            f"{system.file}: none of its {len(found):,} questions, such as "
-            f"{next(iter(found))!r}, is in the test set, which has {questions[0].id!r}; both must "
+            f"{system.file}: none of its {len(rows):,} questions, such as "
+            f"{next(iter(rows))!r}, is in the test set, which has {questions[0].id!r}; both must "
             "use the same ids"
         )
 
 
-def _absent_questions(found: Mapping[str, object], questions: Sequence[Question], kind: str) -> str:
+def _absent_questions(rows: Mapping[str, object], questions: Sequence[Question], kind: str) -> str:
     """How many questions have nothing in a file, and how many of the file are not asked; or ""."""
     ids = {question.id for question in questions}
-    absent, unknown = len(ids - found.keys()), len(found.keys() - ids)
+    absent, unknown = len(ids - rows.keys()), len(rows.keys() - ids)
     parts = []
     if absent:
         parts.append(f"{absent:,} of {len(ids):,} questions have no {kind}, which counts 0")
@@ -185,5 +185,5 @@ def _absent_questions(found: Mapping[str, object], questions: Sequence[Question]
 
 
 def _remark(system: System, parts: Sequence[str]) -> str:
-    told = "; ".join(filter(None, parts))
-    return f"{system.name}: {told}" if told else ""
+    text = "; ".join(filter(None, parts))
+    return f"{system.name}: {text}" if text else ""

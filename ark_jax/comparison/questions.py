@@ -130,8 +130,8 @@ def _joined_texts(index: Index) -> dict[str, str]:
     """document id -> its text from its chunks; line breaks fill what no chunk covers."""
     texts: dict[str, str] = {}
     for chunk in index.chunks:
-        before = texts.get(chunk.document, "")[: chunk.start]
-        texts[chunk.document] = before.ljust(chunk.start, "\n") + chunk.text
+        text = texts.get(chunk.document, "")[: chunk.start]
+        texts[chunk.document] = text.ljust(chunk.start, "\n") + chunk.text
     return texts
 
 

@@ -192,8 +192,8 @@ def rank(
             if system.turns:
                 searcher = Turns(searcher, passages, write, prompts.load_template(TURNS))
             with _timed(f"search {system.name}", len(texts)):
-                found = searcher.search(texts, depth, None if is_whole else task.scopes)
-            rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in found]
+                results = searcher.search(texts, depth, None if is_whole else task.scopes)
+            rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in results]
     return {system.name: rankings[system.name] for system in systems}
 
 
@@ -210,8 +210,8 @@ def rerank(task: Task, system: System, ranked: Sequence[Sequence[str]]) -> list[
     first = Known([Ranking(ids, [0.0] * len(ids)) for ids in ranked])
     reranked = Reranked(first, shown, CrossEncoder.from_pretrained(system.reranker).score)
     with _timed(f"rerank {system.name}", len(texts)):
-        found = reranked.search(texts, max(map(len, ranked), default=0))
-    return [list(ranking.ids) for ranking in found]
+        results = reranked.search(texts, max(map(len, ranked), default=0))
+    return [list(ranking.ids) for ranking in results]
 
 
 @contextlib.contextmanager

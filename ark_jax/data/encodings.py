@@ -92,8 +92,8 @@ def head_encoding(head: bytes) -> str:
         return UTF8
     first, second = head[:4096:2], head[1:4096:2]
     # Every second byte of most letters in UTF-16 is 0.
-    for zeros, others, encoding in ((second, first, "utf-16-le"), (first, second, "utf-16-be")):
-        if zeros.count(0) > 0.5 * len(zeros) and not others.count(0):
+    for zeros, letters, encoding in ((second, first, "utf-16-le"), (first, second, "utf-16-be")):
+        if zeros.count(0) > 0.5 * len(zeros) and not letters.count(0):
             return encoding
     return ""
 
@@ -126,8 +126,8 @@ def file_encoding(path: Path) -> str:
 def _detect_encoding(block: bytes) -> str:
     """The encoding of a block that is not valid UTF-8: UTF-8 if it is damaged, "" if not text."""
     sample = _lines_beyond_ascii(block)
-    rest, characters = _OF_UTF8.subn(b"", sample)
-    if characters >= len(_NOT_ASCII.findall(rest)):
+    remainder, characters = _OF_UTF8.subn(b"", sample)
+    if characters >= len(_NOT_ASCII.findall(remainder)):
         return UTF8
     import charset_normalizer
 

@@ -186,10 +186,10 @@ class Problems(list[Problem]):
             if self._counts[kind] <= SYSTEMATIC or not problem.line or seen[kind] <= EXAMPLES:
                 listed.append(problem)
             if problem.line and self._counts[kind] > SYSTEMATIC and seen[kind] == EXAMPLES:
-                rest = self._counts[kind] - EXAMPLES
+                surplus = self._counts[kind] - EXAMPLES
                 fix = problem.message.rsplit("; ", 1)[-1]
-                message = f"{rest:,} more rows have this fault; {fix}"
-                listed.append(Problem(problem.file, 0, problem.field, message, rest))
+                message = f"{surplus:,} more rows have this fault; {fix}"
+                listed.append(Problem(problem.file, 0, problem.field, message, surplus))
         self[:] = listed
 
 

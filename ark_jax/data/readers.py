@@ -181,9 +181,9 @@ def _recognised_format(path: Path, findings: Findings) -> formats.Format | None:
 def _remark_others(form: formats.Format, path: Path, name: str, findings: Findings) -> None:
     """Says if a folder fits another format too, which would read other files of it."""
     later = formats.FORMATS[formats.FORMATS.index(form) + 1 :]
-    others = [rival for rival in later if rival.recognises(path)]
-    known = set(form.files(path)) if others else set()
-    for rival in others:
+    rivals = [rival for rival in later if rival.recognises(path)]
+    known = set(form.files(path)) if rivals else set()
+    for rival in rivals:
         files = [file for file in rival.files(path) if file not in known and not is_about(file)]
         if files:
             message = (
@@ -351,8 +351,8 @@ def mostly_passed_over(corpus: Corpus) -> str:
         return ""
     most_first = sorted(corpus.passed_over.items(), key=lambda reason: -reason[1])
     named = [f"{number:,} {reason}" for reason, number in most_first[:NAMED_REASONS]]
-    if rest := sum(number for _, number in most_first[NAMED_REASONS:]):
-        named.append(f"{rest:,} with other suffixes")
+    if surplus := sum(number for _, number in most_first[NAMED_REASONS:]):
+        named.append(f"{surplus:,} with other suffixes")
     reasons = ", ".join(named)
     files = f"{count:,} of {count + len(corpus.documents):,} files are passed over"
     return f"{files}: {reasons}; save them as files that are read, or move them away"

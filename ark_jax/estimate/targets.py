@@ -110,8 +110,8 @@ def absence(target: Target) -> str:
     module = {"tpu": "libtpu", "gpu": "jax_cuda13_plugin"}[target.device.platform]
     if target.device.kind not in ("NVIDIA H100 80GB HBM3", *(x.kind for x, _ in TPUS.values())):
         return f"no description of {target.device.kind} for its compiler is known"
-    found = importlib.util.find_spec(module)
-    return "" if found else f"{module} is not installed: pip install 'ark_jax[aot]'"
+    spec = importlib.util.find_spec(module)
+    return "" if spec else f"{module} is not installed: pip install 'ark_jax[aot]'"
 
 
 @contextlib.contextmanager

@@ -167,7 +167,7 @@ def pending_calls(
     """
     replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values()
     known = {row["key"] for row in replies} if settings.backend != "replay" else set()
-    left = sum(settings.key(call.turns) not in known for call in calls) if known else len(calls)
+    count = sum(settings.key(call.turns) not in known for call in calls) if known else len(calls)
     prompt = measure(folder, calls, lambda call: call.turns[0], cut=False)
     rate = prompt.mean / max(prompt.characters, 1)
     read, written = prompt.mean + more * rate, reply * rate
@@ -181,7 +181,7 @@ def pending_calls(
     seconds = [row["seconds"] for row in matching if row.get("seconds")]
     pace = sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0
     shown = {"label": label, "settings": settings, "total": len(calls), "pace": pace}
-    return Work(stage, "llm", "ask", left, read, min(written, settings.max_tokens), **shown)
+    return Work(stage, "llm", "ask", count, read, min(written, settings.max_tokens), **shown)
 
 
 # A token is a space and up to six letters, or one mark, or one sign of Chinese or its like. These

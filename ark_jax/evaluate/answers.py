@@ -84,12 +84,12 @@ def _has_sentence(text: str) -> bool:
 @contextlib.contextmanager
 def _recursion_limit(calls: int) -> Iterator[None]:
     """Increases Python's recursion limit by two frames for each of `calls`."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(before + 2 * calls)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + 2 * calls)
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        sys.setrecursionlimit(limit)
 
 
 ANSWER_METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}  # of replies

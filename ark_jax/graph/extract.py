@@ -215,17 +215,17 @@ def _tuple_record(
         return None
     if kind == "entity":
         return Entity(fields[0], fields[1] or UNKNOWN, " ".join(fields[2:]).strip(), chunk)
-    source, target, *rest = fields
+    source, target, *details = fields
     if kind not in ("relationship", "relation") or not target:
         return None
-    weight, keywords = _strength(rest[-1]) if len(rest) > 1 else None, ""
+    weight, keywords = _strength(details[-1]) if len(details) > 1 else None, ""
     if weight is not None:
-        rest.pop()
-        if len(rest) > 1:
-            keywords = rest.pop()
-    elif kind == "relation" and len(rest) > 1:
-        keywords = rest.pop(0)
-    description = " ".join(rest).strip()
+        details.pop()
+        if len(details) > 1:
+            keywords = details.pop()
+    elif kind == "relation" and len(details) > 1:
+        keywords = details.pop(0)
+    description = " ".join(details).strip()
     return Relation(source, target, description, 1.0 if weight is None else weight, chunk, keywords)
 
 

@@ -143,7 +143,8 @@ class _NameForms:
     def search(self, texts: Sequence[list[str]]) -> list[dict[str, tuple[int, ...]]]:
         """For each text, which is given as tokens: name in it -> the terms of the name."""
         grams = {gram for tokens in texts for _, _, gram in self._candidate_runs(tokens)}
-        owners = _terms_of_names(filter(_can_be_name, grams), self.texts, self.owners)
+        may_name = lambda gram: len(gram) > 1 and _telling_words(gram)
+        owners = _terms_of_names(filter(may_name, grams), self.texts, self.owners)
         return [self._longest_matches(tokens, owners) for tokens in texts]
 
     def _candidate_runs(self, tokens: list[str]) -> Iterator[tuple[int, int, str]]:
@@ -178,11 +179,6 @@ def _stop_words() -> frozenset[str]:
 def _telling_words(gram: str) -> list[str]:
     """The words that are neither punctuation nor stop words."""
     return [w for w in gram.split() if w[0].isalnum() and w.casefold() not in _stop_words()]
-
-
-def _can_be_name(gram: str) -> bool:
-    """Whether a run of tokens is more than one character, and more than stop words."""
-    return len(gram) > 1 and bool(_telling_words(gram))
 
 
 def nearest(name: str, terms: Terms, k: int = 3) -> list[str]:
@@ -356,12 +352,12 @@ def _ambiguous_names(names: Mapping[str, Sequence[int]], graph: Triples) -> list
     lines = []
     for name, nodes in list(names.items())[:LISTED]:
         ids = ", ".join(graph.nodes.ids[node].as_py() for node in nodes[:LISTED])
-        rest = f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else ""
-        lines.append(f"{name!r} may be {len(nodes):,} nodes, all are taken: {ids}{rest}")
+        ending = f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else ""
+        lines.append(f"{name!r} may be {len(nodes):,} nodes, all are taken: {ids}{ending}")
     return _with_count_of_rest(lines, len(names), "names lead to several nodes")
 
 
 def _with_count_of_rest(lines: list[str], total: int, kind: str) -> list[str]:
     """Some remarks of a kind, and one that says how many more there are."""
-    rest = total - len(lines)
-    return lines + ([f"{rest:,} more {kind}"] if rest else [])
+    surplus = total - len(lines)
+    return lines + ([f"{surplus:,} more {kind}"] if surplus else [])

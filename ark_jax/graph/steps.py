@@ -218,9 +218,10 @@ class GoldPath:
         """The share of answers among the nodes that it leads to."""
         return self.correct / self.reached
 
-    def f1(self, answers: int) -> float:
-        """F1 of the nodes that it leads to, against a question's number of answers."""
-        return 2 * self.correct / (self.reached + answers)
+
+def f1(correct: int, reached: int, answers: int) -> float:
+    """F1 of what a path reaches against the answers, by their numbers; 0 if both are none."""
+    return 2 * correct / max(reached + answers, 1)
 
 
 def shortest_paths(

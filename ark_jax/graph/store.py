@@ -152,8 +152,8 @@ class KnowledgeGraph(GraphFormats):
             return table
 
         def fold_after_mark(name: str) -> str:
-            mark, _, rest = name.partition(_MARK)
-            return mark + _MARK + folded if (folded := fold(rest)) else ""
+            mark, _, text = name.partition(_MARK)
+            return mark + _MARK + folded if (folded := fold(text)) else ""
 
         marked = mark(entities, "name"), mark(relations, "source", "target")
         graph = cls._from_merged(*merge_facts(*marked, fold_after_mark))
@@ -264,11 +264,11 @@ class KnowledgeGraph(GraphFormats):
         if contexts is None or not len(self):
             similar, cosines = find(vectors)
             return dataclasses.replace(self, similar=similar, cosines=cosines)
-        found = []
+        parts = []
         for nodes in self.nodes_by_context(contexts).values():
             pairs, cosines = find(vectors[nodes])
-            found.append((np.array(nodes, np.int32)[pairs], cosines))
-        similar, cosines = map(np.concatenate, zip(*found, strict=True))
+            parts.append((np.array(nodes, np.int32)[pairs], cosines))
+        similar, cosines = map(np.concatenate, zip(*parts, strict=True))
         order = np.lexsort((similar[:, 1], similar[:, 0]))
         return dataclasses.replace(self, similar=similar[order], cosines=cosines[order])
 

@@ -58,21 +58,21 @@ def build(
     """Makes the index in a folder, or updates it to this corpus; see `Index.build`."""
     _check_reranker(settings.reranker)
     with folders.locked(folder):
-        before = _intact_manifest(folder)
+        manifest = _intact_manifest(folder)
         source = _source_fingerprint(settings, corpus, reading)
-        is_same = before and source and before.source == source
-        if is_same and tables.has_metadata(folder / before.folder):
+        is_same = manifest and source and manifest.source == source
+        if is_same and tables.has_metadata(folder / manifest.folder):
             say(f"  index {folder}: nothing has changed")
             return
         documents, chunks = read_corpus(corpus, reading)
         retriever = open_retriever(settings.model, engine=settings.engine)
         made_with = vectors_made_with(retriever, settings.bits, settings.pool)
         origin = (made_with["model"], settings.rules)
-        is_same = before and (before.made_with["model"], before.rules) == origin
-        stored = tables.Stored(folder / before.folder) if is_same else None
+        is_same = manifest and (manifest.made_with["model"], manifest.rules) == origin
+        stored = tables.Stored(folder / manifest.folder) if is_same else None
         sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
-        _write_index(folder, parts, settings, retriever, made_with, before, source)
+        _write_index(folder, parts, settings, retriever, made_with, manifest, source)
 
 
 def _check_reranker(model: str) -> None:
@@ -92,24 +92,24 @@ def add(folder: Path, model: str, retriever: Retriever, corpus: Corpus) -> None:
         model: folder or hub name of the retriever.
     """
     with folders.locked(folder):
-        before = _intact_manifest(folder)
-        if before is None:
+        manifest = _intact_manifest(folder)
+        if manifest is None:
             raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
-        bits = stored_bits(before.made_with)
-        pool = before.made_with.get("pool", 1)
-        kept = before.reranker, before.engine, before.tokenizer, pool
-        settings = Settings(model, before.rules, bits, before.fusion, *kept)
+        bits = stored_bits(manifest.made_with)
+        pool = manifest.made_with.get("pool", 1)
+        kept = manifest.reranker, manifest.engine, manifest.tokenizer, pool
+        settings = Settings(model, manifest.rules, bits, manifest.fusion, *kept)
         made_with = vectors_made_with(retriever, bits, pool)
         documents, chunks = read_corpus(corpus)
         if not isinstance(documents, Sequence):
             documents = list(documents)
-        stored = tables.Stored(folder / before.folder)
-        if not tables.has_metadata(folder / before.folder):
+        stored = tables.Stored(folder / manifest.folder)
+        if not tables.has_metadata(folder / manifest.folder):
             say(f"  index {folder}: documents of before have no metadata; {folders.AGAIN}")
         find = tables.source_finder(chunks, stored)
         sources = tables.sources_with(stored, documents, find)
         parts = tables.parts_of(sources, stored, _chunk_cutter(chunks, settings))
-        _write_index(folder, parts, settings, retriever, made_with, before)
+        _write_index(folder, parts, settings, retriever, made_with, manifest)
 
 
 def _chunk_cutter(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.Cut | None:
@@ -125,7 +125,7 @@ def _write_index(
     settings: Settings,
     retriever: Retriever,
     made_with: dict,
-    before: Manifest | None,
+    manifest: Manifest | None,
     source: str = "",
 ) -> Manifest:
     """Writes an index, which replaces the earlier one.
@@ -133,7 +133,7 @@ def _write_index(
     Args:
         folder: of the index, which must be locked.
         made_with: the manifest's field.
-        before: the earlier index, if its files are intact.
+        manifest: the earlier index, if its files are intact.
         source: the manifest's field.
 
     Raises:
@@ -149,14 +149,14 @@ def _write_index(
     chunks = StoredChunks(new)
     earlier = None
     floats = {x: y for x, y in made_with.items() if x not in ("bits", "rotation")}
-    if before and dict(before.made_with) in (made_with, {**floats, "dtype": "float32"}):
-        earlier = folder / before.folder / folders.VECTORS
-        if dict(before.made_with) != made_with:
+    if manifest and dict(manifest.made_with) in (made_with, {**floats, "dtype": "float32"}):
+        earlier = folder / manifest.folder / folders.VECTORS
+        if dict(manifest.made_with) != made_with:
             bits = stored_bits(made_with)
             say(f"  index {folder}: its vectors of 32 bits a component are converted to {bits}")
-    elif before:
-        names = [*made_with, *before.made_with]
-        changed = next(x for x in names if before.made_with.get(x) != made_with.get(x))
+    elif manifest:
+        names = [*made_with, *manifest.made_with]
+        changed = next(x for x in names if manifest.made_with.get(x) != made_with.get(x))
         say(f"  index {folder}: made with another {changed}; all chunks are embedded again")
     embed = embedder(retriever, chunks, made_with)
     vector_files.extend_vectors(

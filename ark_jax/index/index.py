@@ -404,6 +404,4 @@ def _open_parts(
 def absolute_model(model: str | Path) -> str:
     """The absolute path of a folder; a hub name or a bucket address stays as it is."""
     name = str(model)
-    if "://" in name or storage.is_hub_name(name):
-        return name
-    return str(Path(name).expanduser().absolute())
+    return name if storage.is_hub_name(name) else storage.absolute(name)

@@ -126,7 +126,7 @@ class View:
             return []
         spans = [sentence_spans(hit.text) for hit in hits]
         sentences = [
-            hit.text[a:b] for hit, found in zip(hits, spans, strict=True) for a, b in found
+            hit.text[a:b] for hit, ranges in zip(hits, spans, strict=True) for a, b in ranges
         ]
         scores = np.split(self._scores(sentences, spans), np.cumsum(list(map(len, spans)))[:-1])
         return [_grow(*pair, room) for pair in zip(spans, scores, strict=True)]
@@ -143,7 +143,7 @@ class View:
         total = sum(weights.values()) or 1.0
         scores = np.array([sum(weights[word] for word in words) / total for words in held])
         ends = np.cumsum(list(map(len, spans))).tolist()
-        places = [range(end - len(found), end) for end, found in zip(ends, spans, strict=True)]
+        places = [range(end - len(ranges), end) for end, ranges in zip(ends, spans, strict=True)]
         unsure: list[int] = []
         for rows in places:
             is_unsure = len(rows) > 1 and max(scores[rows]) < SURE
@@ -156,17 +156,17 @@ class View:
 
     def marks(self, text: str) -> list[Mark]:
         """Where the answer and the question's words stand in a text, in order."""
-        found: list[Mark] = []
+        marks: list[Mark] = []
         if words := self.answer.split():
             pattern = whole_word_pattern(" ".join(words), r"\s+".join(map(re.escape, words)))
             places = re.finditer(pattern, text, re.IGNORECASE)
-            found = [(match.start(), match.end(), "answer") for match in places]
+            marks = [(match.start(), match.end(), "answer") for match in places]
         spans = [match.span(match.lastindex or 0) for match in _SHOWN.finditer(text)]
         for (start, end), stem in zip(spans, stems([text[a:b] for a, b in spans]), strict=True):
-            inside = any(a <= start < b for a, b, kind in found if kind == "answer")
+            inside = any(a <= start < b for a, b, kind in marks if kind == "answer")
             if not inside and self._asked.intersection(stem[-1:]):  # a pair, not its characters
-                found.append((start, end, "word"))
-        return sorted(found)
+                marks.append((start, end, "word"))
+        return sorted(marks)
 
     def html(self, text: str, span: tuple[int, int]) -> str:
         """A part of a text as HTML: the question's words `<b>`, the answer `<mark>`, and around it
@@ -175,17 +175,17 @@ class View:
         from ark_jax.index.reader import support
 
         part, start, end = _with_dots(text, span), 0, 0
-        if self.answer and (found := support(text, self.answer, self.question)):
+        if self.answer and (place := support(text, self.answer, self.question)):
             shift = len(_BEFORE) * bool(text[: span[0]].strip()) - span[0]
-            start, end = (min(max(x, span[0]), span[1]) + shift for x in found)
+            start, end = (min(max(x, span[0]), span[1]) + shift for x in place)
         marks, codes = self.marks(part), lambda kind: (f"<{_TAGS[kind]}>", f"</{_TAGS[kind]}>")
 
         def painted(a: int, b: int) -> str:
             inside = [(x - a, y - a, kind) for x, y, kind in marks if a <= x < b]
             return _painted(part[a:b], inside, html.escape, codes)
 
-        before, rests, after = painted(0, start), painted(start, end), painted(end, len(part))
-        return f"{before}<u>{rests}</u>{after}" if rests else before + after
+        head, rests, tail = painted(0, start), painted(start, end), painted(end, len(part))
+        return f"{head}<u>{rests}</u>{tail}" if rests else head + tail
 
     def lines(self, text: str, span: tuple[int, int], width: int) -> list[str]:
         """A part of a text as marked lines of `width` characters; three at most unless `full`."""
@@ -195,16 +195,16 @@ class View:
             marks, place = self.marks(part), 0
             most = {} if self.full else {"max_lines": LINES}
             if marks and len(part) > LINES * width and not self.full:  # one long sentence
-                before = part.rfind(" ", 0, max(marks[0][0] - width, 0)) + 1
-                part = f"… {part[before:]}" if before else part
+                offset = part.rfind(" ", 0, max(marks[0][0] - width, 0)) + 1
+                part = f"… {part[offset:]}" if offset else part
                 marks = self.marks(part)
             for line in textwrap.wrap(part, width, placeholder=_CUT, **most):
                 body = line.removesuffix(_CUT)
                 start = part.index(body, place)
                 place = start + len(body)
-                inside = [(a - start, b - start, x) for a, b, x in marks if a < place and b > start]
+                spans = [(a - start, b - start, x) for a, b, x in marks if a < place and b > start]
                 codes = lambda kind: (_CODES[kind], PLAIN) if self.colour else ("", "")
-                lines.append(_painted(body, inside, str, codes) + line[len(body) :])
+                lines.append(_painted(body, spans, str, codes) + line[len(body) :])
         return lines
 
 
@@ -228,8 +228,8 @@ def _grow(spans: Sequence[tuple[int, int]], scores: np.ndarray, room: int) -> tu
 def _with_dots(text: str, span: tuple[int, int]) -> str:
     """A part of a text without control characters, with dots where something is left out."""
     start, end = span
-    before, after = _BEFORE * bool(text[:start].strip()), _CUT * bool(text[end:].strip())
-    return before + printable(text[start:end]) + after
+    prefix, suffix = _BEFORE * bool(text[:start].strip()), _CUT * bool(text[end:].strip())
+    return prefix + printable(text[start:end]) + suffix
 
 
 def _painted(
@@ -241,9 +241,9 @@ def _painted(
     """A text, each mark of which is between the two codes of its kind."""
     parts, place = [], 0
     for start, end, kind in marks:
-        before, after = codes(kind)
+        opening, closing = codes(kind)
         start, end = max(start, place), min(end, len(text))
-        parts += [escape(text[place:start]), before, escape(text[start:end]), after]
+        parts += [escape(text[place:start]), opening, escape(text[start:end]), closing]
         place = end
     return "".join([*parts, escape(text[place:])])
 

@@ -44,8 +44,8 @@ def _cloze_pair(sentence: str, passage: str, rare: set[str]) -> dict | None:
         is_name = name[0].isupper()
         if sentence.count(name) != 1 or (is_name and not _is_surely_name(name, passage)):
             continue
-        before, after = sentence.split(name)
-        gapped = f"{before}{GAP}{after}"
+        head, tail = sentence.split(name)
+        gapped = f"{head}{GAP}{tail}"
         if not contains_words(gapped, name):
             kind = "name" if is_name else "word"
             question = f"Which {kind} is left out here: {' '.join(gapped.split()).rstrip('.!?')}?"

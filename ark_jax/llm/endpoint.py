@@ -455,9 +455,9 @@ async def _events(response) -> AsyncIterator[dict]:
     Raises:
         ValueError, RecursionError: the data of an event is no JSON.
     """
-    rest = b""
+    buffer = b""
     async for part in _bounded(response):
-        *lines, rest = (rest + part).split(b"\n")
+        *lines, buffer = (buffer + part).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and data not in (b"", b"[DONE]"):

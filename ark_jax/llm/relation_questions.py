@@ -63,11 +63,11 @@ def usable_wordings(
     usable: dict[str, dict[str, str]] = {side: {} for side in SIDES}
     defects = []
     for parsed in map(parse_wordings, replies):
-        before = {side: set(texts) for side, texts in usable.items()}
+        earlier_keys = {side: set(texts) for side, texts in usable.items()}
         for side in SIDES if parsed else ():
             for wording in parsed[side]:
                 key = comparison_key(wording)
-                if key in before[side]:  # a correction may repeat what was right
+                if key in earlier_keys[side]:  # a correction may repeat what was right
                     continue
                 defect = wording_defect(wording, names)
                 if not defect and key in usable[side]:
@@ -105,9 +105,9 @@ def wordings_remark(
     if not lacking:
         return None
     bad = "; ".join(f"{side}, {text!r}: {defect}" for side, text, defect in defects[:8])
-    rest = " and ".join(f"{n} more that ask for the {side}" for side, n in lacking.items())
+    demand = " and ".join(f"{n} more that ask for the {side}" for side, n in lacking.items())
     return (
         f"Some wordings cannot be used ({bad}). " * bool(bad)
-        + f"Write {rest}, each with {PLACEHOLDER} exactly once, all different from those before. "
+        + f"Write {demand}, each with {PLACEHOLDER} exactly once, all different from those before. "
         + FORM
     )

@@ -88,7 +88,8 @@ def extract_graph(
     records = []
     for name, numbers in sentences_by_name.items():
         kind = "name" if name[0].isupper() else "term"
-        description = _without_delimiters(sentences[numbers[0]])
+        description = " ".join(sentences[numbers[0]].split())
+        description = description.replace("<|>", " ").replace("##", " ")
         records.append(f'("entity"<|>{name}<|>{kind}<|>{description})')
     pairs = Counter()
     for number in range(len(sentences)):
@@ -98,11 +99,6 @@ def extract_graph(
         strength = min(count, 10)
         records.append(f'("relationship"<|>{source}<|>{target}<|>Named together.<|>{strength})')
     return "##\n".join([*records, "<|COMPLETE|>"])
-
-
-def _without_delimiters(sentence: str) -> str:
-    """A sentence on one line, without the delimiters of the extraction format."""
-    return " ".join(sentence.split()).replace("<|>", " ").replace("##", " ")
 
 
 def rewrite_question(

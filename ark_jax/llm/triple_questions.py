@@ -118,14 +118,14 @@ def sort_questions(
     usable: dict[AskedEnd, dict[str, str]] = {x: {} for x in ends}
     defects = []
     for reply in replies:
-        before = {end: set(texts) for end, texts in usable.items()}
+        earlier_keys = {end: set(texts) for end, texts in usable.items()}
         for written in parse_triple_questions(reply) or ():
             end = wanted.get((written.number, written.side))
             if end is None:
                 defects.append((written, "no such end was asked for"))
                 continue
             key = comparison_key(written.question)
-            if key in before[end]:  # a correction may repeat what was right
+            if key in earlier_keys[end]:  # a correction may repeat what was right
                 continue
             defect = question_defect(written.question, end.known, end.answers)
             if not defect and key in usable[end]:

@@ -133,21 +133,21 @@ def _word_passive(words: Sequence[str]) -> _Sides | None:
     *adverbs, participle, preposition = words
     if participle in OWN_ACTS:
         return _word_own_act(participle, preposition)
-    done, relation = " ".join([*adverbs, participle]), " ".join(words)
+    phrase, relation = " ".join([*adverbs, participle]), " ".join(words)
     heads = [f"what was {relation} {E}?", f"who or what was {relation} {E}?"]
     if preposition == "by":
         past = " ".join([*adverbs, past_tense(participle)])
-        heads.append(f"what has {E} {done}?")
+        heads.append(f"what has {E} {phrase}?")
         return heads, [
             f"who {past} {E}?",
-            f"{E} was {done} by whom?",
-            f"by whom was {E} {done}?",
-            f"who was {E} {done} by?",
+            f"{E} was {phrase} by whom?",
+            f"by whom was {E} {phrase}?",
+            f"who was {E} {phrase} by?",
         ]
     tails = [f"{E} was {relation} what?", f"what was {E} {relation}?"]
-    tails.append(f"{preposition} whom or what was {E} {done}?")
+    tails.append(f"{preposition} whom or what was {E} {phrase}?")
     if preposition in ("in", "at") and participle in PLACED:
-        tails = [f"where was {E} {done}?", *tails[:2]]
+        tails = [f"where was {E} {phrase}?", *tails[:2]]
     return [*heads, f"which one was {relation} {E}?"], tails
 
 
@@ -171,30 +171,30 @@ def _word_noun_with_participle(words: Sequence[str]) -> _Sides | None:
         return None
     start = i - 1 if i > 1 and is_modifier(words[i - 1]) else i
     things, relation = " ".join(words[:start]), " ".join(words)
-    done = " ".join(words[start : i + 1])
+    phrase = " ".join(words[start : i + 1])
     if ending and ending[0] in PREPOSITIONS:
-        return _word_participle_with_preposition(things, done, ending[0])
+        return _word_participle_with_preposition(things, phrase, ending[0])
     heads = [f"what has {E} among its {relation}?", f"whose {relation} include {E}?"]
     heads.append(f"{E} is one of the {relation} of what?")
-    tails = [f"what are the {relation} of {E}?", f"for {E}, which {things} are {done}?"]
+    tails = [f"what are the {relation} of {E}?", f"for {E}, which {things} are {phrase}?"]
     if words[i] in OWN_ACTS:
-        return heads, [f"what {things} has {E} {done}?", *tails]
+        return heads, [f"what {things} has {E} {phrase}?", *tails]
     if words[i] in DEEDS and not ending:
         past = " ".join([*words[start:i], past_tense(words[i])])
-        return [f"who {past} {E}?", *heads], [f"what {things} has {E} {done}?", *tails]
-    return heads, [f"which {things} are {done} in {E}?", *tails]
+        return [f"who {past} {E}?", *heads], [f"what {things} has {E} {phrase}?", *tails]
+    return heads, [f"which {things} are {phrase} in {E}?", *tails]
 
 
-def _word_participle_with_preposition(things: str, done: str, preposition: str) -> _Sides:
+def _word_participle_with_preposition(things: str, phrase: str, preposition: str) -> _Sides:
     """Wordings of relations such as "films starred in": things, participle, preposition."""
-    is_own = done in OWN_ACTS
+    is_own = phrase in OWN_ACTS
     has, be = ("has", "") if is_own else ("is", "is ")
-    ending = f"{be}{done} {preposition}"
+    ending = f"{be}{phrase} {preposition}"
     heads = [f"{who} {ending} {E}?" for who in ("what", "who or what", "which one")]
     return heads, [
-        f"which {things} {has} {E} {done} {preposition}?",
-        f"{preposition} which {things} {has} {E} {done}?",
-        f"{E} {has} {done} {preposition} which {things}?",
+        f"which {things} {has} {E} {phrase} {preposition}?",
+        f"{preposition} which {things} {has} {E} {phrase}?",
+        f"{E} {has} {phrase} {preposition} which {things}?",
     ]
 
 

@@ -64,6 +64,15 @@ class RowState(NamedTuple):
     live: Int[Array, " b"]  # 0 for an empty slot
 
 
+class NewestToken(NamedTuple):
+    """The newest token of each row, and what it sees of the cache."""
+
+    place: Int[Array, ""]  # of its keys and values in the cache
+    position: Int[Array, " b"]
+    positions: Int[Array, "b s"]  # of all places of the cache
+    mask: Bool[Array, "b s"]
+
+
 class SharedPrefix(NamedTuple):
     """The prefix of all prompts on every device; keys and values are cut by `parts_of`."""
 
@@ -473,67 +482,84 @@ def _decode(
         suffix_length: positions of the cache before its ring.
     """
     ring, stops = cache[0][0].shape[-2] - suffix_length, jnp.array(stop_ids)
-    is_stacked = cache[0][0].ndim == 5
 
     def step(carry):
         """Generates one token of every row."""
-        i, token, done, cache, out = carry
-        place = (first_step + i) % ring
-        ages = (place - jnp.arange(ring)) % ring  # steps since each place of the ring was filled
-        recent = ages <= (rows.age + i)[:, None]
-        in_suffix = jnp.arange(suffix_length) < rows.suffix_length[:, None]
-        mask = jnp.concatenate([in_suffix, recent], axis=1)
-        position = shared.length + rows.suffix_length + rows.age + i
-        angles = rotary.angles(position[:, None], cfg.rotaries, cfg.head_dim)
-        of_suffix = shared.length + jnp.arange(suffix_length) + 0 * position[:, None]
-        positions = jnp.concatenate([of_suffix, position[:, None] - ages], axis=1)
-
-        def write(old: Array, y: Array) -> Array:
-            """Puts keys or values `[... k 1 h]` at the place of this step."""
-            return jax.lax.dynamic_update_slice_in_dim(
-                old, y, suffix_length + place, axis=old.ndim - 2
-            )
-
-        def layer(x, inputs):
-            """A layer's output, its new keys and values, and all that it has now."""
-            block, old, of_prefix, is_local = inputs
-            q, *new = block.qkv(x, rotary.of_layer(angles, is_local), cfg)
-            seen, first = mask, None
-            if is_local is not None:
-                first = position + 1 - attention.reach(cfg, is_local, attention.FAR)
-                seen = mask & (positions >= first[:, None])
-            new = [y.swapaxes(1, 2) for y in new]
-            written = tuple(map(write, old, new))
-            attended = prefix_attention.attend_newest(
-                q,
-                prefix_attention.KeyValues(*written, seen),
-                prefix_attention.KeyValues(*of_prefix, shared.mask),
-                first,
-            )
-            return block.finish(x, attended, cfg), new, written
-
-        x, new_cache = model.embeddings(token[:, None], cfg), []
-        local = decoder.local_layers(cfg)
-        flags = [local] if is_stacked or local is None else list(local)
-        flags = flags * (len(parts) // len(flags))
-        for part in zip(parts, cache, shared.parts, flags, strict=True):
-            if is_stacked:
-                x, new = jax.lax.scan(lambda x, inputs: layer(x, inputs)[:2], x, part)
-                written = tuple(map(write, part[1], new))
-            else:
-                x, _, written = layer(x, part)
-            new_cache.append(written)
+        i, token, ended, cache, out = carry
+        state = rows._replace(age=rows.age + i)
+        newest = _newest_token(state, shared.length, (first_step + i) % ring, suffix_length, ring)
+        x = model.embeddings(token[:, None], cfg)
+        x, cache = _decode_layers(x, parts, cfg, shared, cache, newest)
         logits = model.logits(decoder.norm(x, model.norm, cfg)[:, 0], cfg)
-        token = sampling.next_tokens(logits, draw, rows.age + i + 1)
+        token = sampling.next_tokens(logits, draw, state.age + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)
-        return i + 1, jnp.maximum(token, 0), done | jnp.isin(token, stops), new_cache, out
+        return i + 1, jnp.maximum(token, 0), ended | jnp.isin(token, stops), cache, out
 
     def unfinished(carry):
-        i, _, done, _, _ = carry
-        return (i < steps) & ~done.all()
+        i, _, ended, _, _ = carry
+        return (i < steps) & ~ended.all()
 
     zeros = jnp.zeros((len(rows.token), steps), jnp.int32, out_sharding=activation_spec("b t"))
-    out = zeros + UNUSED
-    start = jnp.int32(0), rows.token, rows.live != 1, cache, out
-    _, _, _, cache, out = jax.lax.while_loop(unfinished, step, start)
-    return cache, out
+    start = jnp.int32(0), rows.token, rows.live != 1, cache, zeros + UNUSED
+    return jax.lax.while_loop(unfinished, step, start)[3:]
+
+
+def _newest_token(
+    rows: RowState, prefix_length: int | Array, place: Array, suffix_length: int, ring: int
+) -> NewestToken:
+    """The newest token of each row, whose keys and values go to a place of the ring."""
+    ages = (place - jnp.arange(ring)) % ring  # steps since each place of the ring was filled
+    in_suffix = jnp.arange(suffix_length) < rows.suffix_length[:, None]
+    mask = jnp.concatenate([in_suffix, ages <= rows.age[:, None]], axis=1)
+    position = prefix_length + rows.suffix_length + rows.age
+    of_suffix = prefix_length + jnp.arange(suffix_length) + 0 * position[:, None]
+    positions = jnp.concatenate([of_suffix, position[:, None] - ages], axis=1)
+    return NewestToken(suffix_length + place, position, positions, mask)
+
+
+def _decode_layers(
+    x: Float[Array, "b 1 d"],
+    parts: list[decoder.Block],
+    cfg: decoder.Config,
+    shared: SharedPrefix,
+    cache: list[Cache],
+    newest: NewestToken,
+) -> tuple[Float[Array, "b 1 d"], list[Cache]]:
+    """The last layer's output, and the cache with the keys and values of the newest token."""
+    is_stacked = cache[0][0].ndim == 5
+    new_cache: list = []
+    angles = rotary.angles(newest.position[:, None], cfg.rotaries, cfg.head_dim)
+
+    def write(old: Array, y: Array) -> Array:
+        """Puts keys or values `[... k 1 h]` at the place of this step."""
+        return jax.lax.dynamic_update_slice_in_dim(old, y, newest.place, axis=old.ndim - 2)
+
+    def layer(x, inputs):
+        """A layer's output, its new keys and values, and all that it has now."""
+        block, old, of_prefix, is_local = inputs
+        q, *new = block.qkv(x, rotary.of_layer(angles, is_local), cfg)
+        mask, first = newest.mask, None
+        if is_local is not None:
+            first = newest.position + 1 - attention.reach(cfg, is_local, attention.FAR)
+            mask &= newest.positions >= first[:, None]
+        new = [y.swapaxes(1, 2) for y in new]
+        written = tuple(map(write, old, new))
+        attended = prefix_attention.attend_newest(
+            q,
+            prefix_attention.KeyValues(*written, mask),
+            prefix_attention.KeyValues(*of_prefix, shared.mask),
+            first,
+        )
+        return block.finish(x, attended, cfg), new, written
+
+    local = decoder.local_layers(cfg)
+    flags = [local] if is_stacked or local is None else list(local)
+    flags = flags * (len(parts) // len(flags))
+    for part in zip(parts, cache, shared.parts, flags, strict=True):
+        if is_stacked:
+            x, new = jax.lax.scan(lambda x, inputs: layer(x, inputs)[:2], x, part)
+            written = tuple(map(write, part[1], new))
+        else:
+            x, _, written = layer(x, part)
+        new_cache.append(written)
+    return x, new_cache

@@ -210,10 +210,10 @@ def weight_files(folder: Path) -> list[Path]:
     elif pickled:
         return [torch_weights.convert(pickled)]
     else:
-        others = f" but {', '.join(file.name for file in present)}; rename the one that counts"
+        hint = f" but {', '.join(file.name for file in present)}; rename the one that counts"
         raise FileNotFoundError(
             f"{folder}: no model.safetensors, nor its index"
-            f"{others if present else '; fetch the weights, or save them with transformers'}"
+            f"{hint if present else '; fetch the weights, or save them with transformers'}"
         )
     missing = [file.name for file in files if not file.is_file()]
     if missing:
@@ -587,7 +587,7 @@ def _read_parameter(checkpoint: Checkpoint, names: list[str], row: Row, cfg) -> 
     """
     source, target = row.letters.split("->")
     dims, stack = cfg.dims, "{l}" in row.name
-    rows, *others = shape_of(source, dims)
+    rows, *other_sizes = shape_of(source, dims)
     for name in names:
         tensor = checkpoint.slice(name)
         if tensor.get_dtype() not in _FLOAT_TYPES:
@@ -595,7 +595,7 @@ def _read_parameter(checkpoint: Checkpoint, names: list[str], row: Row, cfg) -> 
                 f"{checkpoint.folder}: tensor {name} is of type {tensor.get_dtype()}, not one of "
                 f"{', '.join(_FLOAT_TYPES)}; take a checkpoint that is not quantised"
             )
-        stored, expected = tuple(tensor.get_shape()), (row.parts * rows, *others)
+        stored, expected = tuple(tensor.get_shape()), (row.parts * rows, *other_sizes)
         if stored != expected:
             raise ValueError(
                 f"{checkpoint.folder}: tensor {name} has shape {stored}, config.json says "
@@ -633,7 +633,7 @@ def _stored_region(source: str, cuts: dict[str, slice], dims: dict[str, int]) ->
         cuts: the slice of each letter.
     """
     region = []
-    for first, *rest in groups(source):
-        rows = math.prod(dims[letter] for letter in rest)
+    for first, *letters in groups(source):
+        rows = math.prod(dims[letter] for letter in letters)
         region.append(slice(cuts[first].start * rows, cuts[first].stop * rows))
     return tuple(region)

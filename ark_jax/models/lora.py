@@ -322,13 +322,13 @@ def load_peft(folder: Path, base: Path, cfg) -> Adapter:
         }
     weights, rank = _adapted_weights(tensors, folder, base, cfg.layers), settings["r"]
     dims = cfg.dims | {"l": cfg.layers, "r": rank}
-    found = {x: settings.get(x) or {} for x in ("rank_pattern", "alpha_pattern")}
-    by_part = found == _patterns(weights, rank, settings["lora_alpha"])
+    patterns = {x: settings.get(x) or {} for x in ("rank_pattern", "alpha_pattern")}
+    by_part = patterns == _patterns(weights, rank, settings["lora_alpha"])
     by_part &= not settings.get("use_rslora")
-    if settings["peft_type"] != "LORA" or (any(found.values()) and not by_part):
+    if settings["peft_type"] != "LORA" or (any(patterns.values()) and not by_part):
         raise ValueError(
-            f"{folder}/adapter_config.json: peft_type={settings['peft_type']}, {found}; only LORA "
-            "with one rank and alpha for all weights is implemented"
+            f"{folder}/adapter_config.json: peft_type={settings['peft_type']}, {patterns}; "
+            "only LORA with one rank and alpha for all weights is implemented"
         )
 
     def put_factor(value: np.ndarray, source: str, target: str) -> jax.Array:

@@ -99,8 +99,8 @@ class PairTokenizer:
         Args:
             sides: for each token 0 or 1, the text it belongs to; None for special tokens.
         """
-        before, between = self._special_token_counts
-        first, second = before, before + sides.count(0) + between
+        head, gap = self._special_token_counts
+        first, second = head, head + sides.count(0) + gap
         if not any(segments):  # the tokenizer gives no segments
             segments = [int(i >= second) for i in range(len(ids))]
         ids = [*ids[:first], self.markers[0], *ids[first:second], self.markers[1], *ids[second:]]
@@ -110,8 +110,8 @@ class PairTokenizer:
     def _special_token_counts(self) -> tuple[int, int]:
         """The number of special tokens before the first text, and between the two."""
         tokens = self.tokenizer("a", "a").encodings[0].sequence_ids
-        before, second = tokens.index(0), tokens.index(1)
-        return before, second - before - tokens.count(0)
+        head, second = tokens.index(0), tokens.index(1)
+        return head, second - head - tokens.count(0)
 
 
 def check_pairs(pairs: Sequence) -> None:

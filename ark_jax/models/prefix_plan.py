@@ -107,8 +107,8 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
     ladder = _suffix_ladder(max(suffix_lengths.values()), budget, prefixes)
     tokens = [_tokens_by_rest([group.prefix_length for group in queue]) for queue in queues]
     while any(queues):
-        left = max(rest[len(queue)] for rest, queue in zip(tokens, queues, strict=True))
-        capacity = _next_capacity(capacities, left)
+        most_tokens = max(counts[len(queue)] for counts, queue in zip(tokens, queues, strict=True))
+        capacity = _next_capacity(capacities, most_tokens)
         taken = [_take_prefixes(queue, capacity, prefixes) for queue in queues]
         array_rows, ids = [], []
         for device, batch in enumerate(taken):
@@ -224,8 +224,8 @@ def _batch_suffixes(
     """Batches of the suffixes in the devices' queues, which it empties."""
     tokens = [_tokens_by_rest([lengths[i] for i, _ in queue]) for queue in queues]
     while any(queues):
-        left = max(rest[len(queue)] for rest, queue in zip(tokens, queues, strict=True))
-        capacity = _next_capacity(ladder.capacities, left)
+        most_tokens = max(counts[len(queue)] for counts, queue in zip(tokens, queues, strict=True))
+        capacity = _next_capacity(ladder.capacities, most_tokens)
         taken = [_take_suffixes(queue, lengths, capacity, ladder) for queue in queues]
         yield _suffix_batch(rows, lengths, taken, capacity, ladder)
 

@@ -56,9 +56,9 @@ def convert(files: Sequence[Path]) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     new = out.with_name(f"{os.getpid()}.new")
     command = [sys.executable, "-I", "-c", _PROGRAM, *map(str, (*files, new))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise ValueError(
             f"{files[0]}: torch does not read it as plain tensors ({reason[:200]}); take weights "
             "in safetensors"

@@ -39,11 +39,6 @@ def is_record(value: object) -> TypeGuard[Record]:
     )
 
 
-def _prompt_digest(field: str, path: str) -> str:
-    """The digest of a prompt's template; the last part of the field is its name."""
-    return prompts.text_digest(prompts.load_template(field.rpartition(".")[2], path))
-
-
 # Kind of content -> a function of a field and its value, which gives a digest of what it names.
 CONTENTS: dict[str, Callable[[str, Any], str]] = {
     "model": lambda field, path: fingerprints.model_digest(path),
@@ -55,7 +50,9 @@ CONTENTS: dict[str, Callable[[str, Any], str]] = {
     "file": lambda field, path: (
         fingerprints.file_digest(Path(path)) if Path(path).is_file() else ""
     ),
-    "prompt": _prompt_digest,
+    "prompt": lambda field, path: prompts.text_digest(
+        prompts.load_template(field.rpartition(".")[2], path)
+    ),
     "function": own_functions.digest,
 }
 

@@ -74,11 +74,11 @@ def current_stage(is_running: bool, rows: Iterable[dict]) -> tuple[str, str]:
         if "stage" in row:
             stage, progress = row["stage"], ""
         elif "counts" in row:
-            done, total, unit = row["counts"]
-            progress = f"{unit} {done:,} of {total:,}"
+            count, total, unit = row["counts"]
+            progress = f"{unit} {count:,} of {total:,}"
             if row["seconds_left"] is not None:
-                left = row["seconds_left"] - (time.time() - row["time"])
-                progress += f", {duration(max(left, 0))} left"
+                seconds = row["seconds_left"] - (time.time() - row["time"])
+                progress += f", {duration(max(seconds, 0))} left"
     return stage, progress
 
 

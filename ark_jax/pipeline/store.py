@@ -41,8 +41,8 @@ def find(
     is_waiting = False
     while True:
         with locked(store / ".locks" / stage):
-            if found := _find_finished(store, stage, change):
-                return found, None
+            if folder := _find_finished(store, stage, change):
+                return folder, None
             partial = _claim_unfinished(store, stage, change, stack)
         if partial:
             return None, partial

@@ -271,12 +271,12 @@ def write_results(
     return rows
 
 
-def _verdict(done: Sequence[dict], heading: str) -> list[str]:
+def _verdict(rows: Sequence[dict], heading: str) -> list[str]:
     """The best run, and whether its difference to base may be chance; no sentence without means."""
-    best = done[0] if done and _has_mean(done[0]) else None
+    best = rows[0] if rows and _has_mean(rows[0]) else None
     if best is None:
         return []
-    head = f"{best['run']} has the highest {heading} of {len(done)} runs, {best['mean']:.3f}"
+    head = f"{best['run']} has the highest {heading} of {len(rows)} runs, {best['mean']:.3f}"
     if best["difference_low"] is None:
         return [f"{head}."]
     interval = f"[{best['difference_low']:.3f}, {best['difference_high']:.3f}]"
@@ -301,12 +301,12 @@ def _untrained_rows(run: SweepRun, comparison: Comparison) -> list[dict]:
     return rows
 
 
-def _table_lines(done: Sequence[dict], comparison: Comparison) -> list[list[str]]:
+def _table_lines(rows: Sequence[dict], comparison: Comparison) -> list[list[str]]:
     """The cells of finished runs, the head first; of folds without differences to base."""
-    further = [x for x in comparison.other_metrics if any(row[x] is not None for row in done)]
+    further = [x for x in comparison.other_metrics if any(row[x] is not None for row in rows)]
     other_names = [comparison.names[name] for name in further]
     head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
-    lines = [head, *(_run_cells(row, further) for row in done)]
+    lines = [head, *(_run_cells(row, further) for row in rows)]
     return [[*line[:2], *line[3:]] for line in lines] if comparison.pool else lines
 
 

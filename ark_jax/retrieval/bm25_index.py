@@ -446,13 +446,13 @@ def _words_of_any_script(text: str) -> list[str]:
     words = _any_word().findall(text)
     if not _UNSPACED.search(text):
         return words
-    found: list[str] = []
+    tokens: list[str] = []
     for part in itertools.chain.from_iterable(map(_UNSPACED.split, words)):
         is_unspaced = _UNSPACED.match(part)
-        found += (
+        tokens += (
             (*part, *map("".join, itertools.pairwise(part))) if is_unspaced else [part] * bool(part)
         )
-    return found
+    return tokens
 
 
 @functools.cache

@@ -149,9 +149,15 @@ def top_k(
         return top_k_on_host(queries, keys, k, sent.longest if sent else 0)
     layout.enter_mesh()
     blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
-    positions, ceiling, query_norms, key_norms = _candidates(
-        queries, blocks, count, block[0], dtype
-    )
+    candidates = _candidates(queries, blocks, count, block[0], dtype)
+    return _proved_top_k(queries, keys, k, block[1], candidates)
+
+
+def _proved_top_k(
+    queries: np.ndarray, keys: np.ndarray, k: int, block: int, candidates: tuple
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """As `top_k`, from what `_candidates` returns; searches again where these may lack a key."""
+    positions, ceiling, query_norms, key_norms = candidates
     positions, values = best_of(positions, _candidate_products(queries, keys, positions), k)
     width = queries.shape[1]
     # No excluded key exceeds `highest`; one may equal the k-th best.
@@ -160,7 +166,7 @@ def top_k(
     least = values[:, -1] - error_bound((query_norms[0], 0), (key_norms[0], 0), width)
     for start in range(0, len(unproved), 256):
         rows = unproved[start : start + 256]
-        positions[rows], values[rows] = _search_again(queries[rows], keys, k, block[1], least[rows])
+        positions[rows], values[rows] = _search_again(queries[rows], keys, k, block, least[rows])
     return positions.astype(np.int32), values.astype(np.float32)
 
 

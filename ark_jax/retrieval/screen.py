@@ -45,9 +45,9 @@ class Signs:
         place = max(LEAST, count // SHARE, 4 * k) * len(self._sample) // count
         for query in self._signs(queries):
             blocks = (self._words[:, i : i + SIGNS] for i in range(0, count, SIGNS))
-            apart = np.concatenate([_differences(query[None], block)[0] for block in blocks])
-            sample = np.sort(apart[self._sample])
-            chosen = np.flatnonzero(apart <= sample[min(place, len(sample) - 1)])
+            distances = np.concatenate([_differences(query[None], block)[0] for block in blocks])
+            sample = np.sort(distances[self._sample])
+            chosen = np.flatnonzero(distances <= sample[min(place, len(sample) - 1)])
             yield chosen if len(chosen) >= k else np.arange(count)
 
 
@@ -68,22 +68,22 @@ def screen(
     wide = max(WHOLE, number // SHARE, 4 * count)
     width = queries.values.shape[1]
     if number < 3 * wide or width <= FIRST:  # the first signs would leave out too little
-        return _fewest(_apart(signs, texts, width), count, scope)
-    chosen = _fewest(_apart(signs, texts, FIRST), wide, scope)
+        return _fewest(_distances(signs, texts, width), count, scope)
+    chosen = _fewest(_distances(signs, texts, FIRST), wide, scope)
     stored = TokenVectors(texts.values[:, : codes.columns(width, 1)], texts.offsets)
     for i, rows in enumerate(chosen):
         near = stored[rows if scope is None else scope[rows]]
-        chosen[i, :count] = rows[_fewest(_apart(signs[i : i + 1], near, width), count)[0]]
+        chosen[i, :count] = rows[_fewest(_distances(signs[i : i + 1], near, width), count)[0]]
     return chosen[:, :count]
 
 
-def _apart(signs: TokenVectors, texts: TokenVectors, width: int) -> Int[np.ndarray, "q n"]:
+def _distances(signs: TokenVectors, texts: TokenVectors, width: int) -> Int[np.ndarray, "q n"]:
     """How many of the first `width` signs differ, added up over the tokens of each query."""
     words = codes.columns(width, 1)
     asked = np.zeros((-(-len(signs.values) // PAIRED) * PAIRED, words), codes.DTYPE)
     asked[: len(signs.values)] = signs.values[:, :words]
     # An empty text is as far as one whose cosines are 0.
-    apart = np.repeat(signs.lengths[:, None], len(texts), 1) * (width // 2)
+    distances = np.repeat(signs.lengths[:, None], len(texts), 1) * (width // 2)
     asking = np.flatnonzero(signs.lengths)
     size = SIGNS * signs.values.shape[1] // words  # fewer signs of more tokens
     block = np.zeros((words, max(size, int(texts.lengths.max()))), codes.DTYPE)
@@ -99,17 +99,17 @@ def _apart(signs: TokenVectors, texts: TokenVectors, width: int) -> Int[np.ndarr
         fewest = [np.minimum.reduceat(x, members.offsets[filled], axis=1) for x in differences]
         least = np.concatenate(fewest)[: len(signs.values)]
         sums = np.add.reduceat(least, signs.offsets[asking], axis=0, dtype=int)
-        apart[np.ix_(asking, part.start + filled)] = sums
-    return apart
+        distances[np.ix_(asking, part.start + filled)] = sums
+    return distances
 
 
 def _fewest(
-    apart: Int[np.ndarray, "q n"], count: int, scope: Int[np.ndarray, " n"] | None = None
+    distances: Int[np.ndarray, "q n"], count: int, scope: Int[np.ndarray, " n"] | None = None
 ) -> Int[np.ndarray, "q count"]:
     """The places of the lowest numbers of each row, in order; of equal ones the first."""
-    apart = apart if scope is None else apart[:, scope]
-    number = apart.shape[1]
-    keys = apart * number + np.arange(number)
+    distances = distances if scope is None else distances[:, scope]
+    number = distances.shape[1]
+    keys = distances * number + np.arange(number)
     return np.sort(np.partition(keys, count - 1, axis=1)[:, :count] % number, axis=1)
 
 

@@ -94,8 +94,8 @@ def check_vectors(vectors: Vectors, texts: int, made_with: Mapping) -> None:
     wanted = (count, _columns(made_with)), np.dtype(made_with["dtype"])
     in_order = values.flags.f_contiguous if "bits" in made_with else values.flags.c_contiguous
     if (values.shape, values.dtype) != wanted or not in_order:
-        found = f"{values.dtype} {list(values.shape)}"
-        raise ValueError(f"vectors.npy holds {found}, not {wanted[1]} {list(wanted[0])}")
+        description = f"{values.dtype} {list(values.shape)}"
+        raise ValueError(f"vectors.npy holds {description}, not {wanted[1]} {list(wanted[0])}")
 
 
 def _columns(made_with: Mapping) -> int:
@@ -138,13 +138,13 @@ def _usable_folder(folder: Path, made_with: dict) -> str:
         return ""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        name, before = str(manifest["folder"]), dict(manifest["made_with"])
+        name, stored_values = str(manifest["folder"]), dict(manifest["made_with"])
         _check_arrays(folder / name, manifest["digests"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         say(f"  index {folder}: damaged ({reason}); all texts are embedded again")
         return ""
-    changed = [key for key, value in made_with.items() if before.get(key) != value]
+    changed = [key for key, value in made_with.items() if stored_values.get(key) != value]
     if changed:
         say(f"  index {folder}: made with another {changed[0]}; all texts are embedded again")
         return ""
@@ -193,13 +193,13 @@ def extend_vectors(
         say(f"  index {folder}: {len(new):,} of {len(keys):,} texts are new and are embedded")
     blocks = folder / UNFINISHED / _folder_name(made_with, keys[new])
     numbers = range(-(-len(new) // size))
-    done = distributed.on_first_process(lambda: sorted(_finished_blocks(blocks)))
-    if done:
-        say(f"  index {folder}: goes on after {len(done):,} of {len(numbers):,} blocks")
+    stored_blocks = distributed.on_first_process(lambda: sorted(_finished_blocks(blocks)))
+    if stored_blocks:
+        say(f"  index {folder}: goes on after {len(stored_blocks):,} of {len(numbers):,} blocks")
     with Progress(label, len(new), "texts") as bar:
         for number in numbers:
             positions = new[number * size : (number + 1) * size]
-            if number not in done:
+            if number not in stored_blocks:
                 vectors = embed(positions)
                 if distributed.is_first_process():
                     _write_block(blocks, number, vectors, made_with)

@@ -62,11 +62,11 @@ _is_quiet = False
 def quiet(on: bool = True) -> Iterator[None]:
     """Prints neither lines nor progress within the block."""
     global _is_quiet
-    before, _is_quiet = _is_quiet, on
+    setting, _is_quiet = _is_quiet, on
     try:
         yield
     finally:
-        _is_quiet = before
+        _is_quiet = setting
 
 
 def say(message: str, **facts: object) -> None:
@@ -213,9 +213,9 @@ class Progress:
         line = f"  {self.label}: {', '.join(filter(None, parts))}"
         if now - self._noted >= 1 or not self._tty:
             self._noted = now
-            left = round(self._left, 1) if self._left < math.inf else None
+            seconds = round(self._left, 1) if self._left < math.inf else None
             counts = [self.done, self.total, self.unit.removesuffix("s")]
-            _note(text=line, counts=counts, seconds_left=left)
+            _note(text=line, counts=counts, seconds_left=seconds)
         if _is_quiet:
             return
         width = shutil.get_terminal_size().columns - 1  # a longer line could not be cleared
@@ -227,16 +227,16 @@ class Progress:
         From one line to the next the time left at most doubles, and falls at most to half of what
         it would be by now.
         """
-        start, before = self._first or (now, self.done)
-        if self.done == before or now - start < 1:
+        start, start_count = self._first or (now, self.done)
+        if self.done == start_count or now - start < 1:
             return []
-        rate = (self.done - before) / (now - start)
-        left = (self.total - self.done) / rate
-        if left and self._left < math.inf:
-            left = min(max(left, (self._left - (now - self._last)) / 2), 2 * self._left)
-        self._left = left
+        rate = (self.done - start_count) / (now - start)
+        seconds = (self.total - self.done) / rate
+        if seconds and self._left < math.inf:
+            seconds = min(max(seconds, (self._left - (now - self._last)) / 2), 2 * self._left)
+        self._left = seconds
         pace = f"{rate:,.1f}/s" if rate >= 0.1 else f"{1 / rate:,.0f} s each"
-        return [pace, f"{duration(left)} left"]
+        return [pace, f"{duration(seconds)} left"]
 
     def __enter__(self) -> "Progress":
         return self

@@ -218,8 +218,8 @@ class Mirror:
 
     def _generations(self) -> dict[str, str]:
         """name -> generation of the bucket's objects, except checkpoints and leases."""
-        found = self.file_system.find(self.root, detail=True)
-        names = {path.removeprefix(f"{self.root}/"): info for path, info in found.items()}
+        objects = self.file_system.find(self.root, detail=True)
+        names = {path.removeprefix(f"{self.root}/"): info for path, info in objects.items()}
         return {
             name: str(info["generation"])
             for name, info in names.items()
@@ -279,38 +279,38 @@ class Mirror:
             removed = [name for name in self.index if name not in files]
             # A finished stage is renamed, which changes neither size nor time of its files.
             gone = {(Path(name).name, *self.index[name][1:]): name for name in removed}
-            before = {
+            origins = {
                 name: old for name in changed if (old := gone.get((Path(name).name, *files[name])))
             }
-            withdrawn = {*filter(_is_manifest, (*changed, *removed))} - {*before.values()}
+            withdrawn = {*filter(_is_manifest, (*changed, *removed))} - {*origins.values()}
             self._remove(withdrawn)
             order = lambda name: (_is_manifest(name), not name.endswith(".jsonl"))
             sent = []
             for _, names in itertools.groupby(sorted(changed, key=order), order):
-                sent += self._send(list(names), before)
+                sent += self._send(list(names), origins)
             if sent:
                 generations = self._generations()
                 for name in sent:
-                    old = [before[name], self.index[before[name]][0]] if name in before else []
+                    old = [origins[name], self.index[origins[name]][0]] if name in origins else []
                     self.changes[name] = [generations[name], *old]
                     self.index[name] = [generations[name], *files[name]]
             self._remove(removed)
             if sent or removed:
                 self._save_index()
 
-    def _send(self, names: list[str], before: dict[str, str]) -> list[str]:
+    def _send(self, names: list[str], origins: dict[str, str]) -> list[str]:
         """Writes files to the bucket, or copies them there; returns those that were not renamed.
 
         Args:
-            before: the objects of files that have been renamed, by their new names.
+            origins: the objects of files that have been renamed, by their new names.
         """
         for name in names:
             self.index.setdefault(name, [""])  # so that it is deleted again, if it is renamed
-        moved = [name for name in names if name in before]
-        new = [name for name in names if name not in before]
+        moved = [name for name in names if name in origins]
+        new = [name for name in names if name not in origins]
         places = lambda names: [f"{self.root}/{name}" for name in names]
         if moved:
-            self.file_system.copy(places(before[name] for name in moved), places(moved))
+            self.file_system.copy(places(origins[name] for name in moved), places(moved))
         try:
             if new:
                 self.file_system.put([str(self.folder / name) for name in new], places(new))
@@ -378,8 +378,8 @@ class Mirror:
 
     def _checkpoints(self, folder: Path) -> list[str]:
         """The objects of checkpoints below a folder of the copy."""
-        found = self.file_system.find(self.address(folder))
-        return [name for name in found if CHECKPOINTS in name.split("/")[:-1]]
+        objects = self.file_system.find(self.address(folder))
+        return [name for name in objects if CHECKPOINTS in name.split("/")[:-1]]
 
     def remove_checkpoints(self, folder: Path) -> None:
         """Deletes the checkpoints below a folder from the bucket."""

@@ -109,6 +109,11 @@ def local_path(place: str | Path) -> Path:
     return Path(place).expanduser().absolute()
 
 
+def absolute(place: str) -> str:
+    """The absolute path; the address of a bucket stays as it is."""
+    return place if "://" in place else str(Path(place).expanduser().absolute())
+
+
 def local_copy(location: str | Path) -> Path:
     """The local path of a file or folder, which is copied first if it is in a bucket.
 

@@ -109,11 +109,11 @@ def render_columns(columns: Columns, view: View) -> str:
     return clean(HTML.columns(listed))
 
 
-def _move(before: int | None, rank: int) -> str:
+def _move(place: int | None, rank: int) -> str:
     """How the rank of a passage differs from that in the first column: `▲ 2`, `▼ 1`, `=`, `new`."""
-    if before is None:
+    if place is None:
         return "new"
-    return f"{'▲' if rank < before else '▼'} {abs(rank - before)}" if rank != before else "="
+    return f"{'▲' if rank < place else '▼'} {abs(rank - place)}" if rank != place else "="
 
 
 def _hit_cells(hit: Hit, span: tuple[int, int], view: View) -> tuple[str, ...]:

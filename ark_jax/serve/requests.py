@@ -105,9 +105,9 @@ def choice(body: Mapping, name: str, default: Any, choices: Sequence) -> Any:
     return value
 
 
-def switch(body: Mapping, name: str, *, default: bool = False) -> bool:
-    """A field that is true or false. Raises Refused."""
-    return choice(body, name, default, (True, False))
+def switch(body: Mapping, name: str) -> bool:
+    """A field that is true or false, the default. Raises Refused."""
+    return choice(body, name, False, (True, False))
 
 
 def number(body: Mapping, name: str, default: int, maximum: int) -> int:

@@ -109,23 +109,19 @@ class _Parts(NamedTuple):
 
 def _split_reply(reply: str) -> _Parts:
     """Divides a reply at its tags; their case does not count."""
-    before, thought, after_thought, thought_flaw = _split_thought(reply)
+    lead, thought, after_thought, thought_flaw = _split_thought(reply)
     pieces = re.split("<answer>", after_thought, maxsplit=1, flags=re.IGNORECASE)
     if len(pieces) == 1:
-        return _Parts(
-            thought, thought_flaw, after_thought, "", "no <answer>", before + after_thought
-        )
-    content, *after = re.split("</answer>", pieces[1], maxsplit=1, flags=re.IGNORECASE)
-    around = before + pieces[0] + "".join(after)
+        return _Parts(thought, thought_flaw, after_thought, "", "no <answer>", lead + after_thought)
+    content, *tail = re.split("</answer>", pieces[1], maxsplit=1, flags=re.IGNORECASE)
+    around = lead + pieces[0] + "".join(tail)
     answer = content.strip()
-    if not after:
+    if not tail:
         answer, flaw = "", "no </answer>"
     elif not answer:
         flaw = "the answer is empty"
     else:
-        flaw = (
-            "<answer> twice" if re.search("</?answer>", after[0] + content, re.IGNORECASE) else ""
-        )
+        flaw = "<answer> twice" if re.search("</?answer>", tail[0] + content, re.IGNORECASE) else ""
     return _Parts(thought, thought_flaw, after_thought, answer, flaw, around)
 
 
@@ -135,12 +131,12 @@ def _split_thought(reply: str) -> tuple[str, str, str, str]:
     The opening tag may be missing, since chat templates may put it at the end of the prompt.
     """
     head, *tail = re.split("</think>", reply, maxsplit=1, flags=re.IGNORECASE)
-    before, *opened = re.split("<think>", head, maxsplit=1, flags=re.IGNORECASE)
+    lead, *opened = re.split("<think>", head, maxsplit=1, flags=re.IGNORECASE)
     if not tail:
         return "", "", reply, "<think> without </think>" if opened else ""
     if not opened:
         return "", head.strip(), tail[0], ""
-    return before, opened[0].strip(), tail[0], ""
+    return lead, opened[0].strip(), tail[0], ""
 
 
 def _split_numbers(texts: Sequence[str], last: int) -> tuple[list[int], list[int]]:

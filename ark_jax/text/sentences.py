@@ -80,9 +80,9 @@ def sentence_chunks(
     return list(_pack(units, size, overlap, {heading for heading, _ in headings}))
 
 
-def sentence_spans(text: str, language: str = "en") -> list[tuple[int, int]]:
+def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Start and end of each sentence, without outer blanks; paragraphs and items end one, too."""
-    starts = sorted({*_sentence_starts(text, language), *_layout_starts(text)})
+    starts = sorted({*_sentence_starts(text, "en"), *_layout_starts(text)})
     spans = itertools.pairwise([*starts, len(text)])
     return [(a, a + len(text[a:b].rstrip())) for a, b in spans if not text[a:b].isspace()]
 
@@ -93,9 +93,9 @@ def _headings(text: str, breaks: Iterable[int]) -> list[tuple[int, int]]:
     for place in sorted(breaks):
         start = _next_character(text, place)
         newline = text.find("\n", start)
-        after = len(text) if newline < 0 else _next_character(text, newline)
+        text_start = len(text) if newline < 0 else _next_character(text, newline)
         if start < len(text):
-            headings.append((start, after))
+            headings.append((start, text_start))
     return headings
 
 
@@ -109,8 +109,8 @@ def _join_headings(starts: list[int], headings: list[tuple[int, int]]) -> list[i
     """Removes the starts within a heading and where its text begins, so that they stay together."""
     joined = []
     for start in starts:
-        before = bisect_left(headings, (start,)) - 1
-        if before < 0 or start > headings[before][1]:
+        place = bisect_left(headings, (start,)) - 1
+        if place < 0 or start > headings[place][1]:
             joined.append(start)
     return joined
 

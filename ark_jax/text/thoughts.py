@@ -72,15 +72,15 @@ def split_thought(reply: str) -> Reply:
     text = reply[start:]
     if not start and (closing := _unopened(text)):
         text = text[closing.end() :]
-    kept, start, unfinished = [], 0, ""
+    parts, start, unfinished = [], 0, ""
     for opening in _marks(_OPENING, text):
         if opening.start() < start or not _begins_line(text, opening.start()):
             continue
-        kept.append(text[start : opening.start()])
+        parts.append(text[start : opening.start()])
         closing = _closing(text, opening)
         start = closing.end() if closing else len(text)
         unfinished = "" if closing else text[opening.start() :]
-    answer = " ".join([*kept, text[start:]])
+    answer = " ".join([*parts, text[start:]])
     head = _BEFORE_ANSWER.match(answer)
     return Reply(_AFTER_ANSWER.sub("", answer[head.end() if head else 0 :]), unfinished)
 
@@ -99,14 +99,14 @@ def _closing(text: str, opening: re.Match) -> re.Match | None:
 def _unopened(text: str) -> re.Match | None:
     """The last mark that closes a thought without an opening mark."""
     first = _OPENING.search(text)
-    found = None
+    last_mark = None
     for mark in _marks(_UNOPENED, text):
         if first and first.start() < mark.start():
             break
         in_sentence = _SENTENCE.search(text, max(mark.start() - 80, 0), mark.start())
         if not in_sentence or _LINE_END.match(text, mark.end()):
-            found = mark
-    return found
+            last_mark = mark
+    return last_mark
 
 
 def _begins_line(text: str, place: int) -> bool:

@@ -44,8 +44,8 @@ def contains_words(text: str, words: str) -> bool:
     start = text.find(words)
     while start >= 0:
         end = start + len(words)
-        before, after = text[max(start - 1, 0) : start], text[end : end + 1]
-        if (opens or not _LETTER.match(before)) and (closes or not _LETTER.match(after)):
+        prefix, suffix = text[max(start - 1, 0) : start], text[end : end + 1]
+        if (opens or not _LETTER.match(prefix)) and (closes or not _LETTER.match(suffix)):
             return True
         start = text.find(words, start + 1)
     return False

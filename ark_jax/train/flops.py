@@ -112,7 +112,7 @@ class Meter:
         Its time is the time since the last call of `add` or `skip`.
         """
         clocks = _clocks()
-        seconds, host = (now - before for now, before in zip(clocks, self._clocks, strict=True))
+        seconds, host = (end - start for end, start in zip(clocks, self._clocks, strict=True))
         self._clocks = clocks
         if self._compiled:
             self._steps.append((tokens, flops, seconds, host))

@@ -392,7 +392,7 @@ def choose(
         available: bytes of a device; None takes this device's.
     """
     available = available or device_memory()
-    counts = [pieces] if pieces else _doublings(most_pieces)
+    counts = [pieces] if pieces else [1 << i for i in range(max(most_pieces, 1).bit_length())]
     kinds = REMATS if remat == "auto" else (remat,)
     free = remat == "auto" or not pieces
     texts = functools.cache(texts_for_pieces)
@@ -420,11 +420,6 @@ def choose(
         if tried[-1].fits:
             return tried[-1]
     return min(tried, key=lambda choice: choice.memory.total)
-
-
-def _doublings(limit: int) -> list[int]:
-    """1, 2, 4, ..., up to `limit`."""
-    return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
 def choose_remat(

@@ -24,7 +24,7 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), max
 
 
 def reference_scores(query: str, texts: list[str], tokenizer: str) -> np.ndarray:
-    """What bm25s scores by itself; only its words are "english"."""
+    """What bm25s scores alone; for "english" the words are its own, too."""
     options = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     own = functools.partial(bm25s.tokenize, return_ids=False, **options)
     tokenize = own if tokenizer == "english" else stems
@@ -146,6 +146,6 @@ def test_the_files_do_not_depend_on_the_hash_seed(tmp_path):
         done = subprocess.run(
             [sys.executable, "-c", code, folder], env=environment, check=True, capture_output=True
         )
-        assert not done.stderr  # of what workers leave behind, Python warns here
+        assert not done.stderr  # Python would warn of what workers leave behind
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0] == contents[1] and len(contents[0]) == 4

@@ -123,7 +123,7 @@ def test_top_k_of_random_vectors_equals_a_sort(screen, any_mesh, devices_only, a
     expected, values = by_sorting(queries, keys, 25)
     assert nearest.tolist() == expected.tolist()
     np.testing.assert_allclose(scores, values, atol=1e-7)
-    # The screen is of use: it proves what it finds.
+    # The screen proves nearly all of its results.
     assert sum(again) <= (0 if screen == "float32" else 4)
 
 

@@ -43,4 +43,4 @@ def test_a_retriever_with_token_vectors_is_refused():
     written = []
     with pytest.raises(ValueError, match="HyDE: a text has one vector here"):
         Hyde(written.append, tokens, "{question}")(["which salt?"])
-    assert written == []  # and no language model has cost anything
+    assert written == []  # no language model was paid

@@ -35,7 +35,7 @@ def by_loops(queries: TokenVectors, texts: TokenVectors) -> np.ndarray:
 
 @pytest.fixture(params=[1, 7, 8192])
 def tokens(request, monkeypatch):
-    """So many tokens are multiplied at once, which must not matter."""
+    """The tokens of a product, whose number must not change results."""
     monkeypatch.setattr(late, "TOKENS", request.param)
     monkeypatch.setattr(late, "ASKED", max(request.param // 2, 1))
     monkeypatch.setattr(late, "TEXTS", max(request.param % 1024, 1))
@@ -52,8 +52,7 @@ def test_maxsim_equals_loops_over_tokens(tokens, dtype):
         assert scores.shape == expected.shape and scores.dtype == np.float32
         np.testing.assert_allclose(scores, expected, atol=1e-5)
         indices, best = late.nearest(queries, texts, k)
-        # What is multiplied at once decides the last bits. So of a score between two decimals it
-        # may decide which one it is rounded to.
+        # The sizes of products decide the last bits of scores, and so how these are rounded.
         near = {"rtol": 0, "atol": 1.01 * 10**-late.DECIMALS}
         np.testing.assert_allclose(best, -np.sort(-scores, axis=1)[:, :k], **near)
         np.testing.assert_allclose(best, np.take_along_axis(scores, indices, 1), **near)

@@ -147,7 +147,7 @@ def chosen(
         (["f"], {}, "abcd", (2, 0, 0)),
         (["b", "f"], {}, "acd", (2, 0, 0)),
         (["B", "d"], {}, "acf", (2, 0, 0)),
-        # What comes after the last one taken is not looked at.
+        # Later ones are not read.
         (["f"], {"keep": 2}, "ab", (0, 0, 0)),
         (["f"], {"keep": 3}, "abc", (1, 0, 0)),
         # 0.95 of the best positive's 0.8 is 0.76, of 0.5 less than all but d; 0.97 of 0.8 is 0.776.

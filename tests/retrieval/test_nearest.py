@@ -11,7 +11,7 @@ from ark_jax.retrieval.nearest import limit_pairs
 
 
 def limit_naively(pairs: dict[tuple[int, int], float], nearest: int) -> set[tuple[int, int]]:
-    """The pairs that are among the first of either vector."""
+    """The pairs that are among the `nearest` best of one of their vectors."""
     stays = set()
     for vector in {end for pair in pairs for end in pair}:
         of_vector = [pair for pair in pairs if vector in pair]
@@ -33,7 +33,7 @@ def test_the_nearest_pairs_do_not_depend_on_the_parts(pairs, nearest, size):
         (part[:, 0].astype(int), part[:, 1].astype(int), part[:, 2])
         for part in (rows[start : start + size] for start in range(0, len(rows), size))
     ]
-    # Of three vectors, as it is told, it drops pairs again and again.
+    # A count of 3 is too small on purpose: pairs are then dropped many times.
     (i, j, cosines), total = limit_pairs(iter(parts), 3, nearest)
     cosine_of = dict(zip(zip(i.tolist(), j.tolist(), strict=True), cosines.tolist(), strict=True))
     assert cosine_of == {pair: pairs[pair] for pair in limit_naively(pairs, nearest)}

@@ -83,7 +83,7 @@ def test_an_incomplete_body_times_out(client, monkeypatch):
         assert b"HTTP/1.1 408" in link.recv(1000)
 
 
-def test_headers_that_do_not_come_are_not_waited_for(client, monkeypatch):
+def test_a_connection_without_headers_times_out(client, monkeypatch):
     monkeypatch.setattr(server, "HEADERS", 0.2)
     links = [connect(client) for _ in range(20)]
     for link in links[10:]:
@@ -93,9 +93,7 @@ def test_headers_that_do_not_come_are_not_waited_for(client, monkeypatch):
     assert [link.recv(1) for link in links[1:]] == [b""] * 19
 
 
-def test_one_connection_too_many_closes_the_one_that_has_been_idle_for_longest(
-    service, monkeypatch
-):
+def test_one_connection_too_many_closes_the_longest_idle_one(service, monkeypatch):
     monkeypatch.setattr(server, "CONNECTIONS", 5)
     with serving.serving(service) as client:
         links = [connect(client) for _ in range(8)]
@@ -129,8 +127,8 @@ def test_the_log_has_a_rate(client, caplog, monkeypatch):
     assert len(messages) == 3 and messages[-1].endswith("(the last message of this minute)")
 
 
-def test_a_client_that_goes_away_ends_the_reader_and_nobody_waits_for_one(service):
-    """The reader writes until it is told to stop, as a local one does between two tokens."""
+def test_a_disconnected_client_ends_the_reader_and_a_reader_blocks_no_other_request(service):
+    """The reader stops only when it is told to, as a local one does after each token."""
     ended, begun = threading.Event(), threading.Event()
 
     def answer(question, passages, partial):
@@ -222,7 +220,7 @@ def test_two_servers_can_share_an_index(service, client, world):
         body = ("/search", {"question": QUESTION, "compare": True})
         assert client.post(*body) == second.post(*body)
     other.work.close()
-    assert client.post(*body)[0] == 200  # the end of one is not that of the other
+    assert client.post(*body)[0] == 200  # one server goes on after the other has ended
 
 
 def test_a_port_in_use_is_reported_in_one_line(client, world):
@@ -243,7 +241,7 @@ def test_a_signal_lets_accepted_requests_finish_and_refuses_new_ones(number, wor
     with serving.started(world) as (process, client):
         body = json.dumps({"inputs": ["tide"]}).encode()
         accepted, idle = connect(client), connect(client)
-        accepted.sendall(head("/embed", len(body)) + body[:5])  # it is still coming
+        accepted.sendall(head("/embed", len(body)) + body[:5])  # the rest is still to be sent
         until(lambda: client.get("/health")[0] == 200)
         process.send_signal(number)
 

@@ -42,15 +42,15 @@ class _Files:
 
     @classmethod
     def at(cls, path: Path) -> "_Files":
-        found = cls([], [], [], [], [])
+        parts = cls([], [], [], [], [])
         folder = path if path.is_dir() else path.parent
         for file in sorted(file for file in folder.iterdir() if file.name[0] != "."):
             if file.is_file():
-                getattr(found, _kind(file)).append(file)
+                getattr(parts, _kind(file)).append(file)
         if path.is_dir():
-            return found
-        named = {kind: [file for file in getattr(found, kind) if file == path] for kind in _TABLES}
-        return dataclasses.replace(found, **named, others=[])
+            return parts
+        named = {kind: [file for file in getattr(parts, kind) if file == path] for kind in _TABLES}
+        return dataclasses.replace(parts, **named, others=[])
 
 
 def _kind(path: Path) -> str:
@@ -80,28 +80,28 @@ def recognises(path: Path) -> bool:
 
 def files(path: Path) -> list[Path]:
     """Passages, then queries, judgments and triples."""
-    found = _Files.at(path)
-    beside = [*found.judgments, *found.triples] if path.is_dir() else []
-    return [*found.passages, *found.queries, *beside]
+    parts = _Files.at(path)
+    beside = [*parts.judgments, *parts.triples] if path.is_dir() else []
+    return [*parts.passages, *parts.queries, *beside]
 
 
 def read(path: Path, findings: Findings) -> Corpus:
     """Reads passages and, if they lie beside them, queries, judgments and triples."""
-    found = _Files.at(path)
+    parts = _Files.at(path)
 
     def passage(row: InputRow) -> Document:
         title = row.text("title", required=False, blank=True)
         return Document(row.text("id"), title, row.text("text", blank=True))
 
-    rows = _numbered(found.passages, findings)
+    rows = _numbered(parts.passages, findings)
     documents, lines = read_benchmark(rows, passage, "id", path, findings)
-    if not found.passages:
+    if not parts.passages:
         message = "holds queries and no passages; put them beside collection.tsv"
         findings.problems.add(path, message)
-    if found.others:
-        message = f"{len(found.others):,} files ({found.others[0].name}, ...) are not ColBERT's"
-        findings.remarks.add(path, f"{message}; they are not read", rows=len(found.others))
-    pairs = list(_asked(found, findings, path, lines, documents if found.passages else None))
+    if parts.others:
+        message = f"{len(parts.others):,} files ({parts.others[0].name}, ...) are not ColBERT's"
+        findings.remarks.add(path, f"{message}; they are not read", rows=len(parts.others))
+    pairs = list(_asked(parts, findings, path, lines, documents if parts.passages else None))
     claimed = {**lines, **dict.fromkeys(documents.texts)}
     questions = check_questions(pairs, findings, documents.texts, claimed, _SOURCE)
     return complete_corpus(documents, questions, COLBERT.name, findings)
@@ -134,30 +134,30 @@ def asked(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]
 
 
 def _asked(
-    found: _Files,
+    parts: _Files,
     findings: Findings,
     path: Path,
     claimed: Collection[str] = (),
     documents: Documents | None = None,
 ) -> Iterator[tuple[InputRow, Question]]:
     """The queries at a path; the other arguments are those of `relevant_grades`."""
-    if not found.queries:
+    if not parts.queries:
         return
-    if not (found.judgments or found.triples):
+    if not (parts.judgments or parts.triples):
         message = "holds queries; put judgments (qrels) or triples beside them"
-        findings.problems.add(found.queries[0], message)
+        findings.problems.add(parts.queries[0], message)
         return
-    rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in found.judgments)
+    rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in parts.judgments)
     grades = relevant_grades(rows, findings, path, claimed, documents, _SOURCE)
     positives = {query: dict.fromkeys(of_query) for query, of_query in grades.items()}
     negatives: dict[str, dict[str, None]] = {}
-    for file in found.triples:
+    for file in parts.triples:
         for query, positive, *others in _triples(file, findings, claimed):
             positives.setdefault(query, {})[positive] = None
             negatives.setdefault(query, {}).update(dict.fromkeys(others))
 
     def queries() -> Iterator[tuple[InputRow, Question]]:
-        for row in _numbered(found.queries, findings):
+        for row in _numbered(parts.queries, findings):
             id, text = row.text("id"), row.text("text")
             relevant = positives.get(id, {})
             others = tuple(name for name in negatives.get(id, ()) if name not in relevant)

@@ -58,12 +58,12 @@ class _Collection:
     @classmethod
     def at(cls, path: Path) -> "_Collection":
         """The collection at a path; looks at each file once."""
-        found = cls([], [], [], [])
+        parts = cls([], [], [], [])
         for file in _files_of(path):
-            getattr(found, _kind(file)).append(file)
-        beside = path.parent.iterdir() if found.topics and not path.is_dir() else ()
-        found.judgments.extend(file for file in sorted(beside) if _kind(file) == "judgments")
-        return found
+            getattr(parts, _kind(file)).append(file)
+        beside = path.parent.iterdir() if parts.topics and not path.is_dir() else ()
+        parts.judgments.extend(file for file in sorted(beside) if _kind(file) == "judgments")
+        return parts
 
 
 def _files_of(path: Path) -> Iterator[Path]:
@@ -92,8 +92,8 @@ def recognises(path: Path) -> bool:
 
 def files(path: Path) -> list[Path]:
     """Documents, then topics, then judgments."""
-    found = _Collection.at(path)
-    return [*found.documents, *found.topics, *(found.judgments if path.is_dir() else [])]
+    parts = _Collection.at(path)
+    return [*parts.documents, *parts.topics, *(parts.judgments if path.is_dir() else [])]
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -102,18 +102,18 @@ def read(path: Path, findings: Findings) -> Corpus:
     A topic asks with its question, query or title. Without a judgment above 0 it is passed over.
     A document without text stays.
     """
-    found = _Collection.at(path)
-    rows = itertools.chain.from_iterable(_documents(x, findings) for x in found.documents)
+    parts = _Collection.at(path)
+    rows = itertools.chain.from_iterable(_documents(x, findings) for x in parts.documents)
     stored = lambda row: Document(row.text("docno"), row.values["title"], row.values["text"])
     documents, lines = read_benchmark(rows, stored, "docno", path, findings)
-    if not found.documents:
+    if not parts.documents:
         message = "holds topics and no documents; put them into the folder of the documents"
         findings.problems.add(path, message)
-    others = [file for file in found.others if file.suffix.lower() not in CONVERTERS]
+    others = [file for file in parts.others if file.suffix.lower() not in CONVERTERS]
     if path.is_dir() and others:
         message = f"{len(others):,} files ({others[0].name}, ...) are not TREC's; they are not read"
         findings.remarks.add(path, message, rows=len(others))
-    pairs = list(_asked(found, findings, path, lines, documents if found.documents else None))
+    pairs = list(_asked(parts, findings, path, lines, documents if parts.documents else None))
     claimed = collections.ChainMap(documents.rows, lines)
     questions = check_questions(pairs, findings, documents.texts, claimed, "the documents")
     return complete_corpus(documents, questions, TREC.name, findings)
@@ -153,9 +153,9 @@ def _element(source: str, names: tuple[str, ...]) -> str:
     for name in names:
         # In SGML's topics no tag ends an element; the next one does.
         for end in (f"</{name}>", r"<\w+[ >]|\Z"):
-            found = re.search(rf"<{name}\b[^>]*>(.*?)(?:{end})", source, re.I | re.S)
-            if found and found[1].strip():
-                return found[1].strip()
+            match = re.search(rf"<{name}\b[^>]*>(.*?)(?:{end})", source, re.I | re.S)
+            if match and match[1].strip():
+                return match[1].strip()
     return ""
 
 
@@ -174,24 +174,24 @@ def asked(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]
 
 
 def _asked(
-    found: _Collection,
+    parts: _Collection,
     findings: Findings,
     path: Path,
     claimed: Collection[str] = (),
     documents: Documents | None = None,
 ) -> Iterator[tuple[InputRow, Question]]:
     """The topics of a collection at a path; the others are arguments of `relevant_grades`."""
-    if not found.topics:
+    if not parts.topics:
         return
-    if not found.judgments:
+    if not parts.judgments:
         message = "holds topics; put their judgments (qrels) beside them"
-        findings.problems.add(found.topics[0], message)
+        findings.problems.add(parts.topics[0], message)
         return
-    rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in found.judgments)
+    rows = itertools.chain.from_iterable(trec_rows(file, findings) for file in parts.judgments)
     grades = relevant_grades(rows, findings, path, claimed, documents, "the documents")
 
     def topics() -> Iterator[tuple[InputRow, Question]]:
-        for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in found.topics):
+        for row, text in itertools.chain.from_iterable(_topics(x, findings) for x in parts.topics):
             id = row.text("id")
             id = id if id in grades else id.lstrip("0") or id
             yield row, Question(id, text, (), tuple(grades.get(id, ())))

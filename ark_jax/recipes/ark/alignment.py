@@ -427,10 +427,10 @@ def _score_again(known: pa.Table, paired: Paired) -> tuple[pa.Table, Paired]:
         if (key := (row["question"], row["chunk"])) in cosines
     ]
     scored = {(row["question"], row["chunk"]) for row in rows}
-    left = {
+    unscored_pairs = {
         q: [pair for pair in pairs if (q, pair[0].id) not in scored] for q, pairs in paired.items()
     }
-    return pa.Table.from_pylist(rows, schema=SCHEMA), left
+    return pa.Table.from_pylist(rows, schema=SCHEMA), unscored_pairs
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:

@@ -19,6 +19,7 @@ from ark_jax.llm.names import candidate_terms, rare_limit
 from ark_jax.llm.pricing import Usage
 from ark_jax.llm.reply_cache import repair_json
 from ark_jax.llm.rule_based import extract_graph
+from ark_jax.llm.triple_questions import comparison_key
 from ark_jax.pipeline.parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import RowsFile, read_table, save_rows, save_stream, stream_rows
@@ -176,7 +177,8 @@ def extract(context: Context, folder: Path) -> dict:
             asked = (item.removeprefix("extract/") for item in passes[0].texts)
             replies = (_replies_of_passes(chunk_id, passes) for chunk_id in asked)
             usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
-        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _count_characters))
+        characters = lambda replies: sum(len(x) for texts, _ in replies.passes for x in texts)
+        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, characters))
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
@@ -235,10 +237,6 @@ def _replies_of_passes(chunk_id: str, passes: Sequence[complete.Completions]) ->
         item = f"glean{number}/{chunk_id}" if number else f"extract/{chunk_id}"
         of_passes.append((answers.texts.get(item, []), answers.rejected.get(item)))
     return Replies(chunk_id, of_passes)
-
-
-def _count_characters(replies: Replies) -> int:
-    return sum(len(text) for texts, _ in replies.passes for text in texts)
 
 
 def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[Replies]:
@@ -459,17 +457,13 @@ def parse_questions(*replies: str) -> list[str]:
     questions: dict[str, str] = {}
     for reply in replies:
         for question in _parse_reply(reply):
-            questions.setdefault(_normalise(question), question)
+            questions.setdefault(comparison_key(question), question)
     return list(questions.values())
 
 
 def same_question(a: str, b: str) -> bool:
     """Whether two questions are equal but for case, spacing and the last punctuation mark."""
-    return _normalise(a) == _normalise(b)
-
-
-def _normalise(question: str) -> str:
-    return " ".join(question.casefold().split()).rstrip("?.! ")
+    return comparison_key(a) == comparison_key(b)
 
 
 def _parse_reply(reply: str) -> list[str]:

@@ -95,10 +95,6 @@ def _check_engine(config) -> None:
         )
 
 
-def _unused_sections(config) -> tuple[str, ...]:
-    return ("rollout",) if config.rollout.backend == "local" else ()
-
-
 def check_all(config) -> None:
     """As `check_bar_rag`, and imports the functions of the user's own that the config names."""
     check_bar_rag(config)
@@ -323,7 +319,7 @@ RECIPE = Recipe(
     stages=stages,
     schema=BarRag,
     check=check_all,
-    unread=_unused_sections,
+    unread=lambda config: ("rollout",) if config.rollout.backend == "local" else (),
     look=ingest.describe_input,
     metrics={name: metric_heading(name) for name in METRICS},
     headline=evaluate.HEADLINE,

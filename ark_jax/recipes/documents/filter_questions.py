@@ -159,8 +159,8 @@ def _score_shard(context: Context, shard: list[Candidate], number: int) -> list[
             batch_tokens=context.config.generator.batch_tokens,
             label=f"score written questions {number}",
         ).mean.tolist()
-    left = iter(means)
-    values = [next(left) if fit else None for fit in fits]
+    scores = iter(means)
+    values = [next(scores) if fit else None for fit in fits]
     return [
         {"question": x.question.id, "with_passage": helped, "without_passage": alone}
         for x, helped, alone in zip(shard, values[::2], values[1::2], strict=True)

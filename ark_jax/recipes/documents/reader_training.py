@@ -96,16 +96,16 @@ def questions_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray
 
     A step has `batch` questions, or all of them if they are fewer.
     """
-    random, left = np.random.default_rng(seed), np.zeros(0, int)
+    random, queue = np.random.default_rng(seed), np.zeros(0, int)
     batch = min(batch, count)
     while True:
-        while len(left) < batch:
+        while len(queue) < batch:
             order = random.permutation(count)
             # No question may come twice in a step that spans two passes.
-            order = [*(i for i in order if i not in left), *(i for i in order if i in left)]
-            left = np.concatenate([left, np.array(order, int)])
-        yield left[:batch]
-        left = left[batch:]
+            order = [*(i for i in order if i not in queue), *(i for i in order if i in queue)]
+            queue = np.concatenate([queue, np.array(order, int)])
+        yield queue[:batch]
+        queue = queue[batch:]
 
 
 def sets_with_gold(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps
+from ark_jax.graph.steps import END, END_TEXT, GoldPath, Steps, f1
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -121,7 +121,8 @@ class ListMaker:
             gold: all paths of the question, also those that are not learned.
         """
         lists, unique = [], np.unique(answers)
-        best = max(path.f1(len(unique)) for path in gold)
+        f1_of = lambda path: f1(path.correct, path.reached, len(unique))
+        best = max(map(f1_of, gold))
         for path in positives:
             right = {
                 (*gold_path.steps, END)[: n + 1]
@@ -129,19 +130,13 @@ class ListMaker:
                 if gold_path.topic == path.topic
                 for n in range(len(gold_path.steps) + 1)
             }
-            step_lists = [
-                self._step_list(question, path, taken, right, unique)
-                for taken in range(len(path.steps) + 1)
-            ]
-            share = path.f1(len(unique)) / best if self.rules.weighted else 1.0
-            lists += [
-                dataclasses.replace(path_list, share=share)
-                for path_list in step_lists
-                if path_list.negatives
-            ]
-            self.left_out["lists_without_negative"] += sum(
-                not path_list.negatives for path_list in step_lists
-            )
+            share = f1_of(path) / best if self.rules.weighted else 1.0
+            for taken in range(len(path.steps) + 1):
+                path_list = self._step_list(question, path, taken, right, unique)
+                if path_list.negatives:
+                    lists.append(dataclasses.replace(path_list, share=share))
+                else:
+                    self.left_out["lists_without_negative"] += 1
         return lists
 
     def _step_list(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.graph.beam import BeamRules, FoundPath, Scorer, search
-from ark_jax.graph.steps import GoldPath, Steps
+from ark_jax.graph.steps import GoldPath, Steps, f1
 from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
@@ -214,21 +214,19 @@ def measure(
     """
     answers = np.array(question.answer_nodes, np.int64)
     reached = [steps.reach(path.topic, path.steps) for path in paths]
-    hits = [bool(np.isin(nodes, answers).any()) for nodes in reached]
+    correct = [np.count_nonzero(np.isin(nodes, answers)) for nodes in reached]
     shortest = {(path.topic, path.steps) for path in gold}
     path_hits = [(path.topic, path.steps) in shortest for path in paths]
     total = len(answers) + question.absent
     union = functools.reduce(np.union1d, reached, np.zeros(0, np.int64))
-    first = reached[0] if reached else union
-    right = int(np.isin(first, answers).sum())
     wholes = {
-        "f1": 2 * right / (len(first) + total) if len(first) + total else 0.0,
+        "f1": f1(correct[0], len(reached[0]), total) if reached else 0.0,
         "answer_coverage": int(np.isin(union, answers).sum()) / total if total else 0.0,
     }
     values = {}
     for name in metrics:
         kind, k = parse_metric(name)
-        hit, path_hit = any(hits[:k]), any(path_hits[:k])
+        hit, path_hit = any(correct[:k]), any(path_hits[:k])
         flags = {"hit": hit, "path_hit": path_hit, "detour": hit and not path_hit}
         values[name] = wholes[kind] if kind in wholes else float(flags[kind])
     return values

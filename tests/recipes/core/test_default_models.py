@@ -50,7 +50,7 @@ def test_an_accelerator_defaults_to_models_of_the_hub(cache, monkeypatch, capsys
 def test_default_types_follow_the_device(platform, types, cache, monkeypatch):
     c = named(platform, monkeypatch)
     assert (c.retriever.compute, c.generator.dtype) == (types, types)
-    assert c.retriever.attention == "auto"  # depends on shapes, and decides no result
+    assert c.retriever.attention == "auto"  # chosen by shapes, without effect on results
     c.generator.dtype = "float16"
     run_models.suit_device(c)
     assert c.generator.dtype == "float16"
