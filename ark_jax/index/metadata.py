@@ -41,6 +41,7 @@ _KINDS |= {pa.int64(): "number", pa.float64(): "number"}
 _FORMS = {"true or false": "true or false", "list": "a list: write 'x' in LIST"}
 _FORMS |= {"number": "a number", "text": "a text in single quotes"}
 _FORMS |= {"date": "a date such as '2020-12-31'"}
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 class _Number(str):
@@ -79,7 +80,7 @@ def _typed(values: Sequence) -> pa.Array:
     """A column of values of JSON, none of which is null."""
     kinds = {type(value) for value in values}
     if kinds == {_Number}:
-        if all(x.removeprefix("-").isdigit() and abs(int(x)) < 1 << 63 for x in values):
+        if all(x.removeprefix("-").isdigit() and int(x) in _INT64 for x in values):
             return pa.array(map(int, values), pa.int64())
         return pa.array(map(float, values), pa.float64())
     if kinds == {bool}:
@@ -290,8 +291,7 @@ class _Filter:
             if form == "number" and kind in ("number", "text"):
                 value = float(text)
                 if column.type == pa.int64() and text.removeprefix("-").isdigit():
-                    is_whole = -(1 << 63) <= int(text) < 1 << 63
-                    value = int(text) if is_whole else 2 * value  # beyond what rounds to 2^63
+                    value = int(text) if int(text) in _INT64 else 2 * value  # beyond 2^63, rounded
             elif form == "true or false":
                 value = {"true": True, "false": False}.get(text.lower())
             elif form != "list" and kind == "text":
@@ -317,7 +317,7 @@ class _Filter:
             values.append(self._value(column))
         self._expect(")")
         if column.type == pa.int64():
-            values = [int(x) for x in values if x == x // 1 and abs(x) < 1 << 63]
+            values = [int(x) for x in values if x == x // 1 and int(x) in _INT64]
         is_in = pc.is_in(column, value_set=pa.array(values, column.type))
         return pc.if_else(pc.is_valid(column), is_in, pa.scalar(None, pa.bool_()))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import pairs, tiny
 from support.brute_force import bm25
@@ -112,8 +112,13 @@ def columns_of(rows) -> dict:
     return {field.name: typed.field(i) for i, field in enumerate(typed.type)}
 
 
+EXTREMES = [{"year": -(2**63)}, {"year": 2**63 - 1}]
+
+
 @settings(max_examples=300, deadline=None)
 @given(ROWS, EXPRESSIONS)
+@example(EXTREMES, (f"year != {2**63}", lambda row: True))
+@example(EXTREMES, (f"year in ({-(2**63)})", lambda row: row["year"] == -(2**63)))
 def test_a_filter_equals_a_brute_one(rows, expression):
     text, test = expression
     every = {"year": 2020, "price": 0.5, "lang": "en", "day": "2020-01-01"}
