@@ -74,7 +74,7 @@ class PathsSection:
 
 @dataclasses.dataclass(frozen=True)
 class MineSection:
-    """Lists to train on: a positive path of a question and hard negatives."""
+    """Lists to train on: a positive path of a question and negatives."""
 
     positives: str = field(
         "weighted",

@@ -327,7 +327,7 @@ NEAREST = 1000  # steps that are kept as near ones of each step
 
 
 def mine_lists(context: Context, folder: Path) -> dict:
-    """Finds wrong paths that look right, to train against."""
+    """Puts wrong steps beside each right one, to train against."""
     config, steps = context.config, load_steps(context)
     questions, gold = load_questions(context, "train"), load_paths(context, "train")
     rules = ListRules(

@@ -1,7 +1,7 @@
 """The recipe STAR: a scorer of question and path that walks a graph by beam search.
 
-Relation paths from topics to answers, hard negatives at each step, lists with weights for rare
-paths, and a search that ends where END scores highest.
+Relation paths from topics to answers, a list of the right step and wrong ones at each step, and a
+search that ends where END scores highest.
 """
 
 import functools
