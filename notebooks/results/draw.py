@@ -80,10 +80,14 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
 
+def shown_rows(study: dict) -> list[dict]:
+    """The rows of a study but those `omitted`."""
+    return [row for row in study["rows"] if row["system"] not in study.get("omitted", ())]
+
+
 def table_of_study(study: dict) -> str:
     """Rows and columns but those `omitted`. Values of seeds stand in a column after the others."""
-    omitted = study.get("omitted", ())
-    rows = [row for row in study["rows"] if row["system"] not in omitted]
+    rows = shown_rows(study)
     longest = max((row["figures"] for row in rows), key=len)
     headings = list(dict.fromkeys([*longest, *(x for row in rows for x in row["figures"])]))
     seeded = [x for x in headings if any(seeds(row, x) for row in rows)]
@@ -94,7 +98,7 @@ def table_of_study(study: dict) -> str:
         cells += [" ".join(map(number, seeds(row, x))) for x in seeded]
         bold = row["kind"] == "ours"
         table.append([f"**{row['system']}**" if bold else row["system"], *cells])
-    columns = [x for x in zip(*table, strict=True) if x[0] not in omitted]
+    columns = [x for x in zip(*table, strict=True) if x[0] not in study.get("omitted", ())]
     return markdown([list(row) for row in zip(*columns, strict=True)])
 
 
