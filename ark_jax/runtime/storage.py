@@ -111,7 +111,7 @@ def local_path(place: str | Path) -> Path:
 
 def absolute(place: str) -> str:
     """The absolute path; the address of a bucket stays as it is."""
-    return place if "://" in place else str(Path(place).expanduser().absolute())
+    return place if "://" in place else str(local_path(place))
 
 
 def local_copy(location: str | Path) -> Path:
