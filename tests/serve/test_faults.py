@@ -128,7 +128,7 @@ def test_the_log_has_a_rate(client, caplog, monkeypatch):
 
 
 def test_a_disconnected_client_ends_the_reader_and_a_reader_blocks_no_other_request(service):
-    """The reader stops only when it is told to, as a local one does after each token."""
+    """The reader runs until it is stopped, as a local one can be after each token."""
     ended, begun = threading.Event(), threading.Event()
 
     def answer(question, passages, partial):

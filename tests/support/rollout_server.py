@@ -1,7 +1,6 @@
 """A small engine behind the forms of vLLM and SGLang, which really runs a `LanguageModel`.
 
-It serves the folder that it is started with, opens it again when it is told to, and fails on
-demand.
+It serves the folder that it is started with, opens it again on request, and fails on demand.
 """
 
 import contextlib

@@ -160,7 +160,7 @@ def test_nothing_to_learn_is_refused(tmp_path, base, mesh):
         mine_lists(context, tmp_path / "mine")
 
 
-@pytest.mark.parametrize("by", ["random", "previous"])
+@pytest.mark.parametrize("by", ["random", "base", "previous"])
 def test_the_trained_scorer_can_be_loaded(tmp_path, base, by, mesh):
     settings = {"mine__negatives": 3, "mine__pool": "all", "train__epochs": 3}
     _, _, context = mined(tmp_path, base, mine__by=by, **settings)
