@@ -34,13 +34,14 @@ def limited(
         Exceeded: the work took more, or ended its process.
         Exception: what `work` raises.
     """
-    process = _idle_process() or _Process()
+    process = _working_process((work, arguments, seconds, memory))
     try:
-        process.pipe.send((work, arguments, seconds, memory))
         while True:
             if not process.pipe.poll(PATIENCE * seconds):
                 raise Exceeded(f"takes more than {PATIENCE * seconds:.0f} seconds")
             kind, value = process.pipe.recv()
+            if kind == "taken":
+                continue
             if kind == "item":
                 yield value
                 continue
@@ -62,14 +63,19 @@ def limited(
             process.end()
 
 
-def _idle_process() -> "_Process | None":
-    """One that waits for work; None if there is none."""
+def _working_process(call: tuple) -> "_Process":
+    """A process that has the call: one that waited for work, or a new one."""
     while _idle:
         process = _idle.pop()
-        if process.lives:
+        # The system may have killed it while it waited; then it does not take the call.
+        with contextlib.suppress(EOFError, ConnectionError):
+            process.pipe.send(call)
+            process.pipe.recv()
             return process
         process.end()
-    return None
+    process = _Process()
+    process.pipe.send(call)
+    return process
 
 
 class _Process:
@@ -83,11 +89,6 @@ class _Process:
         with without_script():
             self._process.start()
         end.close()
-
-    @property
-    def lives(self) -> bool:
-        """Whether it can work; the system may have killed it while it waited."""
-        return self._process.is_alive()
 
     def end(self) -> int | None:
         """Kills the process if it still works; its exit code."""
@@ -109,6 +110,7 @@ def _serve(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             work, arguments, seconds, memory = prepare_without_jax(pipe.recv)
+            pipe.send(("taken", None))
             pipe.send(_answer(pipe, work, arguments, seconds, memory))
 
 
