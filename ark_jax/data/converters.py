@@ -297,16 +297,16 @@ def xlsx_page(path: Path) -> Page:
     return titled_page(str(text), text.headings, title)
 
 
-def first_sheet(path: Path, most: int | None = None) -> Iterator[list[str]]:
-    """The first `most` rows of the first sheet as texts, all as long as the first one.
+def first_sheet(path: Path, count: int | None = None) -> Iterator[list[str]]:
+    """The first `count` rows of the first sheet as texts, all as long as the first one.
 
     Raises:
         Unreadable: the file is damaged, or its converter is not installed.
     """
-    yield from within_limits(_first_sheet, path, most)
+    yield from within_limits(_first_sheet, path, count)
 
 
-def _first_sheet(path: Path, most: int | None) -> Iterator[list[str]]:
+def _first_sheet(path: Path, count: int | None) -> Iterator[list[str]]:
     """`first_sheet`, without limits."""
     try:
         import openpyxl
@@ -315,7 +315,7 @@ def _first_sheet(path: Path, most: int | None) -> Iterator[list[str]]:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         rows = (list(map(_as_text, row)) for row in book.worksheets[0].iter_rows(values_only=True))
         width = 0
-        for row in itertools.islice(rows, most):
+        for row in itertools.islice(rows, count):
             width = width or len(row)
             yield [*row, *[""] * width][:width]
     except ImportError as error:

@@ -261,13 +261,13 @@ def _record_batches(path: Path, leave_out: str) -> Iterator["pyarrow.RecordBatch
     """The rows of a Parquet or Arrow file in batches, without one column."""
     import pyarrow as pa
 
-    most = max(SMALL, DENSEST * path.stat().st_size)
+    room = max(SMALL, DENSEST * path.stat().st_size)
     for batch in _packed_batches(path, leave_out):
         # One long text may be the cell of a million rows.
         columns = [x.dictionary_decode() if hasattr(x, "dictionary") else x for x in batch.columns]
         batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
-        most -= batch.nbytes
-        if most < 0:
+        room -= batch.nbytes
+        if room < 0:
             raise Unreadable("unpacks to far more than its size; write it anew without packing")
         yield batch
 

@@ -193,12 +193,12 @@ class View:
         lines = []
         for part in (" ".join(x.split()) for x in paragraphs):
             marks, place = self.marks(part), 0
-            most = {} if self.full else {"max_lines": LINES}
+            limit = {} if self.full else {"max_lines": LINES}
             if marks and len(part) > LINES * width and not self.full:  # one long sentence
                 offset = part.rfind(" ", 0, max(marks[0][0] - width, 0)) + 1
                 part = f"… {part[offset:]}" if offset else part
                 marks = self.marks(part)
-            for line in textwrap.wrap(part, width, placeholder=_CUT, **most):
+            for line in textwrap.wrap(part, width, placeholder=_CUT, **limit):
                 body = line.removesuffix(_CUT)
                 start = part.index(body, place)
                 place = start + len(body)

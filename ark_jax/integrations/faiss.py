@@ -7,7 +7,7 @@ from ark_jax.index.index import Index
 from ark_jax.integrations import write_file
 from ark_jax.text.token_vectors import check_one_each
 
-MANY = 200_000  # vectors from which on a search reads a part of them
+PARTED_VECTORS = 200_000  # vectors from which on a search reads a part of them
 TRAINING = 40  # vectors a list, from which k-means makes the centres of lists
 
 
@@ -20,7 +20,7 @@ def write(index: Index, path: str) -> None:
         ValueError: the file is in a bucket, or the index has vectors of tokens.
     """
     vectors = check_one_each(index.vectors, "FAISS")
-    lists = int(len(vectors) ** 0.5) if len(vectors) >= MANY else 0
+    lists = int(len(vectors) ** 0.5) if len(vectors) >= PARTED_VECTORS else 0
     kind = f"IVF{lists},Flat" if lists else "Flat"
     made = faiss.index_factory(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
     if lists:

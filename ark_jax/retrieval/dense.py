@@ -39,12 +39,12 @@ HOST_WORK = 1 << 22  # multiplications below which the host is faster than a cal
 UNDECIDED = 1e-3  # share of pairs that costs the host a tenth of what all products cost the devices
 GROUP = 32  # keys that are represented by their maximum until the best groups are known
 WORD = 32  # columns of a mask that share an integer
-MANY = 200_000  # keys from which on their signs choose those that are compared with
-SOME = 128  # queries, at most, of which one product on a CPU's host is faster: it copies no keys
-SHARED = 50_000  # keys for each query from which on signs choose: one product serves all queries
-PROBED = 64  # keys whose nearest ones the signs must find
-FOUND = 0.999  # of their ten nearest
-KEPT = 1 / 8  # of a device's memory, at most, holds keys for the next search
+SIGNED_KEYS = 200_000  # keys from which on their signs choose those that are compared with
+HOST_QUERIES = 128  # queries, at most, that the host serves faster: it copies no keys
+KEYS_PER_QUERY = 50_000  # from which on signs choose: one product serves all queries
+PROBES = 64  # keys whose nearest ones the signs must find
+PROBE_RECALL = 0.999  # of their ten nearest
+CACHE_SHARE = 1 / 8  # of a device's memory, at most, holds keys for the next search
 MeasuredBlock = tuple[int, int, jax.Array, Norms]  # first row, rows, the rounded rows, norms
 
 
@@ -76,14 +76,14 @@ class Keys:
     @functools.cached_property
     def signs(self) -> Signs | None:
         """What chooses keys for few queries; None if they are few or their signs say too little."""
-        if len(self) < MANY or device_in_use().platform != "cpu":
+        if len(self) < SIGNED_KEYS or device_in_use().platform != "cpu":
             return None
-        signs, step = Signs(self.vectors), len(self) // PROBED
+        signs, step = Signs(self.vectors), len(self) // PROBES
         probes = np.asarray(self.vectors[::step], np.float32)
         _, wanted = top_k(probes, self.vectors, 10)
         _, found = _top_k_of_chosen(probes, self, 10, signs)
         # Scores, since equal keys may take each other's places.
-        return signs if np.mean(found >= wanted[:, -1:]) >= FOUND else None
+        return signs if np.mean(found >= wanted[:, -1:]) >= PROBE_RECALL else None
 
     @functools.cached_property
     def longest(self) -> float:
@@ -94,7 +94,7 @@ class Keys:
         """Whether a device has memory to keep its share of the rounded keys."""
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
         share = self.vectors.size * dtype.itemsize / layout.batch_multiple()
-        return share <= KEPT * memory
+        return share <= CACHE_SHARE * memory
 
 
 def top_k(
@@ -116,7 +116,7 @@ def top_k(
         keys: the vectors to search; `Keys` if they will be searched again.
         k: number of keys per query.
         block: numbers of queries and keys of one matrix product; None suits the device.
-            Without it and `screen` the host of a CPU searches alone for SOME queries.
+            Without it and `screen` the host of a CPU searches alone for HOST_QUERIES queries.
         screen: "float32" or "bfloat16", with equal results at different speed; None is bfloat16 on
             accelerators.
 
@@ -143,8 +143,8 @@ def top_k(
     count = k + 12 if dtype == jnp.float32 else 2 * k + 24
     if n <= count or len(queries) * keys.size <= HOST_WORK:
         return top_k_on_host(queries, keys, k)
-    if on_host and len(queries) <= SOME:
-        if sent and len(queries) * SHARED <= n and sent.signs:
+    if on_host and len(queries) <= HOST_QUERIES:
+        if sent and len(queries) * KEYS_PER_QUERY <= n and sent.signs:
             return _top_k_of_chosen(queries, sent, k, sent.signs)
         return top_k_on_host(queries, keys, k, sent.longest if sent else 0)
     layout.enter_mesh()
@@ -354,16 +354,16 @@ def _candidates(
     queries: Float[np.ndarray, "q e"],
     keys: Iterable[MeasuredBlock],
     count: int,
-    most: int,
+    limit: int,
     dtype: jnp.dtype,
 ):
-    """Screens all keys, with at most about `most` queries at once.
+    """Screens all keys, with at most about `limit` queries at once.
 
     Returns:
         `count` candidates of each query `[q c]`, the screened score that no other key exceeds
         `[q]`, the norms of the queries, and the largest norms of the keys.
     """
-    size = round_rows(-(-len(queries) // -(-len(queries) // most)), 1)
+    size = round_rows(-(-len(queries) // -(-len(queries) // limit)), 1)
     query_blocks = [
         _measure(_padded(queries[start : start + size], size), dtype)
         for start in range(0, len(queries), size)

@@ -135,9 +135,9 @@ def _answer(pipe: Connection, work: Callable, arguments: tuple, seconds: float, 
 
 def _limit_memory(size: int | None) -> None:
     """Limits the memory of this process to what it has and `size` bytes; None: to no limit."""
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit, counts = most, Path("/proc/self/statm")
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    limit, counts = hard_limit, Path("/proc/self/statm")
     if size is not None and counts.exists():
         limit = int(counts.read_text().split()[5]) * resource.getpagesize() + size
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+        limit = limit if hard_limit == resource.RLIM_INFINITY else min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))

@@ -61,11 +61,11 @@ def make_server(app: Starlette) -> uvicorn.Server:
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(_log_rate)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # asyncio logs each one that is missing
-    most = min(CONNECTIONS, files // 2)
+    limit = min(CONNECTIONS, files // 2)
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http=functools.partial(_Protocol, idle={}, most=most),
+        http=functools.partial(_Protocol, idle={}, limit=limit),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -92,17 +92,17 @@ class _Protocol(H11Protocol):
 
     Args:
         idle: the server's connections without a request, the longest idle first, and their timers.
-        most: connections that may be open. One more closes the one that has been idle for longest.
+        limit: connections that may be open. One more closes the one that has been idle for longest.
     """
 
-    def __init__(self, *args, idle: dict["_Protocol", asyncio.TimerHandle], most: int, **options):
+    def __init__(self, *args, idle: dict["_Protocol", asyncio.TimerHandle], limit: int, **options):
         super().__init__(*args, **options)
-        self.idle, self.most = idle, most
+        self.idle, self.limit = idle, limit
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._set_timer()
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.limit:
             next(iter(self.idle)).timeout_keep_alive_handler()
 
     def data_received(self, data: bytes) -> None:

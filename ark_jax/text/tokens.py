@@ -361,10 +361,8 @@ def batch_by_tokens(
     if not lengths:
         return
     capacity = _stream_capacity(lengths, budget, devices)
-    most = max(budget, *lengths, 1)
-    room = min(
-        most, _round_coarsely(max(capacity, budget // 64)) if coarse else round_room(capacity)
-    )
+    room = _round_coarsely(max(capacity, budget // 64)) if coarse else round_room(capacity)
+    room = min(room, max(budget, *lengths, 1))
     streams = _fill_streams(lengths, capacity)
     streams += [[]] * (-len(streams) % devices)
     groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]

@@ -146,10 +146,10 @@ def _to_8_bits(x: Float[Array, "*b"], noise: Array | int, dtype: Any) -> tuple[A
     """
     scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) if x.ndim else jnp.abs(x)
     share = jnp.abs(x) / jnp.where(scale > 0, scale, 1)
-    most = jnp.iinfo(dtype).max
-    code = jnp.floor(most * share ** (1 / POWERS[dtype]))
+    largest_code = jnp.iinfo(dtype).max
+    code = jnp.floor(largest_code * share ** (1 / POWERS[dtype]))
     lower, upper = _share(code, dtype), _share(code + 1, dtype)
-    code = jnp.minimum(code + ((share - lower) * 2**16 > noise * (upper - lower)), most)
+    code = jnp.minimum(code + ((share - lower) * 2**16 > noise * (upper - lower)), largest_code)
     if dtype == jnp.uint8:
         code = jnp.where(x > 0, jnp.maximum(code, 1), 0)
     return (jnp.sign(x) * code).astype(dtype), scale

@@ -34,7 +34,7 @@ def open_file(name: str, path) -> Callable[[np.ndarray, int], tuple[np.ndarray, 
 def test_a_file_gives_the_results_of_the_index(name, many, index, retriever, tmp_path, monkeypatch):
     pytest.importorskip(name, reason=REASON)
     adapter, path = integrations.load(name), tmp_path / "new" / "vectors"
-    monkeypatch.setattr(adapter, "MANY", many, raising=False)
+    monkeypatch.setattr(adapter, "PARTED_VECTORS", many, raising=False)
     adapter.write(index, str(path))
     asked = retriever.encode(QUESTIONS, kind="query")
     scores, rows = open_file(name, path)(asked, 3)
@@ -48,7 +48,7 @@ def test_a_file_gives_the_results_of_the_index(name, many, index, retriever, tmp
 def test_the_recall_of_an_approximate_search_is_said(name, index, tmp_path, monkeypatch, capsys):
     pytest.importorskip(name, reason=REASON)
     adapter, rng = integrations.load(name), np.random.default_rng(0)
-    monkeypatch.setattr(adapter, "MANY", 1000, raising=False)
+    monkeypatch.setattr(adapter, "PARTED_VECTORS", 1000, raising=False)
     topics = rng.standard_normal((60, 32), np.float32)
     vectors = topics[rng.integers(60, size=6000)] + rng.standard_normal((6000, 32), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -81,8 +81,8 @@ def few_are_many(monkeypatch):
     settings = {"SIGNS": 1024, "LEAST": 500, "SAMPLED": 1}
     for name, value in settings.items():
         monkeypatch.setattr(f"ark_jax.retrieval.screen.{name}", value)
-    monkeypatch.setattr(dense, "MANY", 5000)
-    monkeypatch.setattr(dense, "SHARED", 1000)
+    monkeypatch.setattr(dense, "SIGNED_KEYS", 5000)
+    monkeypatch.setattr(dense, "KEYS_PER_QUERY", 1000)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -212,7 +212,7 @@ def test_few_queries_are_searched_on_the_host_with_equal_results(scale, monkeypa
 def test_keys_that_fit_the_device_are_sent_once(two_meshes, devices_only, monkeypatch):
     rng = np.random.default_rng(0)
     vectors, queries = unit(rng, 700, 8), unit(rng, 5, 8)
-    monkeypatch.setattr(dense, "SOME", 0)  # otherwise the host would search
+    monkeypatch.setattr(dense, "HOST_QUERIES", 0)  # otherwise the host would search
     sent, send = [], dense._device_blocks
     monkeypatch.setattr(dense, "_device_blocks", lambda *given: sent.append(given) or send(*given))
     wanted = [x.tolist() for x in top_k(queries, vectors, 9)]

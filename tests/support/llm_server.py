@@ -62,7 +62,7 @@ def recorded(messages: Sequence[dict]) -> str:
         return json.dumps(
             {"questions": [f"What is version {i} of {name[:8]}?" for i in range(count)]}
         )
-    return f'("entity"<|>Thing {name[:8]}<|>thing<|>Thing {name[:8]} is told of.)##\n<|COMPLETE|>'
+    return f'("entity"<|>Thing {name[:8]}<|>thing<|>Thing {name[:8]} is mentioned.)##\n<|COMPLETE|>'
 
 
 @functools.cache
