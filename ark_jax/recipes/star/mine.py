@@ -341,7 +341,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
         config.mine.positives == "weighted",
     )
     positives = _learned_paths(context, questions, gold, steps)
-    maker = ListMaker(steps, _nearest_steps(context, steps), rules)
+    maker = ListMaker(steps, _nearest_steps(context, steps, rules), rules)
     lists = [
         path_list
         for question in questions
@@ -400,12 +400,12 @@ def _learned_paths(
     }
 
 
-def _nearest_steps(context: Context, steps: Steps) -> np.ndarray:
+def _nearest_steps(context: Context, steps: Steps, rules: ListRules) -> np.ndarray:
     """The steps nearest to each one, and to END, by the cosine of their texts.
 
     int64 `[steps + 1, near]`, see `ListMaker`; nothing is near if negatives are drawn at random.
     """
-    if context.config.mine.by == "random":
+    if not rules.similar:
         return np.zeros((len(steps) + 1, 0), np.int64)
     vectors = encode(context, "base", [*steps.names, END_TEXT], "document")
     near = []
@@ -426,7 +426,7 @@ def _order_negatives(
     """The lists with their best negatives, best first; all if the scorer chooses them later."""
     judge = context.config.mine.by
     limit = 0 if judge == "previous" else rules.negatives
-    if judge == "random":
+    if not rules.similar:
         return [
             with_order(path_list, [0.0] * len(path_list.negatives), rules, limit)
             for path_list in lists
