@@ -249,13 +249,16 @@ def _broken_json(text: str) -> Iterator:
     triples = re.search(r"[\"']triples[\"']\s*:", text)
     heads = [head for head in _JSON_HEAD.finditer(text) if triples or head[0][0] == "{"]
     budget = _MAX_REPAIR
-    stops = [*(head.start() for head in heads), len(text)][1:]
+    stops, end = [*(head.start() for head in heads), len(text)][1:], 0
     for head, stop in zip(heads, stops, strict=True):
-        if not text[head.end() : stop].strip(" \t\r\n[{"):
-            continue  # the start of an object or list around the records
-        value = piece = text[head.start() : stop].strip()
+        start = head.start()
+        if start < end or not text[head.end() : stop].strip(" \t\r\n[{"):
+            continue  # within the record before, or the start of an object or list around records
+        value = piece = text[start:stop].strip()
         try:
-            value = _DECODER.raw_decode(piece)[0]
+            # What looks like a head may be within a text of this record.
+            value, length = _DECODER.raw_decode(text[start : max(stop, start + _MAX_RECORD)])
+            end = start + length
         except (ValueError, RecursionError):
             if len(piece) <= min(budget, _MAX_RECORD):
                 budget -= len(piece)

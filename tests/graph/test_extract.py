@@ -853,6 +853,13 @@ def test_well_formed_json_objects_are_read_among_junk(data):
     assert [record for record in written if record not in [*entities, *relations]] == []
 
 
+@pytest.mark.parametrize("description", ["{0:", "{name: B}", "the set {b: c}"])
+def test_what_looks_like_a_record_in_a_text_of_broken_json_belongs_to_the_text(description):
+    record = Entity("A", "place", description, "c")
+    reply = f'{{"triples": [\n{json.dumps(as_json(record))}\n'
+    assert parse_reply(reply, "c") == ([record], [], [])
+
+
 HOSTILE = (
     "(",
     ")",
