@@ -336,7 +336,7 @@ def test_the_api_key_is_never_printed_or_stored(world, tmp_path, capfd):
     ] == []
 
 
-def test_an_interrupt_does_not_wait_for_replies_and_says_how_to_resume(world, tmp_path):
+def test_an_interrupt_stops_within_two_seconds_and_says_how_to_resume(world, tmp_path):
     call_here(world, tmp_path, "data")
     with llm_server.serving(model, lambda conversation, attempt: "hang") as server:
         flags = (
@@ -351,7 +351,9 @@ def test_an_interrupt_does_not_wait_for_replies_and_says_how_to_resume(world, tm
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
-            errors = process.communicate(timeout=30)[1]  # the requests would wait for two minutes
+            began = time.monotonic()
+            errors = process.communicate(timeout=30)[1]
+            assert time.monotonic() - began < 2
     assert (
         process.returncode == 130
         and "run the same command again to go on" in errors
