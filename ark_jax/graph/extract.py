@@ -249,7 +249,8 @@ def _broken_json(text: str) -> Iterator:
     triples = re.search(r"[\"']triples[\"']\s*:", text)
     heads = [head for head in _JSON_HEAD.finditer(text) if triples or head[0][0] == "{"]
     budget = _MAX_REPAIR
-    stops, end = [*(head.start() for head in heads), len(text)][1:], 0
+    stops = [*(head.start() for head in heads), len(text)][1:]
+    end = 0  # of the last record that was read whole
     for head, stop in zip(heads, stops, strict=True):
         start = head.start()
         if start < end or not text[head.end() : stop].strip(" \t\r\n[{"):

@@ -34,13 +34,16 @@ def limited(
         Exceeded: the work took more, or ended its process.
         Exception: what `work` raises.
     """
-    process = _working_process((work, arguments, seconds, memory))
+    waited, taken = bool(_idle), False
+    process = _idle.pop() if waited else _Process()
     try:
+        process.pipe.send((work, arguments, seconds, memory))
         while True:
             if not process.pipe.poll(PATIENCE * seconds):
                 raise Exceeded(f"takes more than {PATIENCE * seconds:.0f} seconds")
             kind, value = process.pipe.recv()
             if kind == "taken":
+                taken = True
                 continue
             if kind == "item":
                 yield value
@@ -52,6 +55,9 @@ def limited(
             return
     except (EOFError, ConnectionError):
         code = process.end()
+        if waited and not taken:  # the system killed it while it waited
+            yield from limited(work, *arguments, seconds=seconds, memory=memory)
+            return
         reason = f"takes more than {seconds:.0f} seconds of a processor"
         if code != -signal.SIGPROF:
             reason = (
@@ -61,21 +67,6 @@ def limited(
     finally:
         if process is not None:
             process.end()
-
-
-def _working_process(call: tuple) -> "_Process":
-    """A process that has the call: one that waited for work, or a new one."""
-    while _idle:
-        process = _idle.pop()
-        # The system may have killed it while it waited; then it does not take the call.
-        with contextlib.suppress(EOFError, ConnectionError):
-            process.pipe.send(call)
-            process.pipe.recv()
-            return process
-        process.end()
-    process = _Process()
-    process.pipe.send(call)
-    return process
 
 
 class _Process:
