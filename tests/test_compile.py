@@ -118,7 +118,7 @@ def test_all_layers_are_compiled_as_one(monkeypatch, mesh):
 
 @pytest.mark.slow
 def test_the_compiled_program_does_not_grow_with_the_layers(monkeypatch, mesh, capsys):
-    """The time is told, not judged: 15 s are the goal.
+    """The time is printed, not asserted: 15 s are the goal.
 
     What decides it is the size of the compiled program.
     """
